@@ -559,22 +559,53 @@ def test_no_network_policy_is_made_for_agents_on_the_nodes_network() -> None:
     assert the("NetworkPolicy", objects)["metadata"]["name"] == "ebbtide"
 
 
-@pytest.mark.parametrize("enabled", ["true", "false"])
-def test_the_notes_say_whether_agents_run(enabled: str) -> None:
-    values = AGENTS.replace("enabled: true", f"enabled: {enabled}")
+def notes(values: str) -> str:
+    """Returns the notes of an installation, on one line."""
     done = HELM4.run("install", "ebbtide", str(CHART), "--dry-run=client", "--values", "-", given=values)
     assert done.returncode == 0, done.stderr
-    notes = done.stdout.partition("NOTES:")[2]
-    assert ("no node is ever drained" in notes) == (enabled == "false")
-    assert ("rollout status daemonset/ebbtide-agent" in notes) == (enabled == "true")
+    return " ".join(done.stdout.partition("NOTES:")[2].split())
+
+
+@pytest.mark.parametrize("enabled", ["true", "false"])
+def test_the_notes_say_whether_agents_run(enabled: str) -> None:
+    said = notes(AGENTS.replace("enabled: true", f"enabled: {enabled}"))
+    assert ("no node is ever drained" in said) == (enabled == "false")
+    assert ("OPEN: agent.enabled is false" in said) == (enabled == "false")
+    assert ("rollout status daemonset/ebbtide-agent" in said) == (enabled == "true")
+
+
+@pytest.mark.parametrize(
+    ("source", "otherwise"),
+    [
+        ("source: [nodes]", "no node is ever drained"),
+        ("source: [nodes, looks], ec2PollInterval: 5m", "only AWS gives notices"),
+    ],
+)
+def test_for_conditions_no_agent_is_missing(source: str, otherwise: str) -> None:
+    values = f"settings: {{{source}}}"
+    said = notes(values)
+    assert "OPEN: agent.enabled is false" in said
+    assert otherwise in said
+    said = notes(values.replace("}", ", onCondition: [Ready=Unknown:10m=drain]}"))
+    assert "OPEN" not in said
+    assert otherwise not in said
+    assert "It acts on the conditions of Nodes." in said
+    assert "spot interruption, is not seen" in said
+    said = notes(values.replace("}", ", onCondition: [Ready=Unknown:10m=drain]}") + "\nagent: {enabled: true}")
+    assert "It acts on the conditions of Nodes, and on what the Nodes say, which the DaemonSet ebbtide-agent" in said
+
+
+@pytest.mark.parametrize(("values", "deleted"), [(QUEUE, True), (AGENTS, False)])
+def test_the_notes_of_a_dry_run_tell_of_messages_if_there_is_a_queue(values: str, deleted: bool) -> None:
+    said = notes(values + "settings: {dryRun: true}" if deleted else values.replace("{", "{dryRun: true, ", 1))
+    assert "This is a dry run: nodes are not drained" in said
+    assert ("messages are deleted" in said) == deleted
 
 
 @pytest.mark.parametrize("hook", ["", ", nodeHook: drain"])
 def test_the_notes_name_the_role_if_aws_is_called(hook: str) -> None:
-    values = AGENTS.replace("source: [nodes]", "source: [nodes]" + hook)
-    done = HELM4.run("install", "ebbtide", str(CHART), "--dry-run=client", "--values", "-", given=values)
-    assert done.returncode == 0, done.stderr
-    assert ("create-pod-identity-association" in done.stdout.partition("NOTES:")[2]) == bool(hook)
+    said = notes(AGENTS.replace("source: [nodes]", "source: [nodes]" + hook))
+    assert ("create-pod-identity-association" in said) == bool(hook)
 
 
 def test_without_rbac_create_the_chart_creates_no_roles() -> None:

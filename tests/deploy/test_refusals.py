@@ -166,7 +166,8 @@ SENTENCES = [
     ),
     ("agent: {enabled: true}", "agent.enabled has no effect without nodes in settings.source: set settings.source: [queue, nodes]"),
     *[
-        (ALONE + setting, f"{name} needs calls to AWS that are not made with settings.source: [nodes] alone; write [queue")
+        (ALONE + setting, f"{name} needs calls to AWS that are not made with settings.source: [nodes] alone; "
+            "write [queue, nodes] and queueUrl, [nodes, looks] and ec2PollInterval, or remove it")
         for setting, name in [
             (", requireTag: true}", "settings.requireTag"),
             (", verify: always}", "settings.verify"),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
+from harness.manifests import GROUP_LABEL, ZONE_LABEL
 from harness.service import Service
 from harness.wait import always, eventually
-from harness.world import World, cordoned, drained
+from harness.world import Node, World, cordoned, drained
 
 
 def service(world: World, *rules: str) -> Service:
@@ -14,9 +17,15 @@ def service(world: World, *rules: str) -> Service:
     return world.service_without_queue(*(f"--on-condition={rule}" for rule in rules))
 
 
-def held(running: Service) -> float:
-    """Returns the number of broken nodes that are left alone."""
-    return sum(value for name, _, value in running.metrics() if name == "ebbtide_repairs_held")
+def held(running: Service) -> dict[str, float]:
+    """Returns the numbers of broken nodes that are left alone, by reason."""
+    of = [(labels["reason"], value) for name, labels, value in running.metrics() if name == "ebbtide_repairs_held"]
+    return {reason: value for reason, value in of if value}
+
+
+def untouched(world: World, nodes: Sequence[Node]) -> bool:
+    """Returns whether no node has a mark or a cordon."""
+    return not any(world.notices(node) or cordoned(world.see(node)) for node in nodes)
 
 
 @pytest.mark.versions
@@ -49,12 +58,53 @@ def test_what_many_nodes_say_drains_none(world: World) -> None:
     running = service(world, "NetworkingReady=False:5s=drain")
     for node in nodes[:3]:
         world.say(node, "NetworkingReady", "False")
-    eventually("they are left alone", lambda: held(running) == 3)
-    always("no node is touched", lambda: not any(world.notices(node) or cordoned(world.see(node)) for node in nodes), 8)
+    eventually("they are left alone", lambda: held(running) == {"cluster": 3})
+    always("no node is touched", lambda: untouched(world, nodes), 8)
     assert not world.audit.evicted(world.name)
     for node in nodes[1:3]:
         world.say(node, "NetworkingReady", "True")
     eventually("the one that is left is drained", lambda: drained(world, nodes[0]))
     eventually("that is noted", lambda: world.handled(nodes[0]))
-    assert held(running) == 0
+    assert held(running) == {}
+    eventually("the service is at rest", running.at_rest)
+
+
+def test_what_more_than_a_fifth_of_a_group_says_drains_none_of_it(world: World) -> None:
+    # Three of all fifteen may be broken, and of the five of the group one.
+    nodes = world.several_nodes(15, lambda n: {GROUP_LABEL: "small" if n < 5 else "large"})
+    small, large = nodes[:5], nodes[5:]
+    for node in (small[0], large[0]):
+        world.run(f"web-{node.name}", on=node)
+    running = service(world, "NetworkingReady=False:5s=drain")
+    for node in small[:2]:
+        world.say(node, "NetworkingReady", "False")
+    eventually("they are left alone", lambda: held(running) == {"group": 2})
+    world.say(large[0], "NetworkingReady", "False")
+    eventually("the node of another group is drained", lambda: drained(world, large[0]))
+    always("no node of the group is touched", lambda: untouched(world, small), 8)
+    assert held(running) == {"group": 2}
+    world.say(small[1], "NetworkingReady", "True")
+    eventually("the one that is left is drained", lambda: drained(world, small[0]))
+    eventually("both are noted", lambda: world.handled(small[0]) and world.handled(large[0]))
+    assert held(running) == {}
+    assert untouched(world, small[1:] + large[1:])
+    eventually("the service is at rest", running.at_rest)
+
+
+def test_what_most_zones_say_drains_none(world: World) -> None:
+    # Three of all twelve may be broken; of the four of a zone, one is a fifth or more.
+    zones = ("eu-west-1a", "eu-west-1b", "eu-west-1c")
+    nodes = world.several_nodes(12, lambda n: {ZONE_LABEL: zones[n % 3]})
+    world.run("web", on=nodes[0])
+    running = service(world, "NetworkingReady=False:5s=drain")
+    for node in nodes[:2]:
+        world.say(node, "NetworkingReady", "False")
+    eventually("they are left alone", lambda: held(running) == {"zones": 2})
+    always("no node is touched", lambda: untouched(world, nodes), 8)
+    assert not world.audit.evicted(world.name)
+    world.say(nodes[1], "NetworkingReady", "True")
+    eventually("the one that is left is drained", lambda: drained(world, nodes[0]))
+    eventually("that is noted", lambda: world.handled(nodes[0]))
+    assert held(running) == {}
+    assert untouched(world, nodes[1:])
     eventually("the service is at rest", running.at_rest)

@@ -4,7 +4,7 @@ use super::check::{Area, Check, count, few};
 use super::readings::{Agents, BudgetState, Budgets, Nodes, PodOwner, Readings, Workload, Workloads};
 use crate::cli::settings::Settings;
 use kube::core::{Selector, SelectorExt};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl BudgetState {
     /// Whether all pods must be healthy at all times, so that no eviction can be granted.
@@ -30,7 +30,11 @@ pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {
         return Vec::new();
     }
     let mut checks = match &readings.nodes {
-        Ok(nodes) => judge_nodes(nodes, readings.region.as_deref()),
+        Ok(nodes) => {
+            let named = [judge_conditions(settings, nodes), judge_waves(settings, nodes)];
+            let all = judge_nodes(nodes, readings.region.as_deref());
+            all.into_iter().chain(named.into_iter().flatten()).collect()
+        }
         Err(error) => vec![area.skipped("nodes", &error.message)],
     };
     checks.extend(readings.cluster_names.as_ref().ok().map(|found| judge_name(settings, found)));
@@ -126,15 +130,11 @@ fn judge_agents(settings: &Settings, agents: &Agents, nodes: &Nodes) -> Vec<Chec
     }
     let (with, without): (Vec<&String>, Vec<&String>) =
         nodes.names.iter().partition(|node| agents.by_node.contains_key(*node));
-    let mut checks = Vec::new();
     if with.is_empty() && !without.is_empty() {
-        let remedy = "Run them, with agent.enabled: true in the chart. Pods of your own that run `ebbtide agent` need the label ebbtide/agent: \"true\".";
-        checks.push(if settings.sources.ask_aws() {
-            area.warning(name, "No agent runs: the Nodes say nothing, and only AWS gives notices.", remedy)
-        } else {
-            area.failure(name, "No agent runs: the Nodes say nothing, and no node is ever drained.", remedy)
-        });
-    } else if !without.is_empty() {
+        return vec![without_agents(settings)];
+    }
+    let mut checks = Vec::new();
+    if !without.is_empty() {
         let found = format!(
             "{} no agent, so what their metadata announce is not seen: {}.",
             count(without.len(), "node has", "nodes have"),
@@ -162,6 +162,76 @@ fn judge_agents(settings: &Settings, agents: &Agents, nodes: &Nodes) -> Vec<Chec
         checks.push(area.ok(name, format!("{} an agent that is ready", count(with.len(), "node has", "nodes have"))));
     }
     checks
+}
+
+/// Judges that no agent runs, which is right for those who want repair alone.
+fn without_agents(settings: &Settings) -> Check {
+    let (area, name) = (Area::Cluster, "agents");
+    let remedy = "Run them, with agent.enabled: true in the chart. Pods of your own that run `ebbtide agent` need the label ebbtide/agent: \"true\".";
+    let sources = settings.sources;
+    match (settings.policy.conditions.is_empty(), sources.queue, sources.looks) {
+        (true, false, false) => {
+            area.failure(name, "No agent runs: the Nodes say nothing, and no node is ever drained.", remedy)
+        }
+        (true, ..) => area.warning(name, "No agent runs: the Nodes say nothing, and only AWS gives notices.", remedy),
+        (false, true, _) => area.ok(name, "none runs, and conditions need none: other notices come from AWS"),
+        (false, false, true) => area.ok(name, "none runs, and conditions need none: they and what EC2 lists are acted on; what the metadata alone announce, such as a spot interruption, is not seen"),
+        (false, false, false) => area.ok(name, "none runs, and conditions need none: only they are acted on; what the metadata announce, such as a spot interruption, is not seen"),
+    }
+}
+
+/// Judges whether any Node has the conditions that are acted on.
+fn judge_conditions(settings: &Settings, nodes: &Nodes) -> Option<Check> {
+    let rules = settings.policy.conditions.iter();
+    let types = rules.map(|rule| rule.name.split_once('=').map_or(&*rule.name, |(kind, _)| kind));
+    judge_named("conditions", types, &nodes.conditions, nodes, |missing| {
+        let named = if missing.len() == 1 { "condition" } else { "conditions" };
+        (
+            format!(
+                "No node has the {named} {} of --on-condition: mistyped, or not written by anything.",
+                few(missing)
+            ),
+            "Correct the name, or run what writes it, such as the EKS node monitoring agent. A writer that adds it only to broken nodes is fine. What a node has:\n  \
+             kubectl describe node NODE",
+        )
+    })
+}
+
+/// Judges whether any Node has the labels of the waves.
+fn judge_waves(settings: &Settings, nodes: &Nodes) -> Option<Check> {
+    let labels = settings.policy.waits.waves.iter().map(|wave| &*wave.label);
+    judge_named("waves", labels, &nodes.labels, nodes, |missing| {
+        let named = if missing.len() == 1 { "label" } else { "labels" };
+        (
+            format!("--wave names the {named} {}, which no node has: no drain is held back by that.", few(missing)),
+            "Correct the label, or label the nodes. What they have:\n  kubectl get nodes --show-labels",
+        )
+    })
+}
+
+/// Judges whether any Node has what the settings name.
+fn judge_named<'a>(
+    name: &'static str,
+    named: impl Iterator<Item = &'a str>,
+    known: &BTreeSet<String>,
+    nodes: &Nodes,
+    warning: impl FnOnce(&[&str]) -> (String, &'static str),
+) -> Option<Check> {
+    let area = Area::Cluster;
+    let named: Vec<&str> = named.collect::<BTreeSet<_>>().into_iter().collect();
+    // Without Nodes nothing is mistyped.
+    if named.is_empty() || nodes.instances.is_empty() {
+        return None;
+    }
+    let missing: Vec<&str> = named.iter().copied().filter(|name| !known.contains(*name)).collect();
+    if missing.is_empty() {
+        return Some(area.ok(name, format!("nodes have {}", few(&named))));
+    }
+    if !nodes.complete {
+        return Some(area.skipped(name, "Not all nodes were listed."));
+    }
+    let (found, remedy) = warning(&missing);
+    Some(area.warning(name, found, remedy))
 }
 
 fn judge_budgets(workloads: &Workloads, Budgets { budgets, complete }: &Budgets) -> Vec<Check> {

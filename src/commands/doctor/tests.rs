@@ -19,8 +19,13 @@ pub(super) const URL: &str = "https://sqs.eu-west-1.amazonaws.com/123456789012/e
 pub(super) const QUEUE: &str = "arn:aws:sqs:eu-west-1:123456789012:ebbtide";
 
 pub(super) fn settings(flags: &[&str]) -> Settings {
-    let source = if flags.contains(&"--node-hook") { ["--source", "nodes"] } else { ["--queue-url", URL] };
-    let words = [&["ebbtide", "run"], &source[..]].concat();
+    let no_queue = flags.windows(2).any(|pair| pair[0] == "--source" && !pair[1].contains("queue"));
+    let source = match flags.contains(&"--node-hook") {
+        true => &["--source", "nodes"][..],
+        false if no_queue => &[],
+        false => &["--queue-url", URL],
+    };
+    let words = [&["ebbtide", "run"], source].concat();
     let Command::Run(run) = Cli::try_parse_from(words.iter().chain(flags)).unwrap().command else { panic!("run") };
     Settings::from_flags(run).unwrap()
 }
@@ -90,6 +95,7 @@ pub(super) fn healthy(settings: &Settings) -> Readings {
     let now = "2026-11-21T12:00:00Z".parse().unwrap();
     let mut nodes = Nodes { complete: true, ..Nodes::default() };
     nodes.add("node-0".to_owned(), Some("aws:///eu-west-1a/i-00000000000000001"));
+    nodes.tell(["Ready".to_owned()], ["topology.kubernetes.io/zone".to_owned()]);
     let web = Workload { pods: 2, labels: BTreeMap::from([("app".to_owned(), "web".to_owned())]) };
     let owner = PodOwner { namespace: "shop".to_owned(), kind: "ReplicaSet".to_owned(), name: "web".to_owned() };
     let calls = [

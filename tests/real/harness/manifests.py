@@ -11,6 +11,12 @@ from .queues import REGION
 WORLD = "ebbtide.test/world"
 """Label that separates the nodes and pods of tests."""
 
+ZONE_LABEL = "topology.kubernetes.io/zone"
+"""Label with a node's zone."""
+
+GROUP_LABEL = "eks.amazonaws.com/nodegroup"
+"""Label with a node's group. Nodes have none unless a test sets it."""
+
 STOPS_AFTER = "ebbtide.test/stops-after"
 """Pod annotation: seconds until kwok stops a deleted pod."""
 
@@ -18,8 +24,16 @@ GRACE = 60
 """Default grace period of a pod, in seconds: longer than the pod takes to stop."""
 
 
-def node(world: str, name: str, instance: str, *, kubelet: bool = True, taint: str | None = None) -> Object:
-    """Returns a Node as the cloud controller manager leaves it. Its kubelet is kwok, or it has none."""
+def node(
+    world: str,
+    name: str,
+    instance: str,
+    *,
+    kubelet: bool = True,
+    taint: str | None = None,
+    labels: dict[str, str] | None = None,
+) -> Object:
+    """Returns a Node with labels, as the cloud controller manager leaves it. Its kubelet is kwok, or it has none."""
     return {
         "metadata": {
             "name": name,
@@ -29,8 +43,9 @@ def node(world: str, name: str, instance: str, *, kubelet: bool = True, taint: s
                 "kubernetes.io/os": "linux",
                 "node.kubernetes.io/instance-type": "t3.small",
                 "topology.kubernetes.io/region": REGION,
-                "topology.kubernetes.io/zone": ZONE,
-            },
+                ZONE_LABEL: ZONE,
+            }
+            | (labels or {}),
             "annotations": {"kwok.x-k8s.io/node": "fake"} if kubelet else {},
         },
         "spec": {

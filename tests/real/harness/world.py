@@ -171,9 +171,9 @@ class World:
         """Adds a Ready node of this cluster."""
         return self.join(self.aws.instance())
 
-    def several_nodes(self, count: int) -> list[Node]:
-        """Adds this number of Ready nodes of this cluster, all at once."""
-        nodes = [self.register(self.aws.instance()) for _ in range(count)]
+    def several_nodes(self, count: int, labels: Callable[[int], dict[str, str]] = lambda _: {}) -> list[Node]:
+        """Adds this number of Ready nodes of this cluster, all at once; the n-th, from 0, with the labels of n."""
+        nodes = [self.register(self.aws.instance(), labels=labels(n)) for n in range(count)]
         for node in nodes:
             self.wait_ready(node)
         return nodes
@@ -184,11 +184,14 @@ class World:
         self.wait_ready(node)
         return node
 
-    def register(self, instance: str, *, kubelet: bool = True, taint: str | None = None) -> Node:
-        """Registers an instance's node, with a taint if given. Without a kubelet, `say_ready` sets its condition."""
+    def register(
+        self, instance: str, *, kubelet: bool = True, taint: str | None = None, labels: dict[str, str] | None = None
+    ) -> Node:
+        """Registers an instance's node, with a taint and labels. Without a kubelet, `say_ready` sets its condition."""
         node = Node(f"{self.name}-{len(self.nodes) + 1}", instance)
         self.nodes.append(node)
-        self.kube.create(NODES, manifests.node(self.name, node.name, instance, kubelet=kubelet, taint=taint))
+        made = manifests.node(self.name, node.name, instance, kubelet=kubelet, taint=taint, labels=labels)
+        self.kube.create(NODES, made)
         return node
 
     def wait_ready(self, node: Node) -> None:

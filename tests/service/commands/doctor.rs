@@ -44,7 +44,7 @@ fn policy(queue: &str, rules: &str) -> String {
 fn settings(stage: &Stage, flags: &[&str]) -> Settings {
     let url = stage.world.aws.sqs.queue_url();
     let mut words = vec!["ebbtide", "doctor"];
-    if !flags.windows(2).any(|pair| pair == ["--source", "nodes"]) {
+    if !flags.windows(2).any(|pair| pair[0] == "--source" && !pair[1].contains("queue")) {
         words.extend(["--queue-url", &url]);
     }
     words.extend(flags);
@@ -327,6 +327,14 @@ async fn with_nodes_alone_nothing_is_asked_of_aws() {
     let clients = || AvailableClients { aws: Err(ConnectError::NotCalled), ..stage.clients(clock).into() };
     let report = consult(&settings(&stage, &flags), clients(), clock).await;
     assert_eq!(faults(&report), [("cluster", "agents", "failure")], "{}", report.text());
+    let repair = [&flags[..], &["--on-condition", "KernelReady=False:30m=drain"]].concat();
+    let report = consult(&settings(&stage, &repair), clients(), clock).await;
+    assert_eq!(faults(&report), [("cluster", "conditions", "warning")], "{}", report.text());
+    assert!(!report.failed(false), "conditions need no agent");
+    stage.set_condition(1, "KernelReady", "True", 0);
+    let waves = [&repair[..], &["--wave", "topology.kubernetes.io/zone=1,pool=1"]].concat();
+    let report = consult(&settings(&stage, &waves), clients(), clock).await;
+    assert_eq!(faults(&report), [("cluster", "waves", "warning")], "{}", report.text());
     for n in 0..3 {
         stage.world.kube.add_pod(Pod::on(&node(n)).daemonset().labels([("ebbtide/agent", "true")]));
     }
@@ -342,14 +350,12 @@ async fn with_nodes_alone_nothing_is_asked_of_aws() {
     stage.rest_for(&[&replica], s(10)).await;
 }
 
-/// The policy that docs/agent.md prints is enough for all that is tried: every other call is denied.
-#[tokio::test(start_paused = true)]
-async fn the_policy_for_a_hook_that_nodes_do_not_name_is_enough_to_check_it() {
+/// Returns a set-up with agents, in which all calls to AWS are denied but those that a policy in these documents allows.
+fn with_policy_of(printed: &str) -> Stage {
     let stage = healthy();
     for n in 0..3 {
         stage.world.kube.add_pod(Pod::on(&node(n)).daemonset().labels([("ebbtide/agent", "true")]));
     }
-    let printed = include_str!("../../../docs/agent.md");
     for operation in [
         "CompleteLifecycleAction",
         "DescribeAutoScalingGroups",
@@ -360,17 +366,49 @@ async fn the_policy_for_a_hook_that_nodes_do_not_name_is_enough_to_check_it() {
         "DescribeLifecycleHooks",
         "DescribeSpotInstanceRequests",
         "RecordLifecycleActionHeartbeat",
+        "SetInstanceHealth",
     ] {
-        if !printed.contains(&format!("\"autoscaling:{operation}\"")) {
+        if !printed.contains(&format!(":{operation}\"")) {
             stage.world.faults.add(Rule::on(operation, Fault::Status(403)));
         }
     }
+    stage
+}
+
+/// The policy that docs/agent.md prints is enough for all that is tried: every other call is denied.
+#[tokio::test(start_paused = true)]
+async fn the_policy_for_a_hook_that_nodes_do_not_name_is_enough_to_check_it() {
+    let stage = with_policy_of(include_str!("../../../docs/agent.md"));
     let flags = ["--source", "nodes", "--pod-namespace", "ebbtide", "--pod-name", "a", "--node-hook", "drain"];
     let report = examined(&stage, &[&flags[..], &["--max-draining", "1"]].concat()).await;
     assert_eq!(faults(&report), [], "{}", report.text());
     for check in ["groups groups", "calls members", "calls hooks", "calls heartbeat", "calls complete"] {
         assert!(line(&report, check).starts_with("ok"), "{check}: {}", report.text());
     }
+}
+
+/// The policy that docs/repair.md prints is enough for repair without a queue.
+#[tokio::test(start_paused = true)]
+async fn the_policy_for_replacements_without_a_queue_is_enough_to_check_them() {
+    let stage = with_policy_of(include_str!("../../../docs/repair.md"));
+    let flags = ["--source", "nodes,looks", "--pod-namespace", "ebbtide", "--pod-name", "a", "--node-hook", "drain"];
+    let rules =
+        ["--ec2-poll-interval", "5m", "--on-condition", "Ready=Unknown:10m=replace", "--on", "status-check=cordon"];
+    let report = examined(&stage, &[&flags[..], &rules].concat()).await;
+    let calls = report.checks().iter().filter(|check| check.area.as_str() == "calls");
+    let calls: Vec<_> = calls.map(|check| (check.name, check.status)).collect();
+    let all = [
+        "instances",
+        "scheduled-changes",
+        "reservations",
+        "members",
+        "hooks",
+        "heartbeat",
+        "complete",
+        "groups",
+        "replace",
+    ];
+    assert_eq!(calls, all.map(|name| (name, Status::Ok)), "{}", report.text());
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,7 +2,7 @@ use super::*;
 use crate::clients::gate::Category;
 use crate::commands::doctor::Status;
 use crate::commands::doctor::readings::{AgentPod, ReadError, region_of};
-use crate::commands::doctor::tests::{found, one};
+use crate::commands::doctor::tests::{found, healthy, one, settings};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 fn labels(app: &str) -> BTreeMap<String, String> {
@@ -80,6 +80,80 @@ fn each_node_needs_an_agent_that_is_ready() {
     assert_eq!(status, Status::Skipped, "not all were listed");
     let ready = found(&both, |readings| readings.agents = Some(Ok(agents([("node-0", true)]))));
     assert_eq!(ready, Vec::new());
+}
+
+#[test]
+fn without_agents_conditions_are_still_acted_on() {
+    let of = |flags: &[&str]| {
+        let flags = [&["--pod-namespace", "ebbtide", "--pod-name", "a"], flags].concat();
+        let settings = settings(&flags);
+        let readings = Readings { agents: Some(Ok(agents([]))), ..healthy(&settings) };
+        let agents = judge(&settings, &readings).into_iter().find(|check| check.name == "agents").unwrap();
+        (agents.status, agents.found)
+    };
+    let rules = ["--on-condition", "Ready=Unknown:10m=drain"];
+    let nodes = ["--source", "nodes"];
+    let looks = ["--source", "nodes,looks", "--ec2-poll-interval", "5m"];
+    let queue = ["--source", "queue,nodes"];
+    let (status, text) = of(&nodes);
+    assert!(status == Status::Failure && text.contains("no node is ever drained"), "{text}");
+    for source in [&looks[..], &queue] {
+        let (status, text) = of(source);
+        assert!(status == Status::Warning && text.contains("only AWS gives notices"), "{text}");
+    }
+    for (source, what) in [
+        (
+            &nodes[..],
+            "none runs, and conditions need none: only they are acted on; what the metadata announce, such as a spot interruption, is not seen",
+        ),
+        (
+            &looks,
+            "none runs, and conditions need none: they and what EC2 lists are acted on; what the metadata alone announce, such as a spot interruption, is not seen",
+        ),
+        (&queue, "none runs, and conditions need none: other notices come from AWS"),
+    ] {
+        assert_eq!(of(&[source, &rules].concat()), (Status::Ok, what.to_owned()), "{source:?}");
+    }
+}
+
+#[test]
+fn conditions_and_waves_need_a_node_that_has_them() {
+    let flags = ["--source", "queue,nodes", "--pod-namespace", "ebbtide", "--pod-name", "a", "--on-condition"];
+    let with = |rules, change: fn(&mut Nodes)| {
+        found(&[&flags[..], &[rules]].concat(), |readings| change(readings.nodes.as_mut().unwrap()))
+    };
+    assert_eq!(with("Ready=Unknown:10m=drain", |_| {}), Vec::new());
+    let rules = "Ready=Unknown:10m=drain,KernelRedy=False:10m=drain,KernelRedy=Unknown:1h=report";
+    let missing = with(rules, |_| {});
+    let [check] = missing.as_slice() else { panic!("{missing:?}") };
+    assert_eq!((check.area, check.name, check.status), (Area::Cluster, "conditions", Status::Warning));
+    assert_eq!(
+        check.found,
+        "No node has the condition KernelRedy of --on-condition: mistyped, or not written by anything."
+    );
+    assert!(check.remedy.as_deref().unwrap().contains("node monitoring agent"), "{check:?}");
+    let two = with("A=True:10m=drain,B=True:10m=drain", |_| {});
+    assert_eq!(
+        two[0].found,
+        "No node has the conditions A, B of --on-condition: mistyped, or not written by anything."
+    );
+    let unknown = with(rules, |nodes| nodes.complete = false);
+    assert_eq!(
+        unknown.iter().map(|check| (check.name, check.status)).collect::<Vec<_>>(),
+        [("conditions", Status::Skipped)]
+    );
+    assert_eq!(with("Ready=Unknown:10m=drain", |nodes| nodes.complete = false), Vec::new(), "one has it");
+
+    let waves = ["--wave", "topology.kubernetes.io/zone=1"];
+    assert_eq!(found(&waves, |_| {}), Vec::new());
+    let (name, status, text) = one(&["--wave", "topology.kubernetes.io/zone=1,pool=10%"], |_| {});
+    assert_eq!((name, status), ("waves", Status::Warning));
+    assert!(
+        text.starts_with("--wave names the label pool, which no node has: no drain is held back by that.\n"),
+        "{text}"
+    );
+    let nobody = found(&waves, |readings| readings.nodes = Ok(Nodes { complete: true, ..Nodes::default() }));
+    assert!(nobody.iter().all(|check| check.name == "nodes"), "without a node that is the one fault: {nobody:?}");
 }
 
 #[test]

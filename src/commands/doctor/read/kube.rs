@@ -19,7 +19,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::{ApiResource, ListParams, PostParams};
 use kube::{Api, Resource};
 use serde::Deserialize;
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::DeserializeOwned;
 use std::time::Duration;
 
 /// Number of objects on a page. A page of Nodes is about 1 MB of text.
@@ -141,10 +141,18 @@ struct Provided {
     provider_id: Option<String>,
 }
 
+#[derive(Clone, Debug, Default, Deserialize)]
+struct Told {
+    #[serde(default)]
+    conditions: Vec<Condition>,
+}
+
 /// Reads all Nodes.
 pub async fn nodes(probe: &Probe) -> Reading<Nodes> {
     let mut nodes = Nodes::default();
-    nodes.complete = pages::<Node, Provided, IgnoredAny>(probe, "nodes", "", |node| {
+    nodes.complete = pages::<Node, Provided, Told>(probe, "nodes", "", |node| {
+        let conditions = node.status.conditions.into_iter().map(|condition| condition.r#type);
+        nodes.tell(conditions, node.metadata.labels.unwrap_or_default().into_keys());
         nodes.add(node.metadata.name.unwrap_or_default(), node.spec.provider_id.as_deref());
     })
     .await?;
