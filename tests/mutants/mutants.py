@@ -223,8 +223,11 @@ def copy(tree: Path) -> None:
             shutil.copy(name, to)
 
 
-def build(tree: Path, target: Path, mutated: dict[str, Mutated]) -> tuple[dict[str, str], set[int]]:
-    """Builds the tests. Returns their programs, and the mutants that don't compile."""
+def build(tree: Path, mutated: dict[str, Mutated]) -> tuple[dict[str, str], set[int]]:
+    """Builds the tests. Returns their programs, and the mutants that don't compile.
+
+    In a folder of its own: cargo takes packages of the same name in another workspace for the same, and the others would be mutated.
+    """
     dropped: set[int] = set()
     while True:
         for name, each in mutated.items():
@@ -233,7 +236,7 @@ def build(tree: Path, target: Path, mutated: dict[str, Mutated]) -> tuple[dict[s
         done = subprocess.run(
             [*command, "--message-format", "json"],
             cwd=tree,
-            env=os.environ | {"CARGO_TARGET_DIR": str(target)},
+            env=os.environ | {"CARGO_TARGET_DIR": str(tree.parent / "build")},
             stdout=subprocess.PIPE,
         )
         messages = [json.loads(line) for line in done.stdout.splitlines() if line.startswith(b"{")]
@@ -333,7 +336,7 @@ def main() -> int:
         edits, failed = switched(text, [mutant for mutant in sample if mutant.file == name])
         mutated[name] = Mutated(text, edits)
         unswitched += failed
-    programs, dropped = build(tree, target, mutated)
+    programs, dropped = build(tree, mutated)
     out = {mutant.number for mutant in unswitched} | dropped
     tried = [mutant for mutant in sample if mutant.number not in out]
     print(f"{len(everything)} mutants, a sample of {len(sample)}, of which {len(tried)} compile with a switch", flush=True)
