@@ -225,7 +225,7 @@ fn judge_named<'a>(
     }
     let missing: Vec<&str> = named.iter().copied().filter(|name| !known.contains(*name)).collect();
     if missing.is_empty() {
-        return Some(area.ok(name, format!("nodes have {}", few(&named))));
+        return Some(area.ok(name, format!("found on nodes: {}", few(&named))));
     }
     if !nodes.complete {
         return Some(area.skipped(name, "Not all nodes were listed."));
