@@ -78,7 +78,7 @@ impl Plan {
         with(&|plan| {
             let Flags { source, before, condition, shift, node_hook, .. } = plan.flags;
             let others = plan.flags.others.clone();
-            plan.flags = Flags { others, source, before, condition, shift, node_hook, ..Flags::default() };
+            plan.flags = Flags { source, before, condition, shift, node_hook, others, ..Flags::default() };
         });
         with(&|plan| plan.flags.before = None);
         with(&|plan| plan.clock_ahead = 0);

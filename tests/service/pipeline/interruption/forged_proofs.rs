@@ -248,3 +248,21 @@ async fn an_old_message_of_a_real_hook_is_proven_by_its_first_heartbeat() {
     stage.completed_once(&token);
     stage.rest(&[&replica]).await;
 }
+
+/// Within the limit nothing is confirmed. The instance is in service, and Auto Scaling knows no action of the token.
+#[tokio::test(start_paused = true)]
+async fn a_forged_hook_within_the_limit_overrides_no_budget() {
+    for age in [s(7200), s(0)] {
+        let stage = Stage::new(2, 1);
+        stage.block(0);
+        stage.world.aws.autoscaling.join("group", &instance(0));
+        stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(s(300)));
+        let replica = stage.start(&["--max-draining", "1"]).await;
+        let names = ("group", "hook", "00000000-0000-4000-8000-000000000000");
+        let body = messages::lifecycle(Wrapping::Event, true, names, &instance(0), now(&stage) - age);
+        stage.world.aws.sqs.send(body);
+        stage.until_handled(s(4000)).await;
+        assert!(stage.has_pod("web-0-0"), "{age:?}: a budget is overridden\n{}", stage.story());
+        stage.rest(&[&replica]).await;
+    }
+}
