@@ -205,4 +205,34 @@ mod tests {
         sleep(COUNT_KEPT).await;
         draining.admit(&id(5), 2, HashSet::new).expect("they are gone");
     }
+
+    #[test]
+    fn a_wait_that_is_over_counts_no_more() {
+        let draining = Arc::new(Draining::default());
+        let wait = |kind| {
+            let end = CancellationToken::new();
+            (draining.wait_unproven(&id(1), kind, &end), end)
+        };
+        drop((0..MAX_UNPROVEN_OF_ONE).map(|_| wait(NoticeKind::Spot)).collect::<Vec<_>>());
+        let honest = wait(NoticeKind::Rebalance);
+        let full: Vec<_> = (1..MAX_UNPROVEN_OF_ONE).map(|_| wait(NoticeKind::Spot)).collect();
+        assert!(full.iter().chain([&honest]).all(|(_, end)| !end.is_cancelled()), "those before are over");
+        let more = [wait(NoticeKind::Spot), wait(NoticeKind::Spot)];
+        let ended: Vec<_> = full.iter().map(|(_, end)| end.is_cancelled()).collect();
+        assert!(
+            ended[..2].iter().all(|ended| *ended) && !ended[2..].contains(&true),
+            "the oldest of the most: {ended:?}"
+        );
+        assert!(!honest.1.is_cancelled() && !more[1].1.is_cancelled());
+        let others = (0..MAX_UNPROVEN - 5).map(|n| {
+            let end = CancellationToken::new();
+            (draining.wait_unproven(&id(2 + n), NoticeKind::Spot, &end), end)
+        });
+        let others: Vec<_> = others.collect();
+        assert!(
+            !honest.1.is_cancelled() && full[2].1.is_cancelled(),
+            "of all, the oldest of the instance with the most"
+        );
+        assert!(others.last().is_some_and(|(_, end)| !end.is_cancelled()));
+    }
 }

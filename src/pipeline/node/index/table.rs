@@ -160,3 +160,20 @@ fn place(by_instance: &mut HashMap<InstanceId, Vec<Arc<Node>>>, node: &Arc<Node>
 fn is_older(node: &Node, known: &Node) -> bool {
     known.uid == node.uid && older(&node.resource_version, &known.resource_version)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_subscription_leaves_no_entry_behind() {
+        let (mut table, instance) = (NodeTable::default(), InstanceId::new("i-0123456789abcdef0").unwrap());
+        let (first, second) = (table.subscribe(&instance), table.subscribe(&instance));
+        table.unsubscribe(&instance);
+        drop(first);
+        assert_eq!(table.subscriptions.len(), 1, "another waits still");
+        table.unsubscribe(&instance);
+        drop(second);
+        assert_eq!(table.subscriptions.len(), 0);
+    }
+}

@@ -3,7 +3,8 @@
 use super::*;
 use crate::fact::UndoReason;
 use crate::pipeline::node::label::taint;
-use crate::pipeline::node::release::{NodeRelease, ReleaseSchedule, restarted_after};
+use crate::pipeline::node::release::{NodeRelease, ReleaseSchedule, awaits_boot, restarted_after};
+use crate::pipeline::node::told::untold;
 use serde_json::Map;
 
 fn at(text: &str) -> Timestamp {
@@ -218,4 +219,75 @@ fn a_withdrawal_leaves_a_note_for_two_weeks() {
     assert!(!noted.cordoned && withdraw(&noted, "h", "2026-11-21T12:00:00Z").is_none(), "it is known");
     let later = withdraw(&noted, "i", "2026-12-06T12:00:00Z").unwrap();
     assert_eq!((withdrawn_at(&later, "h"), withdrawn_at(&later, "i").is_some()), (None, true));
+}
+
+/// docs/agent.md: a hook's message goes on where the Node's hint has come to.
+#[test]
+fn the_mark_of_a_hooks_message_takes_the_place_of_the_nodes_word_and_not_the_other_way() {
+    let (node, settings) = (Node::for_tests("node-1"), MarkSettings::default());
+    let at = at("2026-11-21T12:00:00Z");
+    let hint = Mark::new("node/asg-terminate/i-1", "asg-terminate", at, "node/asg-terminate");
+    let spot = Mark::new("spot:1", "spot", at, "node/spot");
+    let own = Mark::new("group/hook/token", "asg-terminate", at, "m-1");
+    let said = patched(&node, &hint.patch(&node, &settings).unwrap());
+    let said = patched(&said, &spot.patch(&said, &settings).unwrap());
+    assert!(!is_told_to_terminate(&said));
+    let told = patched(&said, &own.patch(&said, &settings).unwrap());
+    let (mut names, mut left): (Vec<_>, _) = (mark_names(&told).cloned().collect(), [own.key, spot.key]);
+    names.sort();
+    left.sort();
+    assert_eq!((names, is_told_to_terminate(&told)), (left.to_vec(), true), "the other marks stay");
+    assert_eq!(hint.patch(&told, &settings), None);
+}
+
+#[test]
+fn a_full_node_carries_a_drain_in_place_of_its_oldest_cordon() {
+    let (mut node, settings) = (Node::for_tests("node-1"), MarkSettings::default());
+    let time = |minute: u32| at(&format!("2026-11-21T12:{minute:02}:00Z"));
+    for n in 0..64_u32 {
+        assert_eq!(crowded_out(&node, NOTICE_PREFIX), None, "{n} marks leave room");
+        let cordon = Mark::new(&format!("r-{n}"), "rebalance", time((n + 7) % 60), "m");
+        node = patched(&node, &cordon.patch(&node, &settings).unwrap());
+    }
+    assert!(crowded_out(&node, NOTICE_PREFIX).is_some_and(|name| node.annotations.contains_key(name)));
+    let cordon = Mark::new("another", "rebalance", time(59), "m");
+    assert_eq!(cordon.patch(&node, &settings), None, "a cordon gives way to none");
+    let drain = Mark::new("drain", "spot", time(59), "m").with_deadline(Some(time(59)));
+    let drained = patched(&node, &drain.patch(&node, &settings).unwrap());
+    let has = |identity: &str| drained.annotations.contains_key(&name_of(identity));
+    assert_eq!((mark_names(&drained).count(), has("drain"), has("r-53")), (64, true, false), "r-53 is the oldest");
+}
+
+#[test]
+fn only_a_kind_that_waits_for_a_restart_awaits_one() {
+    let (node, settings) = (Node::for_tests("node-1"), MarkSettings::default());
+    let rebalance = mark("r", "rebalance");
+    let change = mark("c", "scheduled-change").with_return_sign(Some(ReturnSign::Boot));
+    let mut marked = patched(&node, &rebalance.patch(&node, &settings).unwrap());
+    marked = patched(&marked, &change.patch(&marked, &settings).unwrap());
+    let awaits = |node: &Node| ["rebalance", "scheduled-change", "spot"].map(|kind| awaits_boot(node, kind));
+    assert_eq!(awaits(&marked), [false, true, false]);
+    marked.boot = "another".into();
+    assert_eq!(awaits(&marked), [false; 3]);
+}
+
+#[test]
+fn a_node_takes_back_what_a_message_has_told_only_of_the_same_change() {
+    let start = at("2026-12-05T02:00:00Z");
+    let value = |message: &str, told: &str, start: &str| {
+        format!(r#"{{"kind":"scheduled-change","message":"{message}","told":"{told}","start":"{start}"}}"#)
+    };
+    let (same, other) = ("2026-12-05T02:00:00Z", "2026-12-06T02:00:00Z");
+    for (name, text, expected) in [
+        ("ebbtide/notice.1", value("node/scheduled-change/e", "m-1", same), true),
+        ("ebbtide/planned.1", value("node/scheduled-change/e", "m-1", same), true),
+        ("ebbtide/notice.1", value("node/scheduled-change/e", "", same), false),
+        ("ebbtide/notice.1", value("node/scheduled-change/e", "m-1", other), false),
+        ("ebbtide/notice.1", value("m-1", "m-2", same), false),
+        ("ebbtide/other.1", value("node/scheduled-change/e", "m-1", same), false),
+    ] {
+        let mut node = Node::for_tests("node-1");
+        node.annotations.insert(name.to_owned(), text.clone());
+        assert_eq!(untold(&node, start).len(), usize::from(expected), "{name} {text}");
+    }
 }
