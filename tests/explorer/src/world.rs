@@ -90,7 +90,9 @@ async fn live(plan: &Plan, stage: &Arc<Stage>, oracle: &Arc<Oracle>) -> [u32; 2]
             tokio::spawn(async move { keep(&plan, &stage, &oracle, slot, calm, &stop).await })
         })
         .collect();
-    live.happen(calm + BOUND).await;
+    // Who waits for a place in a wave has as much time again.
+    let bound = if plan.flags.others.contains(&"--wave") { 2 * BOUND } else { BOUND };
+    live.happen(calm + bound).await;
     stop.cancel();
     let (mut replicas, mut ends) = (Vec::new(), [0, 0]);
     for keeper in keepers {
