@@ -45,8 +45,12 @@ impl Tally {
             *self.faults.entry(sort.to_owned()).or_default() += 1;
         }
         for notice in &plan.notices {
-            if notice.teller != Teller::Queue && notice.kind != Kind::Condition {
-                *self.notices.entry("said by a Node").or_default() += 1;
+            match notice.teller {
+                Teller::Looks => *self.notices.entry("listed by EC2").or_default() += 1,
+                Teller::Node | Teller::Both if notice.kind != Kind::Condition => {
+                    *self.notices.entry("said by a Node").or_default() += 1;
+                }
+                _ => {}
             }
             if notice.hook.is_some() {
                 *self.notices.entry("with a hook that the settings name").or_default() += 1;

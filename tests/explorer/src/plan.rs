@@ -64,6 +64,8 @@ pub struct Flags {
     pub condition: Option<(u64, &'static str)>,
     /// `--zonal-shift any`.
     pub shift: bool,
+    /// Whether the replicas look at what EC2 lists.
+    pub looks: bool,
     /// Timeout in seconds of the hook that `--node-hook` names, if it is set.
     pub node_hook: Option<u64>,
     /// Flags that need nothing of the oracle.
@@ -195,6 +197,8 @@ pub enum Teller {
     Node,
     /// Both at the same time.
     Both,
+    /// EC2, which lists it, and tells nobody.
+    Looks,
 }
 
 /// Whose instance a notice names.
@@ -301,8 +305,8 @@ impl Plan {
             let copies = notice.copies.iter().map(|after| notice.lag + after);
             notice.at + later.into_iter().flatten().chain(copies).max().unwrap_or_default()
         });
-        // A hook is sought for a while longer.
-        let search = if self.flags.node_hook.is_some() { 40 } else { 0 };
+        // A hook is sought for a while longer, and EC2 is looked at after a while.
+        let search = if self.flags.looks { 80 } else { 0 }.max(if self.flags.node_hook.is_some() { 40 } else { 0 });
         sent.chain(self.faults.iter().map(|span| span.to)).max().unwrap_or_default() + search
     }
 
@@ -357,10 +361,14 @@ impl Flags {
             (self.node_hook.is_some(), "--node-hook=drain"),
         ];
         args.extend(switches.into_iter().filter(|(on, _)| *on).map(|(_, flag)| flag.to_owned()));
-        let source: &[&str] = match self.source {
-            Source::Queue => &[],
-            Source::Both => &["--source", "queue,nodes", "--pod-namespace=ebbtide"],
-            Source::Nodes => &["--source", "nodes", "--pod-namespace=ebbtide"],
+        let source: &[&str] = match (self.source, self.looks) {
+            (Source::Queue, false) => &[],
+            (Source::Queue, true) => &["--ec2-poll-interval=1m"],
+            (Source::Both, false) => &["--source", "queue,nodes", "--pod-namespace=ebbtide"],
+            (Source::Both, true) => {
+                &["--source", "queue,nodes,looks", "--ec2-poll-interval=1m", "--pod-namespace=ebbtide"]
+            }
+            (Source::Nodes, _) => &["--source", "nodes", "--pod-namespace=ebbtide"],
         };
         args.extend(source.iter().map(|&flag| flag.to_owned()));
         let rule = |(toleration, action)| format!("--on-condition=KernelReady=False:{toleration}s={action}");

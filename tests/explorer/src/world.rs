@@ -104,7 +104,7 @@ async fn live(plan: &Plan, stage: &Arc<Stage>, oracle: &Arc<Oracle>) -> [u32; 2]
         return ends;
     }
     // No message tells when the work on what a Node says, or on a plan, is over, and a call that hangs ends with its timeout.
-    let is_lasting = plan.flags.source != Source::Queue || plan.flags.before.is_some();
+    let is_lasting = plan.flags.source != Source::Queue || plan.flags.before.is_some() || plan.flags.looks;
     let bound = if is_lasting { BOUND } else { s(60) };
     for replica in &replicas {
         if timeout(bound, replica.tasks.gone(TaskKind::transient)).await.is_err() {

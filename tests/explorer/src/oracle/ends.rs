@@ -135,7 +135,8 @@ impl Oracle {
         let seen = &self.seen();
         let is_said = |sent: &&Sent| {
             let notice = &self.plan.notices[sent.notice];
-            notice.teller == Teller::Node && drains(notice.kind, &self.plan.flags) && self.stands(notice.target)
+            let is_told = matches!(notice.teller, Teller::Node | Teller::Looks);
+            is_told && drains(notice.kind, &self.plan.flags) && self.stands(notice.target)
         };
         let left = |sent| self.not_over(seen, sent).or_else(|| self.hook_left(seen, sent));
         let said = seen.sent.iter().filter(is_said).filter_map(left);
@@ -148,7 +149,7 @@ impl Oracle {
         let by_message = || seen.called_off.contains_key(&sent.notice);
         match self.plan.notices[sent.notice].teller {
             Teller::Queue => by_message(),
-            Teller::Node => by_node(),
+            Teller::Node | Teller::Looks => by_node(),
             Teller::Both => by_node() && by_message(),
         }
     }

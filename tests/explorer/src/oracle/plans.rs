@@ -1,7 +1,7 @@
 //! Rules about notices that are acted on later than they are told: changes that `--when` puts off, and conditions that are tolerated.
 
 use super::{Oracle, Seen, Sent, drains, s};
-use crate::plan::{Kind, Target, Teller};
+use crate::plan::{Kind, Notice, Target, Teller};
 use ebbtide_sim::calls::Call;
 use std::collections::BTreeSet;
 
@@ -33,12 +33,18 @@ impl Oracle {
     /// Returns since when nobody tells of the notice any longer: what AWS calls off ends with the deletion of the message that says so.
     fn over_since(&self, seen: &Seen, sent: &Sent) -> Option<i64> {
         // A replica that starts learns of it a little later, and a copy of the announcement may be on its way.
-        let late = if self.plan.notices[sent.notice].kind == Kind::Condition { self.slack() } else { s(15) };
+        let Notice { kind, teller, .. } = self.plan.notices[sent.notice];
+        let late = match (kind, teller) {
+            (Kind::Condition, _) => self.slack(),
+            // Replicas look once in a minute.
+            (_, Teller::Looks) => s(100),
+            _ => s(15),
+        };
         let by_node = seen.taken_back.get(&sent.notice).map(|at| at + late);
         let by_message = seen.done.get(&sent.notice).copied();
         match self.plan.notices[sent.notice].teller {
             Teller::Queue => by_message,
-            Teller::Node => by_node,
+            Teller::Node | Teller::Looks => by_node,
             Teller::Both => by_node.zip(by_message).map(|(node, message)| node.max(message)),
         }
     }
@@ -126,7 +132,8 @@ impl Oracle {
         let sent = seen.sent.iter().find(|sent| sent.notice == notice)?;
         let waits = self.begins(sent) > sent.at && drains(self.plan.notices[notice].kind, &self.plan.flags);
         let is_calm = self.plan.faults.is_empty() && self.plan.replicas.iter().all(Vec::is_empty);
-        let by = u64::try_from(self.begins(sent) + BEGINS_WITHIN).ok()?;
+        let look = if self.plan.flags.looks { s(70) } else { 0 };
+        let by = u64::try_from(self.begins(sent) + BEGINS_WITHIN + look).ok()?;
         (waits && is_calm).then(|| std::time::Duration::from_millis(by))
     }
 

@@ -12,6 +12,9 @@ const OTHER: u64 = 0x6164_6465_645f_6c61;
 /// The same for hooks, which joined after the others.
 const HOOKS: u64 = 0x6e6f_6465_686f_6f6b;
 
+/// The same for what EC2 lists.
+const LOOKS: u64 = 0x6c6f_6f6b_735f_6563;
+
 impl Plan {
     /// Adds what a seed stands for besides the rest.
     pub(super) fn add(&mut self) {
@@ -137,6 +140,24 @@ impl Plan {
                 *operation = "DescribeAutoScalingInstances";
             }
             self.faults.push(span);
+        }
+    }
+
+    /// Lets EC2 list changes of which nobody tells. Some are called off.
+    pub(super) fn add_looks(&mut self) {
+        let rng = &mut Rng::with_seed(self.seed ^ LOOKS);
+        if self.flags.source == Source::Nodes || !chance(rng, 15) {
+            return;
+        }
+        self.flags.looks = true;
+        for n in 0..self.nodes.len() {
+            let target = Target::Node(n);
+            let is_change = |it: &Notice| it.target == target && matches!(it.kind, Kind::Change(..));
+            if chance(rng, 40) && !self.notices.iter().any(is_change) {
+                let notice = change(rng, target, Source::Queue);
+                let taken_back = some(rng, 40, |rng| rng.u64(1..1000));
+                self.notices.push(Notice { teller: Teller::Looks, copies: Vec::new(), taken_back, ..notice });
+            }
         }
     }
 

@@ -104,6 +104,7 @@ impl Plan {
         let mut plan = Self { seed, flags, clock_ahead, replicas, nodes, notices, faults };
         plan.add();
         plan.add_hooks();
+        plan.add_looks();
         plan
     }
 }
@@ -154,6 +155,7 @@ fn flags(rng: &mut Rng) -> Flags {
         before: None,
         condition: None,
         shift: false,
+        looks: false,
         node_hook: None,
         others: others.concat(),
     }

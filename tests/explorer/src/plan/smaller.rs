@@ -76,9 +76,9 @@ impl Plan {
             }
         }
         with(&|plan| {
-            let Flags { source, before, condition, shift, node_hook, .. } = plan.flags;
+            let Flags { source, before, condition, shift, looks, node_hook, .. } = plan.flags;
             let others = plan.flags.others.clone();
-            plan.flags = Flags { source, before, condition, shift, node_hook, others, ..Flags::default() };
+            plan.flags = Flags { source, before, condition, shift, looks, node_hook, others, ..Flags::default() };
         });
         with(&|plan| plan.flags.before = None);
         with(&|plan| plan.clock_ahead = 0);

@@ -19,6 +19,11 @@ impl Live<'_> {
             return self.set_kernel(of, false);
         }
         let at = |after: i64| now + jiff::SignedDuration::from_secs(after);
+        if let (Kind::Change(code, after), Teller::Looks) = (notice.kind, notice.teller) {
+            let code = code.trim_end_matches("_MAINTENANCE").to_lowercase().replace('_', "-");
+            let id = format!("event-{n}");
+            return self.stage.world.aws.ec2.schedule(&instance(of), (&id, &code), at(after));
+        }
         let value = match notice.kind {
             Kind::Spot(action) => {
                 let after = if action == "hibernate" { 0 } else { 120 };
@@ -52,7 +57,7 @@ impl Live<'_> {
     }
 
     pub(super) fn take_back(&self, n: usize) {
-        let Notice { kind, target: Target::Node(of), .. } = self.plan.notices[n] else { return };
+        let Notice { kind, target: Target::Node(of), teller, .. } = self.plan.notices[n] else { return };
         let mut seen = self.oracle.seen();
         if seen.sent.iter().any(|sent| sent.notice == n) {
             let at = i64::try_from(self.stage.world.clock.elapsed().as_millis()).unwrap_or_default();
@@ -60,6 +65,9 @@ impl Live<'_> {
             drop(seen);
             if kind == Kind::Condition {
                 return self.set_kernel(of, true);
+            }
+            if teller == Teller::Looks {
+                return self.stage.world.aws.ec2.close(&format!("event-{n}"), "Canceled");
             }
             self.stage.world.kube.update_node(&node(of), |node| {
                 node.metadata.annotations.get_or_insert_default().remove(&annotation(kind));
@@ -79,7 +87,7 @@ impl Live<'_> {
         let at = now - s(notice.age);
         let (event, elapsed) = (format!("event-{n}"), world.clock.elapsed());
         let is_said = notice.teller != Teller::Queue && self.oracle.stands(notice.target);
-        let is_first = notice.teller == Teller::Node || is_said && notice.lag > 0;
+        let is_first = matches!(notice.teller, Teller::Node | Teller::Looks) || is_said && notice.lag > 0;
         // Before the Node says it, so that nobody acts on what the oracle does not know.
         if is_said && is_first {
             let token = self.oracle.seen().waiting.get(&n).cloned();
