@@ -315,8 +315,10 @@ impl Case {
                 () = KeptHook::times_changed(known) => {
                     known = hook.map(KeptHook::with_times);
                     deadline.set(own());
-                    marked = own().at();
-                    self.move_mark(&target.node, marked).await;
+                    let end = own().at();
+                    self.move_mark(&target.node, end).await;
+                    // It moves to an earlier end only.
+                    marked = self.marked_deadline(&target.node).map_or(end, |known| known.min(end));
                 }
                 () = Box::pin(self.put_off_mark(&target.node, marked, ends)), if ends > marked + TERMINATION_GRACE => {
                     marked = ends;

@@ -258,3 +258,22 @@ async fn a_hook_that_was_completed_is_not_missed_when_the_note_is_written_late()
     assert!(text.contains("ebbtide_completions_total{result=\"not-found\"} 0"), "{text}");
     stage.rest(&[&replica]).await;
 }
+
+/// Its mark names the end of the drain without the hook, and a restart long after that end would release the Node.
+#[tokio::test(start_paused = true)]
+async fn a_drain_that_a_hook_found_later_prolongs_is_not_ended_by_a_restart() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    stage.world.aws.autoscaling.add_hook("group", "drain", HookSpec::terminating(s(30)));
+    stage.world.aws.autoscaling.leave("group", &instance(0));
+    let replica = stage.with_node_hook("a", &["--drain-timeout", "240s", "--pod-grace", "1s"]).await;
+    stage.says_termination(0);
+    sleep(s(90)).await;
+    let token = stage.world.aws.autoscaling.begin("group", "drain", &instance(0));
+    sleep(s(200)).await;
+    stage.world.kube.reboot(&node(0));
+    stage.until("noted", s(60), || stage.handled(0) == 1).await;
+    stage.completed_once(&token);
+    assert!(!stage.has_pod("web-0-0"), "{}", stage.story());
+    stage.rest(&[&replica]).await;
+}

@@ -57,7 +57,7 @@ impl Oracle {
         let tier = |pod: &PodPlan| (pod.kind == PodKind::Daemon, pod.critical);
         let longest = [(false, false), (false, true), (true, false), (true, true)].map(|which| {
             let pods = self.plan.nodes[node].pods.iter().filter(|pod| tier(pod) == which);
-            pods.map(|pod| s(pod.grace)).max().unwrap_or_default()
+            pods.map(|pod| s(self.plan.flags.pod_grace.unwrap_or(pod.grace))).max().unwrap_or_default()
         });
         let room = longest.iter().sum::<i64>() + KEPT_FREE;
         // Without a queue nobody knows of a group's hook, nor of its timeout.
