@@ -14,7 +14,7 @@ use crate::pipeline::node::is_from_node;
 use crate::pipeline::node::mark::{deadline_of, is_going};
 use crate::pipeline::node::plan::Plan;
 use crate::pipeline::node::release::NodeRelease;
-use crate::pipeline::node::says::same_as;
+use crate::pipeline::node::says::{same_as, says};
 use crate::pipeline::node::told;
 use crate::pipeline::node::{Brake, Node};
 use crate::pipeline::queue::VISIBILITY_TIMEOUT;
@@ -170,8 +170,18 @@ impl Deliverer {
             }
             outcome = end.ok();
         }
-        if outcome == Some(NoticeOutcome::Withdrawn) && !notice.is_withdrawn() {
-            // It was taken back in the middle, and its withdrawal has removed what the Node carries. It may be announced again.
+        let newest = || self.interrupter.index.newest(&node);
+        let is_taken_back = match outcome {
+            Some(NoticeOutcome::Withdrawn) => !notice.is_withdrawn(),
+            // By another replica, which has the turn.
+            Some(NoticeOutcome::Uncordoned) => {
+                plan.as_ref().is_some_and(|plan| is_from_node(&plan.message))
+                    && newest().is_some_and(|node| !says(&node, &notice.identity))
+            }
+            _ => false,
+        };
+        if is_taken_back {
+            // Its withdrawal has removed what the Node carries. It may be announced again.
             self.outcomes.forget(&notice.identity);
             return (version, false);
         }

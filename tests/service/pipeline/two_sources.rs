@@ -13,6 +13,8 @@ const ZONE: &str = "topology.kubernetes.io/zone";
 const WAVES: [&str; 6] =
     ["--wave", "topology.kubernetes.io/zone=1", "--on", "rebalance=drain", "--drain-timeout", "rebalance=2d"];
 
+const WHEN_NEAR: [&str; 2] = ["--when", "scheduled-change=300s-before"];
+
 /// Has the n-th node say that its group terminates the instance.
 fn says_termination(stage: &Stage, n: usize) {
     stage.annotate(n, TERMINATION, "{\"what\":\"terminate\"}");
@@ -432,4 +434,24 @@ async fn a_message_that_carries_out_its_node_s_plan_can_be_called_off() {
     stage.until_handled(s(60)).await;
     assert!(!stage.cordoned(0) && stage.notices(0).is_empty(), "{}", stage.story());
     stage.rest(&[&second]).await;
+}
+
+/// Each replica carries out the plan, and only one acts on what the Node takes back: the other sees the cordon go.
+#[tokio::test(start_paused = true)]
+async fn a_change_that_a_node_takes_back_while_two_replicas_drain_is_drained_for_when_a_message_tells_it() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let replicas = [stage.with_both("a", &WHEN_NEAR).await, stage.with_both("b", &WHEN_NEAR).await];
+    in_turn(&stage, "a").await;
+    let begin = ahead_by(&stage, s(304));
+    says_stop(&stage, begin);
+    stage.until("both drain", s(290), || stage.world.calls.of("list pods").len() == 2).await;
+    stage.takes_back(0, MAINTENANCE);
+    stage.until("released", s(10), || !stage.cordoned(0)).await;
+    sleep(s(1)).await;
+    sends_stop(&stage, begin);
+    stage.until("cordoned for the message", s(10), || stage.cordoned(0)).await;
+    stage.until_handled(s(400)).await;
+    assert!(!stage.has_pod("web-0-0"), "{}", stage.story());
+    stage.rest_for(&[&replicas[0], &replicas[1]], s(60)).await;
 }
