@@ -3,6 +3,7 @@
 use super::{Oracle, Seen, Sent, asks, leaves, ms};
 use crate::plan::{Kind, PodKind, PodPlan, Target};
 use ebbtide_sim::calls::Call;
+use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 impl Oracle {
@@ -80,10 +81,16 @@ impl Oracle {
     pub(super) fn marks(&self, seen: &mut Seen, call: &Call) {
         let node = self.world.kube.node(call.subject.split('/').next().unwrap_or_default());
         let annotations = node.and_then(|node| node.metadata.annotations).unwrap_or_default();
-        for mark in annotations.iter().filter(|(key, _)| key.starts_with("ebbtide/notice.")).map(|(_, mark)| mark) {
+        for (key, mark) in annotations.iter().filter(|(key, _)| key.starts_with("ebbtide/notice.")) {
             let sent = seen.sent.iter().flat_map(|sent| &sent.messages);
-            for message in sent.filter(|message| mark.contains(message.as_str())) {
-                seen.marked.entry(message.clone()).or_insert(self.now());
+            // A boot ID may be the same text.
+            let names = |message: &str| ["message", "told"].map(|field| format!("\"{field}\":\"{message}\""));
+            for message in sent.filter(|message| names(message).iter().any(|named| mark.contains(named))) {
+                if let Entry::Vacant(entry) = seen.marked.entry(message.clone()) {
+                    entry.insert(self.now());
+                    let text = format!("{} has {key} of {message}: {mark}", call.subject);
+                    seen.notes.push((self.world.clock.elapsed(), text));
+                }
             }
         }
     }
