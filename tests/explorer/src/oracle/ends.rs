@@ -140,7 +140,9 @@ impl Oracle {
         };
         let left = |sent| self.not_over(seen, sent).or_else(|| self.hook_left(seen, sent));
         let said = seen.sent.iter().filter(is_said).filter_map(left);
-        said.chain(self.plans_left(seen)).collect()
+        // Who starts again looks for what is left.
+        let down = (seen.alive == 0).then(|| "no process lives".to_owned());
+        said.chain(self.plans_left(seen)).chain(down).collect()
     }
 
     /// Whether whoever told of the notice has taken it back: the Node, AWS, or both.
