@@ -170,13 +170,12 @@ impl Deliverer {
             }
             outcome = end.ok();
         }
-        let newest = || self.interrupter.index.newest(&node);
         let is_taken_back = match outcome {
             Some(NoticeOutcome::Withdrawn) => !notice.is_withdrawn(),
             // By another replica, which has the turn.
             Some(NoticeOutcome::Uncordoned) => {
                 plan.as_ref().is_some_and(|plan| is_from_node(&plan.message))
-                    && newest().is_some_and(|node| !says(&node, &notice.identity))
+                    && self.interrupter.index.newest(&node).is_some_and(|node| !says(&node, &notice.identity))
             }
             _ => false,
         };

@@ -14,14 +14,9 @@ use crate::pipeline::node::mark::{is_drained, is_drained_for, start_of};
 use std::collections::HashSet;
 use std::future::pending;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
-
-/// Time for which a node counts that was drained and let go: whoever may write to the queue can call off what nobody has announced, and
-/// must not have one node drained after the other by that.
-const LET_GO: Duration = Duration::from_mins(15);
 
 impl Case {
     /// Waits until the notice is admitted, which `admitted` then holds: there is room, or AWS has confirmed it.
@@ -145,8 +140,7 @@ impl Case {
 
     async fn accepts(&self, copy: &Notice) {
         let Interrupter { policy, draining, .. } = &*self.interrupter;
-        let (verify, asks_aws) = (policy.admission.verify, policy.admission.asks_aws);
-        let needed = verify != Verify::Never && asks_aws && policy.admits(copy);
+        let (verify, needed) = (policy.admission.verify, policy.is_wary() && policy.admits(copy));
         let Some(proof) = Proof::of(copy, verify).filter(|_| needed) else { return };
         let proof = proof.of_known(self.notice.start());
         let had_room = async {
@@ -173,8 +167,7 @@ impl Case {
         let at_most = limit.of(interrupter.index.len());
         let marked = || -> HashSet<_> {
             let drained = interrupter.index.all_that(is_drained);
-            let let_go = interrupter.index.let_go_within(LET_GO);
-            drained.into_iter().map(|node| node.instance.clone()).chain(let_go).collect()
+            drained.into_iter().map(|node| node.instance.clone()).chain(interrupter.index.let_go()).collect()
         };
         interrupter.draining.admit(&notice.instance, at_most, marked).map_err(|draining| (draining, at_most))
     }

@@ -57,9 +57,9 @@ impl State {
 
     /// Returns the place of the oldest of the notices that wait unproven, of the instance and kind that have the most.
     fn oldest_of_most(&self, of: impl Fn(&InstanceId) -> bool) -> Option<usize> {
-        let waiting = || self.unproven.iter().enumerate().filter(|(_, (instance, ..))| of(instance));
         let mut groups: HashMap<(&InstanceId, NoticeKind), (usize, usize)> = HashMap::new();
-        for (place, (instance, kind, _)) in waiting() {
+        for (place, (instance, kind, _)) in self.unproven.iter().enumerate().filter(|(_, (instance, ..))| of(instance))
+        {
             groups.entry((instance, *kind)).or_insert((0, place)).0 += 1;
         }
         groups.into_values().max_by_key(|(count, oldest)| (*count, Reverse(*oldest))).map(|(_, oldest)| oldest)

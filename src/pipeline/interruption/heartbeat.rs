@@ -183,10 +183,13 @@ impl Beating {
                     self.tell(HeartbeatResult::Over, None);
                     // AWS does not know the action of a test message: that says nothing about the instance.
                     let is_wary = self.case.interrupter.policy.is_wary();
-                    match is_known && !is_wary {
-                        _ if self.hook.is_test() => {}
-                        true => self.over.cancel(),
-                        false => self.denied().await,
+                    if self.hook.is_test() {
+                        return None;
+                    }
+                    if is_known && !is_wary {
+                        self.over.cancel();
+                    } else {
+                        self.denied().await;
                     }
                     return None;
                 }

@@ -8,7 +8,7 @@ use super::step::Finding;
 use super::{Case, Interrupter};
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category};
 use crate::fact::{Fact, HeartbeatResult};
-use crate::pipeline::event::Detail;
+use crate::pipeline::event::{Detail, Hook};
 use crate::pipeline::node::Node;
 use crate::pipeline::node::Released;
 use std::sync::Arc;
@@ -39,11 +39,13 @@ impl Case {
     pub(super) async fn release_marks(&self, node: &Node, by: Instant) -> Finding {
         let others = self.interrupter.index.others(node);
         let has_marks = |node: &Node| ended_marks(&self.notice, node).is_some();
-        if !has_marks(node) && !others.iter().any(|other| has_marks(other)) {
-            return Finding::MarksReleased(true);
-        }
-        if !self.is_shown(by).await {
-            return Finding::MarksReleased(false);
+        if let Detail::AsgLaunch(hook) = &self.notice.detail {
+            if !has_marks(node) && !others.iter().any(|other| has_marks(other)) {
+                return Finding::MarksReleased(true);
+            }
+            if !self.is_shown(hook, by).await {
+                return Finding::MarksReleased(false);
+            }
         }
         let mut all = self.release_marks_of(node, by).await;
         for other in others {
@@ -54,9 +56,8 @@ impl Case {
 
     /// Whether Auto Scaling knows the lifecycle action of a launch, as it shows by accepting a heartbeat: whoever may write to the queue can
     /// tell of any. Nothing shows it without the right to send heartbeats, or in a dry run.
-    async fn is_shown(&self, by: Instant) -> bool {
+    async fn is_shown(&self, hook: &Hook, by: Instant) -> bool {
         let Interrupter { hooks, policy, .. } = &*self.interrupter;
-        let Detail::AsgLaunch(hook) = &self.notice.detail else { return true };
         if policy.dry_run || policy.heartbeats == Heartbeats::Off {
             return true;
         }

@@ -17,7 +17,8 @@ pub struct MessageLink {
     pub direct: AtomicBool,
     /// Whether a message has brought it: then no Node takes it back.
     pub told: AtomicBool,
-    /// Whether AWS has accepted a heartbeat for a hook that no message tells of, or an old one: then the instance waits at it.
+    /// Whether AWS has accepted a heartbeat for a hook of which no message has told, or only an old one. That proves that the instance
+    /// waits at it.
     pub(super) proven: AtomicBool,
     /// Whether such a hook is being completed: what AWS says of it from now on may be our own doing.
     pub(super) completes: AtomicBool,

@@ -239,7 +239,7 @@ impl<'a> Sequence<'a> {
         let plan =
             far.and_then(|from| Some((from, Plan::of(self.notice, self.message).filter(|plan| plan.fits(&node))?)));
         if let Some((from, plan)) = plan {
-            // Its message is all that tells of it until then.
+            // Until then nothing but its message tells of it.
             return Step::Plan { node, plan, by: from.max(present.now + OWNER_TIMEOUT) };
         }
         if !self.admitted {

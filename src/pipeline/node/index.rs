@@ -87,11 +87,11 @@ impl Index {
         self.lock().all().filter(|node| wanted(node)).map(Arc::clone).collect()
     }
 
-    /// Returns the instances whose Nodes have lost their last mark of a drain within this time, which is an hour at most, without a
-    /// restart, as far as this process has seen it.
+    /// Returns the instances whose Nodes have lost their last mark of a drain in the last 15 minutes, without a restart, as far as this
+    /// process has seen it.
     #[must_use]
-    pub fn let_go_within(&self, time: Duration) -> Vec<InstanceId> {
-        self.lock().let_go_within(time).cloned().collect()
+    pub fn let_go(&self) -> Vec<InstanceId> {
+        self.lock().let_go().cloned().collect()
     }
 
     /// Counts the Nodes that Ebbtide may act on, and those that are broken. A Node whose instance has another one by now is none.

@@ -10,8 +10,9 @@ use std::time::Duration;
 use tokio::sync::watch as signal;
 use tokio::time::Instant;
 
-/// Time for which it is known that a Node has lost its last mark of a drain.
-const LET_GO_KEPT: Duration = Duration::from_hours(1);
+/// Time for which a Node counts as let go: whoever may write to the queue can call off what nobody has announced, and must not have one
+/// node drained after the other by that.
+const LET_GO: Duration = Duration::from_mins(15);
 
 /// Nodes by name, so that whoever looks at all of them has the same order each time.
 pub(super) type NodesByName = BTreeMap<Arc<str>, Arc<Node>>;
@@ -83,7 +84,7 @@ impl NodeTable {
             node.remember_conditions(known, true);
             if is_drained(known) && !is_drained(&node) && known.boot == node.boot {
                 let now = Instant::now();
-                self.let_go.retain(|_, at| now < *at + LET_GO_KEPT);
+                self.let_go.retain(|_, at| now < *at + LET_GO);
                 self.let_go.insert(node.instance.clone(), now);
             }
         }
@@ -96,9 +97,9 @@ impl NodeTable {
         self.signal(&node.instance);
     }
 
-    /// Returns the instances whose Nodes have lost their last mark of a drain within this time, without a restart.
-    pub(super) fn let_go_within(&self, time: Duration) -> impl Iterator<Item = &InstanceId> {
-        self.let_go.iter().filter(move |(_, at)| at.elapsed() < time).map(|(instance, _)| instance)
+    /// Returns the instances whose Nodes have lost their last mark of a drain in the last 15 minutes, without a restart.
+    pub(super) fn let_go(&self) -> impl Iterator<Item = &InstanceId> {
+        self.let_go.iter().filter(|(_, at)| at.elapsed() < LET_GO).map(|(instance, _)| instance)
     }
 
     /// Removes the Node with this name and UID.

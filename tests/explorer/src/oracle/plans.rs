@@ -42,7 +42,7 @@ impl Oracle {
         };
         let by_node = seen.taken_back.get(&sent.notice).map(|at| at + late);
         let by_message = seen.done.get(&sent.notice).copied();
-        match self.plan.notices[sent.notice].teller {
+        match teller {
             Teller::Queue => by_message,
             Teller::Node | Teller::Looks => by_node,
             Teller::Both => by_node.zip(by_message).map(|(node, message)| node.max(message)),

@@ -114,7 +114,7 @@ async fn a_suspended_machine_drains_until_the_change_begins() {
     stage.rest(&[&replica]).await;
 }
 
-/// Until the Node keeps the change, its message is all that tells of it.
+/// Nothing but its message tells of the change until the Node keeps it.
 #[tokio::test(start_paused = true)]
 async fn a_change_that_no_node_can_keep_stays_in_its_message() {
     for (lasts, outcome) in [(300, "planned"), (630, "drained")] {

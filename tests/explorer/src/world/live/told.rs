@@ -20,9 +20,8 @@ impl Live<'_> {
         }
         let at = |after: i64| now + jiff::SignedDuration::from_secs(after);
         if let (Kind::Change(code, after), Teller::Looks) = (notice.kind, notice.teller) {
-            let code = code.trim_end_matches("_MAINTENANCE").to_lowercase().replace('_', "-");
             let id = format!("event-{n}");
-            return self.stage.world.aws.ec2.schedule(&instance(of), (&id, &code), at(after));
+            return self.stage.world.aws.ec2.schedule(&instance(of), (&id, &listed(code)), at(after));
         }
         let value = match notice.kind {
             Kind::Spot(action) => {
@@ -31,7 +30,7 @@ impl Live<'_> {
             }
             Kind::Rebalance => format!(r#"{{"what":"rebalance","at":"{now}"}}"#),
             Kind::Change(code, after) => {
-                let code = code.trim_end_matches("_MAINTENANCE").to_lowercase().replace('_', "-");
+                let code = listed(code);
                 format!(r#"{{"what":"{code}","at":"{}","id":"instance-event-{n}"}}"#, at(after))
             }
             _ => r#"{"what":"terminate"}"#.to_owned(),
@@ -227,6 +226,11 @@ impl Live<'_> {
         self.oracle.seen().sent.push(Sent { notice: n, at, open, messages, token });
         self.due.extend(self.oracle.begins_by(n).map(|by| (by, Event::Begin(n))));
     }
+}
+
+/// Returns the code of a change as EC2 lists it, and the metadata tell it.
+fn listed(code: &str) -> String {
+    code.trim_end_matches("_MAINTENANCE").to_lowercase().replace('_', "-")
 }
 
 /// Returns the message of a change of an instance.
