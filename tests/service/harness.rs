@@ -21,6 +21,7 @@ use ebbtide_sim::World;
 use ebbtide_sim::aws::{ActionState, HookSpec};
 use ebbtide_sim::kube::{Evicted, Pod};
 use ebbtide_sim::messages::{self, Wrapping};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -294,13 +295,13 @@ impl Stage {
             let (report, _) = replica.history.report(Since::Ever, 0);
             let runs = |row: &&Interruption| row.ended.is_none() && row.phase != "marked";
             assert_eq!(report.interruptions.iter().find(runs), None, "the history shows what no longer runs");
-            let by_checks = |line: &str| FOR_CHECKS.iter().any(|call| line.contains(call));
-            for line in text.lines().filter(|line| line.contains("_calls_total{") && !by_checks(line)) {
-                let (before, after) = line.split_once("outcome=\"").expect("calls are counted by outcome");
+            let by_checks = |series: &str| FOR_CHECKS.iter().any(|call| series.contains(call));
+            let all: BTreeSet<&str> = text.lines().filter_map(|line| Some(line.rsplit_once(' ')?.0)).collect();
+            for series in all.iter().filter(|series| series.contains("_calls_total{") && !by_checks(series)) {
+                let (before, after) = series.split_once("outcome=\"").expect("calls are counted by outcome");
                 let (_, after) = after.split_once('"').expect("a label's value ends");
-                let (labels, _) = after.rsplit_once(' ').expect("a sample has a value");
-                let denied = format!("{before}outcome=\"denied\"{labels}");
-                assert!(text.contains(&denied), "denials begin at 0, but not {denied}");
+                let denied = format!("{before}outcome=\"denied\"{after}");
+                assert!(all.contains(&*denied), "denials begin at 0, but not {denied}");
             }
             let messages = |outcome| metric(&text, &format!("ebbtide_messages_total{{outcome=\"{outcome}\"}}"));
             let ended: f64 = ["deleted", "released", "lease-ended", "left"].into_iter().map(messages).sum();
