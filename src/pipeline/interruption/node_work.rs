@@ -3,7 +3,7 @@
 use super::completion::KeptHook;
 use super::late::{is_late, returns_by_boot};
 use super::step::{Finding, Target};
-use super::{Case, Interrupter, NoticeOutcome, Seat};
+use super::{Case, Interrupter, MessageLink, NoticeOutcome, Seat};
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, KubeError, LAST_CALL};
 use crate::fact::{DrainOutcome, Fact};
 use crate::pipeline::drain::{Deadline, DeadlineEntry, Deadlines, Report};
@@ -40,10 +40,18 @@ pub(super) struct EarlySeat {
 }
 
 impl Case {
-    /// Waits until another replica has received a newer copy of the notice: the mark on the Node has another begin of the change then,
-    /// or is gone, because AWS has called the change off. Returns the copy.
-    pub(super) async fn revised_elsewhere(&self) -> Notice {
-        let notice = &self.notice;
+    /// Passes on newer copies of the notice that other replicas have received. What was heard may wait until AWS confirms it, and the work
+    /// goes on meanwhile. Never ends.
+    pub(super) async fn hear_elsewhere(&self, link: &MessageLink) -> Infallible {
+        loop {
+            let heard = Arc::clone(&link.notice.borrow());
+            link.revise(&Arc::new(self.revised_elsewhere(&heard).await));
+        }
+    }
+
+    /// Waits until another replica has received a newer copy of the notice than this: the mark on the Node has another begin of the change
+    /// then, or is gone, because AWS has called the change off. Returns the copy.
+    async fn revised_elsewhere(&self, notice: &Notice) -> Notice {
         let Detail::ScheduledChange(change) = &notice.detail else { return pending().await };
         let (identity, begins) = (notice.identity.to_string(), change.start.map(Timestamp::as_second));
         let mut marked = None;

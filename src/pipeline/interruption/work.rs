@@ -87,13 +87,14 @@ impl Interrupter {
             Interruption { case, link, hook: None, has_begun: false, waited: WaitLog::default(), admitted: None };
         let outcome = loop {
             let case = interruption.case.clone();
+            let link = Arc::clone(&interruption.link);
             tokio::select! {
                 biased;
                 // A notice that the policy settles needs no other receiver.
                 () = stop.cancelled(), if settled.is_none() => break NoticeOutcome::HandedOver,
                 () = &mut jumped => jumped.set(clock.jumped()),
                 copy = case.revised(&mut newest) => interruption.case.notice = copy,
-                copy = case.revised_elsewhere() => interruption.link.revise(&Arc::new(copy)),
+                never = case.hear_elsewhere(&link) => match never {},
                 outcome = interruption.run() => break outcome,
             }
         };

@@ -1,7 +1,7 @@
 //! Two replicas, each with messages of its own about the same Nodes: what one has left on a Node counts for the other.
 
 use crate::drains::{ended, held, terminate};
-use crate::harness::{Stage, node, s};
+use crate::harness::{Stage, instance, node, s};
 use ebbtide_sim::aws::HookResult;
 use ebbtide_sim::kube::{By, Pod};
 use std::time::Duration;
@@ -68,6 +68,31 @@ async fn a_change_that_is_put_off_moves_the_deadline_of_the_other_replica_s_drai
     one.until_handled(s(1800)).await;
     other.until_handled(s(1800)).await;
     assert_eq!(one.world.kube.pods().len(), 0, "deleted before the second");
+    first.all_ended("scheduled-change", &[("drained", 1)]);
+    second.all_ended("scheduled-change", &[("drained", 1)]);
+    one.rest(&[&first, &second]).await;
+}
+
+/// AWS confirms it to the other replica first. Without a pause this one would hear of it again and again.
+#[tokio::test(start_paused = true)]
+async fn a_change_that_is_put_off_is_heard_of_once_while_aws_is_asked() {
+    let one = Stage::new(1, 1);
+    let other = one.with_own_queue();
+    one.block(0);
+    let flags = ["--verify", "always"];
+    let (first, second) = (one.start(&flags).await, other.start(&flags).await);
+    let begun = one.world.clock.now();
+    let schedule = |start| one.world.aws.ec2.schedule(&instance(0), ("change-0", "instance-retirement"), start);
+    schedule(begun + s(1800));
+    one.health(0, RETIREMENT, begun + s(1800), "upcoming");
+    sleep(s(600)).await;
+    assert!(one.cordoned(0));
+    schedule(begun + s(3600));
+    other.health(0, RETIREMENT, begun + s(3600), "upcoming");
+    sleep(s(1800)).await;
+    assert_eq!(one.world.kube.pods_on(&node(0)).len(), 1, "the budget holds after the first start\n{}", one.story());
+    one.until_handled(s(1800)).await;
+    other.until_handled(s(1800)).await;
     first.all_ended("scheduled-change", &[("drained", 1)]);
     second.all_ended("scheduled-change", &[("drained", 1)]);
     one.rest(&[&first, &second]).await;
