@@ -109,6 +109,10 @@ impl<'a> Sequence<'a> {
             },
             Finding::NoNode => self.await_node(present),
             Finding::NodesUnknown if self.notice.is_withdrawn() => Step::End(NoticeOutcome::Failed),
+            // Nobody knows whether there is something to drain.
+            Finding::NodesUnknown if self.outcome == NoticeOutcome::NothingToDrain => {
+                self.finish(NoticeOutcome::Failed, present)
+            }
             Finding::NoNodeInTime | Finding::NodesUnknown | Finding::DeadlineMoved => {
                 self.finish(self.outcome, present)
             }

@@ -169,6 +169,20 @@ async fn without_a_watch_of_nodes_no_hook_is_completed_before_its_drain() {
     stage.rest(&[&replica]).await;
 }
 
+/// Nobody knows whether its instance has a Node.
+#[tokio::test(start_paused = true)]
+async fn a_hook_is_no_success_if_the_watch_of_nodes_fails_until_its_end() {
+    let stage = Stage::new(1, 0);
+    let replica = stage.start(&["--on-failed-drain", "leave"]).await;
+    blind(&stage).await;
+    let token = stage.terminate(5, s(300), Wrapping::Bare);
+    stage.until_handled(s(320)).await;
+    assert_eq!(stage.results(&token), Vec::<String>::new());
+    replica.ended_once("asg-terminate", "failed");
+    stage.world.faults.clear();
+    stage.rest(&[&replica]).await;
+}
+
 /// The watch is open, but shows nothing any more, and a Node registers.
 async fn silent(stage: &Stage) {
     sleep(s(30)).await;
