@@ -75,15 +75,20 @@ pub(super) fn read(kind: SaidKind, text: &str, last: Option<&Said>) -> Result<Op
             let (mut ahead, mut nonsense) = (Vec::new(), false);
             for event in events {
                 match Event::read(event) {
-                    Some((at, event)) if event.is_ahead() => ahead.push((at, event)),
+                    Some((at, event)) if event.is_ahead() => {
+                        match said(event.code, Some(at), event.event_id).checked(kind) {
+                            Ok(said) => ahead.push(said),
+                            Err(_) => nonsense = true,
+                        }
+                    }
                     Some(_) => {}
                     None => nonsense = true,
                 }
             }
             // One annotation names one event. Another one that comes before it calls nothing off.
-            let is_other = |event: &Event| last.is_none_or(|last| last.id != event.event_id);
-            match ahead.into_iter().min_by_key(|(at, event)| (is_other(event), *at)) {
-                Some((at, event)) => said(event.code, Some(at), event.event_id),
+            let is_other = |said: &Said| last.is_none_or(|last| last.id != said.id);
+            match ahead.into_iter().min_by_key(|said| (is_other(said), said.at)) {
+                Some(said) => said,
                 None if nonsense => return Err(()),
                 None => return Ok(None),
             }
@@ -149,6 +154,9 @@ mod tests {
             events.replace("21 Jan 2029 09:00:43", "9 Jan 2029 09:00:43").replacen('[', r#"[{"Code": "x"},"#, 1);
         let said = |last: Option<&Said>| read(Maintenance, &earlier, last).unwrap().unwrap().id;
         assert_eq!((said(None), said(Some(&retirement))), ("instance-event-2".to_owned(), retirement.id.clone()));
+        // What can't be said hides none that can.
+        let odd = earlier.replacen("instance-event-2", "no word", 1);
+        assert_eq!(read(Maintenance, &odd, None).unwrap().unwrap().id, retirement.id);
     }
 
     #[test]

@@ -75,10 +75,13 @@ struct Saying {
     unsure: bool,
     /// Number of readings without an announcement.
     silent: u32,
+    /// Whether the last reading had an answer.
+    answered: bool,
 }
 
 impl Saying {
     fn note(&mut self, said: Option<Said>) {
+        self.answered = true;
         let Some(said) = said else {
             self.silent = self.silent.saturating_add(1);
             if self.silent >= READINGS_TO_TAKE_BACK {
@@ -100,11 +103,11 @@ impl Saying {
         self.read.text().and(self.last.as_ref())
     }
 
-    /// Returns what is to be written, if the Node does not say it, or with `again`, may not say it any longer.
-    fn change(&self, again: bool) -> Option<Words> {
+    /// Returns what is to be written, if the Node does not say it, or may not say any longer what the metadata still do.
+    fn change(&self) -> Option<Words> {
         let is_new = self.read != Words::Unknown && (self.read != self.written || self.unsure);
         let is_old = || self.written_at.is_some_and(|at| at.elapsed() >= SAID_AGAIN);
-        (is_new || again && self.said().is_some() && is_old()).then(|| self.read.clone())
+        (is_new || self.answered && self.said().is_some() && is_old()).then(|| self.read.clone())
     }
 }
 
@@ -133,7 +136,7 @@ impl Agent {
             }
             failed = failure;
             if Instant::now() >= next_write {
-                match self.write(failed.is_none()).await {
+                match self.write().await {
                     Ok(()) => {
                         retry.reset();
                         refused = None;
@@ -159,6 +162,7 @@ impl Agent {
     /// Returns the failure, and whether to wait longer for the next answers: what fails about one kind must not delay the others.
     async fn read_all(&mut self) -> (Option<MetadataFailure>, bool) {
         let (mut failure, mut makes_sense) = (None, false);
+        self.kinds.iter_mut().for_each(|kind| kind.answered = false);
         for kind in SaidKind::ALL {
             let said = match self.metadata.get(path(kind)).await {
                 Ok(Some(text)) => {
@@ -179,10 +183,9 @@ impl Agent {
         (failure, !makes_sense)
     }
 
-    /// Writes what has changed, in one patch; with `again` also what has been said for a while.
-    async fn write(&mut self, again: bool) -> Result<(), Category> {
-        let change = |kind| self.kinds[kind as usize].change(again);
-        let changes = SaidKind::ALL.into_iter().filter_map(|kind| Some((kind, change(kind)?)));
+    /// Writes what has changed, in one patch, and what has been said for a while.
+    async fn write(&mut self) -> Result<(), Category> {
+        let changes = SaidKind::ALL.into_iter().filter_map(|kind| Some((kind, self.kinds[kind as usize].change()?)));
         let changes: Vec<(SaidKind, Words)> = changes.collect();
         if changes.is_empty() {
             return Ok(());

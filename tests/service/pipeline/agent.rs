@@ -305,6 +305,21 @@ async fn what_somebody_removed_is_said_again() {
     assert_eq!(stage.says(0).len(), 1, "{}", stage.story());
 }
 
+/// A proxy filters another path for good.
+#[tokio::test(start_paused = true)]
+async fn what_somebody_removed_is_said_again_though_another_path_has_no_answer() {
+    let stage = Stage::new(1, 0);
+    let agent = stage.agent(0, Service::default());
+    agent.service.0.lock().unwrap().statuses.insert(ACTION, 403);
+    agent.service.set(REBALANCE, r#"{"noticeTime":"2026-11-24T12:00:00Z"}"#);
+    stage.until("said", s(5), || stage.says(0).len() == 1).await;
+    stage.world.kube.update_node(&node(0), |node| {
+        node.metadata.annotations.get_or_insert_default().remove("ebbtide/says.rebalance");
+    });
+    sleep(s(610)).await;
+    assert_eq!(stage.says(0).len(), 1, "{}", stage.story());
+}
+
 /// AWS calls the time approximate, and its mock counts it from each question.
 #[tokio::test(start_paused = true)]
 async fn a_time_that_moves_a_little_is_the_same_notice() {
