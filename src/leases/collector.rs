@@ -149,7 +149,7 @@ impl Collector {
                 }
                 Ok(Some(until))
             }
-            Turn::Ours { until } => {
+            Turn::Ours { until, .. } => {
                 if !had {
                     self.facts.emit(&Fact::CollectorTurn { ours: true });
                 }

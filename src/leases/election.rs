@@ -93,6 +93,8 @@ pub enum Turn {
     Ours {
         /// The end of the turn.
         until: Instant,
+        /// The number of times that the turn has passed to a replica: it is another if others may have had it meanwhile.
+        term: i32,
     },
     /// Another replica.
     Theirs {
@@ -159,8 +161,9 @@ impl Election {
         let written = self.write(found).await?;
         // What others wrote before says nothing about what they write later.
         self.observed = None;
+        let term = written.spec.as_ref().and_then(|spec| spec.lease_transitions).unwrap_or_default();
         self.held = Some(written);
-        Ok(Turn::Ours { until: asked_at + self.office.turn - self.office.margin })
+        Ok(Turn::Ours { until: asked_at + self.office.turn - self.office.margin, term })
     }
 
     /// Gives our turn back, so that no replica waits for its end.

@@ -42,8 +42,8 @@ pub(super) const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Whose turn it is to act on what Nodes say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Held {
-    /// Ours until then; afterwards nobody knows.
-    Ours(Instant),
+    /// Ours until then; afterwards nobody knows. Of another term, others may have acted meanwhile.
+    Ours { until: Instant, term: i32 },
     /// That of another replica.
     Theirs,
 }
@@ -89,7 +89,7 @@ impl Deliverer {
         loop {
             let turn = match election.as_deref_mut() {
                 Some(election) => election.take_turn().await,
-                None => Ok(Turn::Ours { until: Instant::now() + SCAN_INTERVAL }),
+                None => Ok(Turn::Ours { until: Instant::now() + SCAN_INTERVAL, term: 0 }),
             };
             let mut next = Instant::now() + random::jittered(Office::LOOK, 0.9..1.1);
             match turn {
@@ -103,7 +103,7 @@ impl Deliverer {
                         self.facts.emit(&Fact::NodesTurn { ours });
                     }
                     held.send_replace(match turn {
-                        Turn::Ours { until } => Held::Ours(until),
+                        Turn::Ours { until, term } => Held::Ours { until, term },
                         Turn::Theirs { .. } => Held::Theirs,
                     });
                 }
@@ -123,7 +123,7 @@ impl Deliverer {
         let index = &self.interrupter.index;
         let mut sayings = index.sayings();
         let mut work = Work::default();
-        let (mut next, mut scanned, mut is_ours) = (Instant::now(), Instant::now(), false);
+        let (mut next, mut scanned, mut is_ours, mut last_term) = (Instant::now(), Instant::now(), false, None);
         loop {
             tokio::select! {
                 biased;
@@ -134,11 +134,18 @@ impl Deliverer {
                     next = next.min(scanned + pause);
                 }
                 Ok(()) = held.changed() => {
-                    if *held.borrow_and_update() == Held::Theirs {
+                    let now = *held.borrow_and_update();
+                    if now == Held::Theirs {
                         work.cut_short().await;
+                        work.repairs.tell(NoticeKind::NodeCondition, &self.facts);
+                    }
+                    let passed = match now {
+                        Held::Ours { term, .. } => last_term.replace(term) != Some(term),
+                        Held::Theirs => true,
+                    };
+                    if passed {
                         // Another replica undoes it, and may die in the middle of the same again.
                         work.ended.drain().for_each(|version| self.outcomes.forget(version.identity()));
-                        work.repairs.tell(NoticeKind::NodeCondition, &self.facts);
                     }
                     if !is_ours {
                         next = Instant::now();
@@ -147,7 +154,7 @@ impl Deliverer {
                 Ok(()) = sayings.changed() => next = next.min(scanned + SCAN_PAUSE),
                 () = sleep_until(next) => {}
             }
-            is_ours = matches!(*held.borrow(), Held::Ours(until) if Instant::now() < until);
+            is_ours = matches!(*held.borrow(), Held::Ours { until, .. } if Instant::now() < until);
             if Instant::now() < next {
                 continue;
             }

@@ -242,6 +242,29 @@ async fn a_replica_whose_turn_comes_again_goes_on_with_what_it_had_ended_before(
     stage.rest_for(&[&first], s(60)).await;
 }
 
+/// Between two looks of the first replica, another has the turn, undoes what was ended, dies at the same said again, and its turn is over.
+#[tokio::test(start_paused = true)]
+async fn a_replica_that_did_not_see_another_have_the_turn_goes_on_with_what_it_had_ended_before() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.without_queue("first", &[]).await;
+    stage.until("its turn", s(5), || stage.nodes_holder().as_deref() == Some("first")).await;
+    stage.annotate(0, TERMINATION, "{\"what\":\"terminate\"}");
+    stage.until("noted", s(60), || stage.handled(0) == 1).await;
+    let renewals = stage.calls("update leases");
+    stage.until("renewed", s(5), || stage.calls("update leases") > renewals).await;
+    stage.holds_nodes("");
+    stage.world.kube.update_node(&node(0), |node| {
+        let annotations = node.metadata.annotations.get_or_insert_default();
+        annotations.retain(|key, _| key == TERMINATION || !key.starts_with("ebbtide/"));
+        node.spec.get_or_insert_default().unschedulable = None;
+    });
+    stage.world.kube.add_pod(Pod::on(&node(0)).named("late"));
+    stage.until("drained", s(60), || stage.world.kube.pods().is_empty()).await;
+    stage.until("noted", s(60), || stage.handled(0) == 1).await;
+    replica.all_ended("asg-terminate", &[("drained", 2)]);
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
 /// The answer to a renewal of the Lease is under way when the shutdown comes.
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_during_a_renewal_gives_the_turn_back_too() {
