@@ -94,19 +94,31 @@ pub struct Hooks {
     gate: Gate<LifecycleClass>,
     cache: TimesCache,
     beaten: Arc<Mutex<HashMap<String, Instant>>>,
-    /// The terminating hooks of groups that do not have the one that was sought. An account has some hundred groups.
-    others: Arc<Mutex<HashMap<String, Vec<String>>>>,
     members: Arc<Batcher<InstanceId, Result<Membership, AwsError>>>,
 }
 
 /// The times of a hook, or the reason why they are not known.
-type TimesResult = Result<HookTimes, Arc<AwsError>>;
+type TimesResult = Result<HookTimes, NoTimes>;
+
+/// Why a hook's times are not known.
+#[derive(Clone, Debug)]
+struct NoTimes {
+    error: Arc<AwsError>,
+    /// The terminating hooks that the group has instead.
+    others: Vec<String>,
+}
+
+impl From<AwsError> for NoTimes {
+    fn from(error: AwsError) -> Self {
+        Self { error: Arc::new(error), others: Vec::new() }
+    }
+}
 
 /// A look-up's result, and the time until which it is kept.
 type CacheSlot = Arc<tokio::sync::Mutex<Option<(TimesResult, Instant)>>>;
 
-/// Look-ups by group and hook.
-type TimesCache = Arc<Mutex<HashMap<(String, String), CacheSlot>>>;
+/// Look-ups by group and hook, and whether a message has told of it: they differ.
+type TimesCache = Arc<Mutex<HashMap<(String, String, bool), CacheSlot>>>;
 
 impl Hooks {
     /// Makes calls with `client` through `gate`.
@@ -116,8 +128,7 @@ impl Hooks {
         let members = Batcher::start(tasks, MAX_MEMBERS, BATCH_WAIT, move |instances| {
             memberships(asked.clone(), through.clone(), instances)
         });
-        let (cache, beaten, others) = (Arc::default(), Arc::default(), Arc::default());
-        Self { client, gate, cache, beaten, others, members: Arc::new(members) }
+        Self { client, gate, cache: Arc::default(), beaten: Arc::default(), members: Arc::new(members) }
     }
 
     /// Searches the lifecycle action at which the instance waits for its termination, by the hook's name. A few calls serve the
@@ -137,15 +148,13 @@ impl Hooks {
         }
         let name = name.to_owned();
         let hook = Hook { group, name, token: None, pool: None, replaces_root_volume: false, direct: true };
-        match self.times(&hook).await {
-            Err(error) if error.category == Category::NotFound => {
-                let others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
-                let others = others.get(&hook.group).cloned().unwrap_or_default();
+        match self.kept_times(&hook).await {
+            Err(NoTimes { error, others }) if error.category == Category::NotFound => {
                 Ok(HookSearch::Nowhere(HookLack::NoHook { group: hook.group, others }))
             }
             _ if waits => Ok(HookSearch::Found(hook)),
             Ok(_) => Ok(HookSearch::NotYet),
-            Err(error) => Err(BatchError::Failed((*error).clone())),
+            Err(NoTimes { error, .. }) => Err(BatchError::Failed((*error).clone())),
         }
     }
 
@@ -155,6 +164,10 @@ impl Hooks {
     /// # Errors
     /// When AWS did not reply within a few seconds; [`HookTimes::UNKNOWN`] is safe then.
     pub async fn times(&self, hook: &Hook) -> Result<HookTimes, Arc<AwsError>> {
+        self.kept_times(hook).await.map_err(|no_times| no_times.error)
+    }
+
+    async fn kept_times(&self, hook: &Hook) -> TimesResult {
         let slot = {
             let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
             if cache.len() >= SWEPT_AT && cache.len().is_power_of_two() {
@@ -164,7 +177,7 @@ impl Hooks {
                     slot.try_lock().map_or(true, |slot| slot.as_ref().is_some_and(|(_, until)| now < *until))
                 });
             }
-            Arc::clone(cache.entry((hook.group.clone(), hook.name.clone())).or_default())
+            Arc::clone(cache.entry((hook.group.clone(), hook.name.clone(), hook.token.is_some())).or_default())
         };
         let mut slot = slot.lock().await;
         if let Some((times, until)) = &*slot
@@ -172,13 +185,13 @@ impl Hooks {
         {
             return times.clone();
         }
-        let times = self.look_up(hook).await.map_err(Arc::new);
+        let times = self.look_up(hook).await;
         let kept = if times.is_ok() { TIMES_KEPT } else { FAILURE_KEPT };
         *slot = Some((times.clone(), Instant::now() + kept));
         times
     }
 
-    async fn look_up(&self, hook: &Hook) -> Result<HookTimes, AwsError> {
+    async fn look_up(&self, hook: &Hook) -> TimesResult {
         let mut last = None;
         let by = Instant::now() + LOOK_UP_TIMEOUT;
         let tries = async {
@@ -187,12 +200,15 @@ impl Hooks {
                 match self.describe(hook, by).await {
                     Ok(times) => return Ok(times),
                     // A retry does not grant a permission or create a hook.
-                    Err(error)
-                        if matches!(error.category, Category::Denied | Category::Invalid | Category::NotFound) =>
+                    Err(failed)
+                        if matches!(
+                            failed.error.category,
+                            Category::Denied | Category::Invalid | Category::NotFound
+                        ) =>
                     {
-                        return Err(error);
+                        return Err(failed);
                     }
-                    Err(error) => last = Some(error),
+                    Err(failed) => last = Some(failed),
                 }
                 sleep(backoff.step()).await;
             }
@@ -202,12 +218,12 @@ impl Hooks {
             // The call may have waited for its turn all the time.
             Err(_) => Err(last.unwrap_or_else(|| {
                 let message = format!("no answer within {LOOK_UP_TIMEOUT:?}");
-                AwsError::new(DESCRIBE_HOOKS, &subject(hook), Category::TimedOut, message)
+                AwsError::new(DESCRIBE_HOOKS, &subject(hook), Category::TimedOut, message).into()
             })),
         }
     }
 
-    async fn describe(&self, hook: &Hook, by: Instant) -> Result<HookTimes, AwsError> {
+    async fn describe(&self, hook: &Hook, by: Instant) -> TimesResult {
         // Only messages, which have the token, tell of launches.
         let is_told = hook.token.is_some();
         let request = self
@@ -228,12 +244,9 @@ impl Hooks {
             // AWS allows no less than 30 s; a shorter timeout would make heartbeats a flood.
             return Ok(HookTimes::of(Duration::from_secs(seconds.max(30))));
         }
-        if !is_told {
-            let others = hooks.into_iter().filter_map(|found| found.lifecycle_hook_name).collect();
-            self.others.lock().unwrap_or_else(PoisonError::into_inner).insert(hook.group.clone(), others);
-        }
         let message = "the group has no such hook, or it names no timeout".to_owned();
-        Err(AwsError::new(DESCRIBE_HOOKS, &subject(hook), Category::NotFound, message))
+        let error = Arc::new(AwsError::new(DESCRIBE_HOOKS, &subject(hook), Category::NotFound, message));
+        Err(NoTimes { error, others: hooks.into_iter().filter_map(|found| found.lifecycle_hook_name).collect() })
     }
 
     /// Returns the last heartbeat of the action from this process: a notice that comes back need not send one at once. `None` of an
