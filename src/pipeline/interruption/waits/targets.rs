@@ -165,7 +165,7 @@ impl Targets {
         let mut backoff = FAILED_LOOKS;
         loop {
             self.looks.permitted(&Right::Deregister(Arc::clone(group)))?;
-            match self.looks.ask_for(group, id) {
+            match self.looks.asked(group, id) {
                 Some(Asked { accepted: true, .. }) => return Ok(()),
                 Some(_) => {
                     sleep(RUNNING_LOOK).await;
@@ -278,14 +278,17 @@ impl Looks {
         Ok(targets)
     }
 
-    /// Returns the deregistration of this ID that runs or was accepted lately. Without one, the caller begins it.
-    fn ask_for(&self, group: &Arc<str>, id: &str) -> Option<Asked> {
+    /// Returns the deregistration of this ID that runs or was accepted lately.
+    fn asked(&self, group: &Arc<str>, id: &str) -> Option<Asked> {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         asked.retain(|_, known| known.at.elapsed() < ASKED_KEPT);
-        let key = (Arc::clone(group), id.to_owned());
-        let known = asked.get(&key).copied();
-        asked.entry(key).or_insert(Asked { at: Instant::now(), accepted: false });
-        known
+        asked.get(&(Arc::clone(group), id.to_owned())).copied()
+    }
+
+    /// Notes that a deregistration runs, whoever waits for it. Before its batch begins, it goes with who has asked.
+    fn begins(&self, (group, id, _): &Deregistration) {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.insert((Arc::clone(group), id.clone()), Asked { at: Instant::now(), accepted: false });
     }
 
     fn answered(&self, (group, id, _): &Deregistration, answer: &Result<(), AwsError>) {
@@ -299,6 +302,7 @@ impl Looks {
 
     /// Deregisters targets, with a call for each group. Returns an answer for each, in the same order.
     async fn deregister(&self, all: Vec<Deregistration>) -> Vec<Result<(), AwsError>> {
+        all.iter().for_each(|asked| self.begins(asked));
         let mut groups: BTreeMap<&Arc<str>, Vec<usize>> = BTreeMap::new();
         for (n, (arn, ..)) in all.iter().enumerate() {
             groups.entry(arn).or_default().push(n);

@@ -152,6 +152,22 @@ async fn an_instance_is_deregistered_once_though_its_drain_ends_first() {
     stage.rest(&[&replica]).await;
 }
 
+/// The drain ends while its deregistration waits for others to share the call.
+#[tokio::test(start_paused = true)]
+async fn a_deregistration_that_ends_with_its_drain_is_asked_for_again_at_once() {
+    for stops in (0..2000).step_by(100).map(Duration::from_millis) {
+        let (stage, _) = with_pods(1, 0, s(5));
+        stage.world.kube.add_pod(Pod::on(&node(0)).named("web").stops_in(stops));
+        let replica = stage.start(&[&DEREGISTER[..], &["--settle", "0s"]].concat()).await;
+        let token = stage.terminate(0, s(300), Wrapping::Event);
+        stage.until_handled(s(60)).await;
+        let deregistered = stage.world.aws.elb.deregistered();
+        assert!(deregistered.iter().all(|gone| gone.at < s(4)), "{stops:?}: {deregistered:?}");
+        stage.completed_once(&token);
+        stage.rest(&[&replica]).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_spot_instance_is_deregistered_and_not_waited_for() {
     let (stage, web) = behind(1, s(300));

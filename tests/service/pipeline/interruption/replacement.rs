@@ -93,6 +93,10 @@ fn replacements(replica: &Replica, result: &str) -> f64 {
     replica.metric(&format!("ebbtide_replacements_total{{result=\"{result}\"}}"))
 }
 
+fn waited(replica: &Replica, outcome: &str) -> f64 {
+    replica.metric(&format!("ebbtide_waits_seconds_count{{outcome=\"{outcome}\",wait=\"replacement\"}}"))
+}
+
 fn annotation(stage: &Stage, n: usize, name: &str) -> Option<String> {
     stage.world.kube.node(&node(n))?.metadata.annotations?.remove(name)
 }
@@ -119,6 +123,7 @@ async fn evictions_begin_when_the_new_node_is_ready_and_the_hook_joins() {
     replica.ended_once("asg-terminate", "drained");
     assert!((replacements(&replica, "asked") - 1.0).abs() < 0.5, "once");
     assert!((replacements(&replica, "ready") - 2.0).abs() < 0.5, "for both notices");
+    assert!((waited(&replica, "met") - 2.0).abs() < 0.5);
     drop(group);
     stage.rest(&[&replica]).await;
 }
@@ -136,6 +141,7 @@ async fn a_replacement_that_never_comes_takes_half_of_the_time() {
     let at = first_eviction(&stage).unwrap();
     assert!((s(1799)..s(1803)).contains(&at), "{at:?}");
     assert!((replacements(&replica, "late") - 1.0).abs() < 0.5);
+    assert!((waited(&replica, "time-over") - 1.0).abs() < 0.5);
     stage.rest(&[&replica]).await;
     assert!(stage.cordoned(0), "its group replaces it some day");
     // The group is looked at once a minute: it may be gone.
@@ -356,6 +362,7 @@ async fn what_auto_scaling_does_not_say_is_drained_at_once() {
             stage.until_handled(s(10)).await;
         }
         assert!((replacements(&replica, reason) - 2.0).abs() < 0.5);
+        assert!((waited(&replica, "denied") - 2.0).abs() < 0.5);
         assert_eq!((stage.calls(operation), stage.calls("SetInstanceHealth")), (1, 0), "asked and told once");
         stage.rest(&[&replica]).await;
     }
@@ -586,6 +593,22 @@ async fn a_call_that_came_through_without_an_answer_is_waited_for() {
     stage.until_handled(s(60)).await;
     assert!((replacements(&replica, "ready") - 2.0).abs() < 0.5, "for both notices");
     drop(group);
+    stage.rest(&[&replica]).await;
+}
+
+/// Nobody knows then whether the group was asked.
+#[tokio::test(start_paused = true)]
+async fn while_aws_does_not_answer_the_note_stays() {
+    let stage = with_group(3);
+    let replica = stage.start(&REPLACE).await;
+    stage.world.faults.add(Rule::on("SetInstanceHealth", Fault::LostResponse));
+    stage.rebalance(0);
+    stage.until("asked", s(10), || stage.world.aws.autoscaling.unhealthy() == [instance(0)]).await;
+    stage.world.faults.add(Rule::on("DescribeAutoScalingGroups", Fault::Status(500)));
+    sleep(s(120)).await;
+    assert!(annotation(&stage, 0, "ebbtide/replacement").is_some(), "its group replaces it\n{}", stage.story());
+    stage.world.faults.clear();
+    stage.until_handled(s(2000)).await;
     stage.rest(&[&replica]).await;
 }
 

@@ -214,9 +214,11 @@ impl Case {
         if self.is_asking(&noted, log) {
             return false;
         }
-        let known = interrupter.groups.get(&noted.group, Duration::ZERO).await.ok();
-        let member = known.as_ref().and_then(|known| known.members.get(notice.instance.as_str()));
-        let is_unasked = member.is_none_or(|member| member.is_in_service());
+        let is_unasked = match interrupter.groups.get(&noted.group, Duration::ZERO).await {
+            Ok(known) => known.members.get(notice.instance.as_str()).is_none_or(|member| member.is_in_service()),
+            // Without an answer it may have been asked.
+            Err(error) => error == Replacement::NoGroup,
+        };
         if is_unasked {
             self.take_back(node).await;
         }
