@@ -123,8 +123,9 @@ pub(super) fn patch(node: &Node, notice: &Notice, write: bool) -> Option<Value> 
     let key = key_of(HANDLED_PREFIX, &notice.identity.to_string());
     let wanted = write.then(|| value(notice));
     let is_new = node.annotations.get(&key) != wanted.as_ref();
+    let other = crowded_out(node, HANDLED_PREFIX, &key).filter(|_| write);
     let mut notes = json!({ key: wanted });
-    if let Some(other) = crowded_out(node, HANDLED_PREFIX).filter(|_| write) {
+    if let Some(other) = other {
         notes[other] = Value::Null;
     }
     is_new.then(|| guarded(node, &notes, &json!({}), json!({})))

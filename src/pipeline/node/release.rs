@@ -162,7 +162,7 @@ impl NodeRelease {
             let old =
                 |value: &String| value.parse().is_ok_and(|known: Timestamp| at.duration_since(known) > MAX_MESSAGE_AGE);
             let noted = node.annotations.iter().filter(|(key, value)| key.starts_with(WITHDRAWN_PREFIX) && old(value));
-            let noted = noted.map(|(key, _)| key).chain(crowded_out(node, WITHDRAWN_PREFIX));
+            let noted = noted.map(|(key, _)| key).chain(crowded_out(node, WITHDRAWN_PREFIX, key));
             annotations.extend(noted.map(|key| (key.clone(), Value::Null)));
             annotations.insert(key.clone(), json!(at));
         }

@@ -11,10 +11,12 @@ pub(in crate::pipeline::node) fn is_full(node: &Node, prefix: &str) -> bool {
     node.annotations.keys().filter(|key| key.starts_with(prefix)).count() >= MAX_OF_A_PREFIX
 }
 
-/// Returns the annotation with this prefix that gives way to another: that with the earliest time, if the Node has as many as it may have.
-pub(in crate::pipeline::node) fn crowded_out<'a>(node: &'a Node, prefix: &str) -> Option<&'a String> {
+/// Returns the annotation with this prefix that gives way to `key`: that with the earliest time, if the Node has as many as it may have,
+/// and not `key`.
+pub(in crate::pipeline::node) fn crowded_out<'a>(node: &'a Node, prefix: &str, key: &str) -> Option<&'a String> {
     let all = node.annotations.iter().filter(|(key, _)| key.starts_with(prefix));
-    all.min_by_key(|(_, time)| *time).map(|(key, _)| key).filter(|_| is_full(node, prefix))
+    let oldest = all.min_by_key(|(_, time)| *time).map(|(key, _)| key);
+    oldest.filter(|_| is_full(node, prefix) && !node.annotations.contains_key(key))
 }
 
 impl Mark {

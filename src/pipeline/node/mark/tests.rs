@@ -245,11 +245,12 @@ fn a_full_node_carries_a_drain_in_place_of_its_oldest_cordon() {
     let (mut node, settings) = (Node::for_tests("node-1"), MarkSettings::default());
     let time = |minute: u32| at(&format!("2026-11-21T12:{minute:02}:00Z"));
     for n in 0..64_u32 {
-        assert_eq!(crowded_out(&node, NOTICE_PREFIX), None, "{n} marks leave room");
+        assert_eq!(crowded_out(&node, NOTICE_PREFIX, "another"), None, "{n} marks leave room");
         let cordon = Mark::new(&format!("r-{n}"), "rebalance", time((n + 7) % 60), "m");
         node = patched(&node, &cordon.patch(&node, &settings).unwrap());
     }
-    assert!(crowded_out(&node, NOTICE_PREFIX).is_some_and(|name| node.annotations.contains_key(name)));
+    assert!(crowded_out(&node, NOTICE_PREFIX, "another").is_some_and(|name| node.annotations.contains_key(name)));
+    assert_eq!(crowded_out(&node, NOTICE_PREFIX, &name_of("r-53")), None, "it is there already");
     let cordon = Mark::new("another", "rebalance", time(59), "m");
     assert_eq!(cordon.patch(&node, &settings), None, "a cordon gives way to none");
     let drain = Mark::new("drain", "spot", time(59), "m").with_deadline(Some(time(59)));
