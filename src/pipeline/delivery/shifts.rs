@@ -21,11 +21,19 @@ impl Deliverer {
         for resource in counting {
             let shift = Shift::of(told, resource);
             let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
+            let mut logged = None;
             let is_noted = loop {
                 match self.write_shift(&shift).await {
                     Ok(is_noted) => break is_noted,
                     Err(error) => {
-                        self.facts.emit(&Fact::ZonalShiftFailed { message, category: error.category, error: &error });
+                        // Once: a right that is missing would be told for hours.
+                        if logged.replace(error.category) != Some(error.category) {
+                            self.facts.emit(&Fact::ZonalShiftFailed {
+                                message,
+                                category: error.category,
+                                error: &error,
+                            });
+                        }
                         sleep(error.wait(backoff.step())).await;
                     }
                 }
