@@ -276,6 +276,24 @@ async fn a_copy_of_a_hibernation_that_is_over_does_not_cordon_the_node_for_good(
     }
 }
 
+/// The mark is gone already, and only the note of the restart tells that the copy is late.
+#[tokio::test(start_paused = true)]
+async fn a_copy_of_a_hibernation_that_comes_right_after_it_does_not_cordon_the_node_for_good() {
+    let stage = Stage::new(1, 1);
+    let there = stage.with_own_queue();
+    let (here, other) = (stage.start(&[]).await, there.start(&[]).await);
+    let body = messages::spot("h", &instance(0), stage.world.clock.now()).replace("\"terminate\"", "\"hibernate\"");
+    stage.world.aws.sqs.send(body.clone());
+    stage.until_handled(s(30)).await;
+    stage.reboot(0).await;
+    stage.until("released", s(5), || !stage.cordoned(0)).await;
+    there.world.aws.sqs.send(body);
+    there.until_handled(s(30)).await;
+    other.ended_once("spot", "stale");
+    assert!(!stage.cordoned(0), "{}", stage.story());
+    stage.rest(&[&here, &other]).await;
+}
+
 /// An instance refresh that replaces root volumes: the instance comes back by a reboot, and its launch action follows.
 #[tokio::test(start_paused = true)]
 async fn the_replacement_of_a_root_volume_drains_the_node_and_gives_it_back() {
