@@ -37,6 +37,8 @@ pub enum HookLack {
     },
     /// Its group of this name has it wait at another hook.
     Elsewhere(String),
+    /// The right to see where it is, is missing.
+    Unseen,
     /// Its group shows it in this state, in which it waits no more.
     Over(String),
 }
@@ -59,6 +61,7 @@ impl fmt::Display for HookLack {
             }
             Self::LeftToOthers { group, hook } => write!(f, "others complete the hook {hook} of group {group}"),
             Self::Elsewhere(group) => write!(f, "the instance waits at another hook of group {group}, or at none"),
+            Self::Unseen => f.write_str("Auto Scaling does not let us see where the instance is"),
             Self::Over(state) => write!(f, "Auto Scaling shows the instance as {state}"),
         }
     }

@@ -44,7 +44,7 @@ mod waits;
 mod waves;
 mod work;
 
-pub use confirmation::{Confirmations, Proof};
+pub use confirmation::{AwsGates, Confirmations, Proof};
 pub use decisions::ended_marks;
 pub use draining::Draining;
 pub use groups::{Groups, read as read_group};

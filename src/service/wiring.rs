@@ -9,7 +9,7 @@ use crate::leases::election::{Election, Office};
 use crate::pipeline::delivery::{Deliverer, FailingChecks, MAX_NOTICES, OutcomeCache, Polling};
 use crate::pipeline::drain::{Drainer, PodWatch, pod_api};
 use crate::pipeline::interruption::{
-    Attachments, Confirmations, Groups, Hooks, Interrupter, LoadBalancers, Settling, Shifts, Slots, Waves,
+    Attachments, AwsGates, Confirmations, Groups, Hooks, Interrupter, LoadBalancers, Settling, Shifts, Slots, Waves,
 };
 use crate::pipeline::node::{ClusterNames, Index, Listing, Marker, NodeReleaser, OwnerLookup, node_api};
 use crate::pipeline::queue::Queue;
@@ -118,7 +118,7 @@ impl Wiring {
         let confirmations = Confirmations::new(
             clients.aws.ec2.clone(),
             autoscaling.clone(),
-            Gate::new(facts.clone()),
+            AwsGates { ec2: Gate::new(facts.clone()), autoscaling: Gate::new(facts.clone()) },
             Listing::new(clients.aws.ec2.clone(), facts.clone()),
             *clock,
             tasks,

@@ -60,6 +60,7 @@ mod pipeline {
         mod forged;
         mod forged_proofs;
         mod hold;
+        mod honest;
         mod load_balancers;
         mod policy;
         mod replacement;

@@ -184,6 +184,9 @@ impl Deliverer {
             self.outcomes.forget(&notice.identity);
             return (version, false);
         }
+        if outcome.is_some_and(|outcome| self.is_tried_again(&notice, outcome)) {
+            return (version, false);
+        }
         // There may be room at a later scan, and EC2, or the Node, says it still. A message does not.
         let listed = notice.identity.listed_as();
         let is_of_message =
@@ -199,6 +202,13 @@ impl Deliverer {
         // A plan is on the Node for as long as it is needed; a dry run stores none, and would plan for ever.
         let is_planned = outcome == Some(NoticeOutcome::Planned) && !self.interrupter.policy.dry_run;
         (version, is_settled && !is_planned)
+    }
+
+    /// Whether work that calls have failed, or for which there was no room, is tried again: the change is still ahead, and its plan, or who
+    /// has told of it, stays.
+    pub(super) fn is_tried_again(&self, notice: &Notice, outcome: NoticeOutcome) -> bool {
+        let is_ahead = || notice.start().is_some_and(|start| start > self.interrupter.clock.now());
+        matches!(outcome, NoticeOutcome::Failed | NoticeOutcome::NotAdmitted) && !notice.is_withdrawn() && is_ahead()
     }
 
     /// Notes on the Node that the notice has ended. `outcome` is `None` if a message told of it, too. Returns whether that is done.

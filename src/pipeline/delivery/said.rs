@@ -182,6 +182,7 @@ impl Deliverer {
             }
             // There may be room, and the Node says it still.
             (_, Ok(NoticeOutcome::NotAdmitted)) => SaidEnd::Again(ROOM_DELAY),
+            (_, Ok(outcome)) if self.is_tried_again(notice, outcome) => SaidEnd::Again(ROOM_DELAY),
             // A plan is on the Node, and a notice without an effect leaves nothing there.
             (_, Ok(outcome)) if !is_work(outcome) => SaidEnd::Settled,
             _ => SaidEnd::Handled,

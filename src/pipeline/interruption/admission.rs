@@ -2,21 +2,25 @@
 
 use super::completion::KeptHook;
 use super::confirmation::Proof;
-use super::draining::Admitted;
+use super::draining::{Admitted, UnprovenWait};
 use super::step::Finding;
 use super::waits::Waiting;
 use super::{Case, Interrupter, NoticeOutcome, Verify, WaitLog};
 use crate::clients::gate::Category;
 use crate::fact::{Fact, Unusual, Wait, WaitOutcome};
-use crate::pipeline::event::Notice;
+use crate::pipeline::event::{InstanceId, Notice};
 use crate::pipeline::node::Node;
 use crate::pipeline::node::mark::{is_drained, is_drained_for, start_of};
 use std::collections::HashSet;
 use std::future::pending;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
+
+/// Time for which AWS's word on a copy that revises a notice is awaited without haste.
+const REVISION_PATIENCE: Duration = Duration::from_hours(1);
 
 impl Case {
     /// Waits until the notice is admitted, which `admitted` then holds: there is room, or AWS has confirmed it.
@@ -46,18 +50,26 @@ impl Case {
             *admitted = Some(interrupter.draining.admit_anyway(&notice.instance));
             return Finding::Admitted;
         }
-        match self.enter() {
-            Ok(entered) if !must_be_confirmed => {
+        match if must_be_confirmed { self.has_room().map(|()| None) } else { self.enter().map(Some) } {
+            Ok(Some(entered)) => {
                 *admitted = Some(entered);
                 return Finding::Admitted;
             }
-            Ok(_) => {}
+            Ok(None) => {}
             Err(drains) => self.is_unusual(Unusual::TooManyDrains, Some(drains)),
         }
         let waiting = Waiting::new(self, log, Wait::Admission, until);
         let (unproven, crowded_out) = (OnceLock::new(), CancellationToken::new());
         let waits_unproven = || {
-            unproven.get_or_init(|| interrupter.draining.wait_unproven(&notice.instance, notice.kind(), &crowded_out));
+            unproven.get_or_init(|| {
+                let wait = UnprovenWait {
+                    instance: notice.instance.clone(),
+                    kind: notice.kind(),
+                    has_proof: proof.is_some(),
+                    end: crowded_out.clone(),
+                };
+                interrupter.draining.wait_unproven(wait, interrupter.index.len())
+            });
         };
         let confirmed = async {
             match &proof {
@@ -65,7 +77,8 @@ impl Case {
                 // Its capacity goes by itself.
                 Some(_) if verify == Verify::Never => {}
                 Some(proof) => {
-                    self.confirmed(proof, must_be_confirmed, |reason| waiting.says(reason), waits_unproven).await;
+                    self.confirmed(proof, must_be_confirmed, until, |reason| waiting.says(reason), waits_unproven)
+                        .await;
                 }
                 None => {
                     waits_unproven();
@@ -82,14 +95,18 @@ impl Case {
                     "more nodes are drained than --max-draining allows, and AWS is not asked to confirm such a notice",
                 );
             }
-            loop {
+            // Room admits only what AWS has not denied.
+            let is_denied = || proof.is_some() && unproven.get().is_some();
+            while !is_denied() {
                 interrupter.draining.changed().await;
-                // Room admits only what AWS has not denied.
-                let is_denied = proof.is_some() && unproven.get().is_some();
-                if !is_denied && let Ok(entered) = self.enter() {
+                if !is_denied()
+                    && let Ok(entered) = self.enter()
+                {
                     return entered;
                 }
             }
+            interrupter.draining.pass_on();
+            pending().await
         };
         let gone = async {
             let Some(node) = node else { return pending().await };
@@ -144,14 +161,15 @@ impl Case {
         let Some(proof) = Proof::of(copy, verify).filter(|_| needed) else { return };
         let proof = proof.of_known(self.notice.start());
         let had_room = async {
-            while verify == Verify::Always || !draining.had_room(&copy.instance) {
-                draining.changed().await;
+            match verify {
+                Verify::Always => pending().await,
+                _ => draining.until_room_of(&copy.instance).await,
             }
         };
         tokio::select! {
             biased;
             () = had_room => {}
-            () = self.confirmed(&proof, true, drop, || {}) => {}
+            () = self.confirmed(&proof, true, Instant::now() + REVISION_PATIENCE, drop, || {}) => {}
         }
     }
 
@@ -161,20 +179,45 @@ impl Case {
     /// The number of nodes that are drained, and its maximum.
     fn enter(&self) -> Result<Admitted, (usize, usize)> {
         let Self { interrupter, notice, .. } = self;
-        let Some(limit) = interrupter.policy.admission.max_draining else {
-            return Ok(interrupter.draining.admit_anyway(&notice.instance));
-        };
-        let at_most = limit.of(interrupter.index.len());
-        let marked = || -> HashSet<_> {
-            let drained = interrupter.index.all_that(is_drained);
-            drained.into_iter().map(|node| node.instance.clone()).chain(interrupter.index.let_go()).collect()
-        };
-        interrupter.draining.admit(&notice.instance, at_most, marked).map_err(|draining| (draining, at_most))
+        match self.at_most() {
+            None => Ok(interrupter.draining.admit_anyway(&notice.instance)),
+            Some(max) => {
+                interrupter.draining.admit(&notice.instance, max, || self.marked()).map_err(|drains| (drains, max))
+            }
+        }
     }
 
-    /// Waits until AWS confirms the notice. Asks at once, and then less and less often: what EC2 and Auto Scaling say follows the event
-    /// after a while.
-    async fn confirmed(&self, proof: &Proof, is_usual: bool, says: impl Fn(String), was_denied: impl Fn()) {
+    /// Whether there is a place.
+    ///
+    /// # Errors
+    /// As of [`Case::enter`].
+    fn has_room(&self) -> Result<(), (usize, usize)> {
+        let (draining, instance) = (&self.interrupter.draining, &self.notice.instance);
+        self.at_most()
+            .map_or(Ok(()), |max| draining.has_room(instance, max, || self.marked()).map_err(|drains| (drains, max)))
+    }
+
+    /// Returns the maximum number of nodes that are drained, if there is one.
+    fn at_most(&self) -> Option<usize> {
+        self.interrupter.policy.admission.max_draining.map(|limit| limit.of(self.interrupter.index.len()))
+    }
+
+    /// Returns the instances whose nodes are drained, by their marks.
+    fn marked(&self) -> HashSet<InstanceId> {
+        let index = &self.interrupter.index;
+        index.all_that(is_drained).into_iter().map(|node| node.instance.clone()).chain(index.let_go()).collect()
+    }
+
+    /// Waits until AWS confirms the notice, which is of use until `by`. Asks at once, and then less and less often: what EC2 and Auto
+    /// Scaling say follows the event after a while.
+    async fn confirmed(
+        &self,
+        proof: &Proof,
+        is_usual: bool,
+        by: Instant,
+        says: impl Fn(String),
+        was_denied: impl Fn(),
+    ) {
         let Self { interrupter, notice, .. } = self;
         let mut told: Option<Category> = None;
         let mut denials = 0;
@@ -197,7 +240,7 @@ impl Case {
                     }
                 }
             }
-            interrupter.confirmations.next_turn(questions).await;
+            interrupter.confirmations.next_turn(questions, by).await;
         }
     }
 

@@ -27,6 +27,9 @@ const TURN: Duration = Duration::from_secs(5);
 /// Maximum number of turns between two questions.
 const MAX_TURNS: u32 = 6;
 
+/// Time before the last moment for an answer in which each turn asks: AWS may show what it has told half a minute later.
+const NEAR: Duration = Duration::from_mins(3);
+
 /// Time that a question waits for others to share its calls.
 const BATCH_WAIT: Duration = Duration::from_millis(50);
 
@@ -130,7 +133,8 @@ type Question = (InstanceId, Proof);
 /// Asks AWS about many notices at once.
 #[derive(Debug)]
 pub struct Confirmations {
-    batcher: Batcher<Question, Result<bool, AwsError>>,
+    /// Of spot requests, of groups, and of all others: whoever has little time waits for no other answer.
+    batchers: [Batcher<Question, Result<bool, AwsError>>; 3],
     /// The begin of all turns.
     begun: Instant,
 }
@@ -141,15 +145,17 @@ impl Confirmations {
     pub fn new(
         ec2: aws_sdk_ec2::Client,
         autoscaling: aws_sdk_autoscaling::Client,
-        gate: Gate<LifecycleClass>,
+        gates: AwsGates,
         listing: Listing,
         clock: Clock,
         tasks: &Tasks,
     ) -> Self {
-        let asked = Clients { ec2, autoscaling, gate, listing, clock };
-        let batcher =
-            Batcher::start(tasks, MAX_INSTANCES, BATCH_WAIT, move |questions| asked.clone().answer(questions));
-        Self { batcher, begun: Instant::now() }
+        let asked = Clients { ec2, autoscaling, gates, listing, clock };
+        let batchers = [(); 3].map(|()| {
+            let asked = asked.clone();
+            Batcher::start(tasks, MAX_INSTANCES, BATCH_WAIT, move |questions| asked.clone().answer(questions))
+        });
+        Self { batchers, begun: Instant::now() }
     }
 
     /// Returns whether AWS shows the proof now.
@@ -157,23 +163,39 @@ impl Confirmations {
     /// # Errors
     /// AWS did not answer. The caller retries.
     pub async fn shows(&self, instance: &InstanceId, proof: &Proof) -> Result<bool, BatchError> {
-        Ok(self.batcher.ask((instance.clone(), proof.clone())).await??)
+        let batcher = match proof {
+            Proof::SpotRequest => &self.batchers[0],
+            Proof::WaitsInGroup { .. } => &self.batchers[1],
+            _ => &self.batchers[2],
+        };
+        Ok(batcher.ask((instance.clone(), proof.clone())).await??)
     }
 
-    /// Waits for the turn in which to ask again, after so many questions: each time twice as long, up to half a minute.
-    pub async fn next_turn(&self, questions: u32) {
-        let turns = (1_u32 << (questions - 1).min(3)).min(MAX_TURNS);
+    /// Waits for the turn in which to ask again, after so many questions: each time twice as long, up to half a minute; the next turn if an
+    /// answer is needed `by` a time that is near.
+    pub async fn next_turn(&self, questions: u32, by: Instant) {
+        let is_near = by.saturating_duration_since(Instant::now()) < NEAR;
+        let turns = if is_near { 1 } else { (1_u32 << (questions - 1).min(3)).min(MAX_TURNS) };
         // Fewer have passed in a century.
         let passed = u32::try_from(self.begun.elapsed().as_secs() / TURN.as_secs()).unwrap_or(u32::MAX - MAX_TURNS);
         sleep_until(self.begun + TURN * (passed + turns)).await;
     }
 }
 
+/// The gates to EC2 and to Auto Scaling: what one throttles keeps no call from the other.
+#[derive(Clone, Debug)]
+pub struct AwsGates {
+    /// That to EC2.
+    pub ec2: Gate<LifecycleClass>,
+    /// That to Auto Scaling.
+    pub autoscaling: Gate<LifecycleClass>,
+}
+
 #[derive(Clone)]
 struct Clients {
     ec2: aws_sdk_ec2::Client,
     autoscaling: aws_sdk_autoscaling::Client,
-    gate: Gate<LifecycleClass>,
+    gates: AwsGates,
     listing: Listing,
     clock: Clock,
 }
@@ -221,7 +243,7 @@ impl Clients {
         loop {
             let request = self.ec2.describe_spot_instance_requests().filters(by_id(ids(questions)));
             let request = request.set_next_token(page.take());
-            let answer = self.call(SPOT_REQUESTS, questions, || request.send()).await?;
+            let answer = ask(&self.gates.ec2, SPOT_REQUESTS, questions, || request.send()).await?;
             for request in answer.spot_instance_requests() {
                 let code = request.status().and_then(|status| status.code()).unwrap_or_default();
                 let ends = ["marked-for-", "instance-terminated-", "instance-stopped-"];
@@ -241,7 +263,7 @@ impl Clients {
         let mut proven = HashSet::new();
         for asked in ids(questions).chunks(MAX_MEMBERS) {
             let request = self.autoscaling.describe_auto_scaling_instances().set_instance_ids(Some(asked.to_vec()));
-            let answer = self.call(GROUP_INSTANCES, questions, || request.send()).await?;
+            let answer = ask(&self.gates.autoscaling, GROUP_INSTANCES, questions, || request.send()).await?;
             for instance in answer.auto_scaling_instances() {
                 let state = instance.lifecycle_state().unwrap_or_default();
                 // An instance that is launched waits, too.
@@ -309,22 +331,22 @@ impl Clients {
     }
 
     async fn instances(&self, questions: &[Question]) -> Result<Vec<Instance>, AwsError> {
-        describe(&self.ec2, &self.gate, &by_id(ids(questions)), &subject(questions)).await
+        describe(&self.ec2, &self.gates.ec2, &by_id(ids(questions)), &subject(questions)).await
     }
+}
 
-    async fn call<T, E, F>(
-        &self,
-        operation: Operation,
-        questions: &[Question],
-        request: impl FnOnce() -> F,
-    ) -> Result<T, AwsError>
-    where
-        F: Future<Output = Result<T, SdkError<E, HttpResponse>>>,
-        E: ProvideErrorMetadata + std::error::Error + 'static,
-    {
-        let by = Instant::now() + CALL_TIMEOUT;
-        self.gate.aws(operation, &subject(questions), LifecycleClass::Describe, by, request).await
-    }
+async fn ask<T, E, F>(
+    gate: &Gate<LifecycleClass>,
+    operation: Operation,
+    questions: &[Question],
+    request: impl FnOnce() -> F,
+) -> Result<T, AwsError>
+where
+    F: Future<Output = Result<T, SdkError<E, HttpResponse>>>,
+    E: ProvideErrorMetadata + std::error::Error + 'static,
+{
+    let by = Instant::now() + CALL_TIMEOUT;
+    gate.aws(operation, &subject(questions), LifecycleClass::Describe, by, request).await
 }
 
 /// Whether the time that a message names, if it names one, is near the one that EC2 lists.

@@ -51,9 +51,14 @@ impl Policy {
     #[must_use]
     pub fn admits(&self, notice: &Notice) -> bool {
         let is_limited = self.admission.max_draining.is_some();
+        self.action(notice).drains() && (is_limited || self.is_verified(notice))
+    }
+
+    /// Whether AWS must confirm the notice before anything is done about it.
+    #[must_use]
+    pub fn is_verified(&self, notice: &Notice) -> bool {
         let verify = self.admission.verify;
-        let is_verified = verify == Verify::Always && Proof::of(notice, verify).is_some();
-        self.action(notice).drains() && (is_limited || is_verified)
+        verify == Verify::Always && Proof::of(notice, verify).is_some()
     }
 
     /// Returns the deadline of the work on a notice; `times` are those of its hook, and `node` is the instance's, if it is known.

@@ -15,8 +15,8 @@ const COUNT_KEPT: Duration = Duration::from_secs(1);
 /// Time after which a notice that waits for room looks again: drains of other replicas end without a word.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
-/// Maximum number of notices that wait unproven. Each holds its message, and those who forge them have many.
-const MAX_UNPROVEN: usize = 1_000;
+/// Maximum number of notices that wait unproven, if there are not more nodes. Each holds its message, and those who forge them have many.
+const UNPROVEN: usize = 1_000;
 
 /// Maximum number of them about one instance: AWS has fewer kinds.
 const MAX_UNPROVEN_OF_ONE: usize = 8;
@@ -35,8 +35,21 @@ struct State {
     admitted: HashMap<InstanceId, Places>,
     /// The instances by the marks on their Nodes, and when those were read.
     marked: Option<(Instant, HashSet<InstanceId>)>,
-    /// The instances and kinds of notices that wait unproven, the oldest first, with the tokens that end their waits.
-    unproven: VecDeque<(InstanceId, NoticeKind, CancellationToken)>,
+    /// The notices that wait unproven, the oldest first.
+    unproven: VecDeque<UnprovenWait>,
+}
+
+/// A notice that waits unproven.
+#[derive(Debug)]
+pub(super) struct UnprovenWait {
+    /// Its instance.
+    pub instance: InstanceId,
+    /// Its kind.
+    pub kind: NoticeKind,
+    /// Whether AWS may still prove it.
+    pub has_proof: bool,
+    /// Ends its wait.
+    pub end: CancellationToken,
 }
 
 /// The admitted notices of one instance.
@@ -48,6 +61,20 @@ struct Places {
 }
 
 impl State {
+    fn has_room(
+        &mut self,
+        instance: &InstanceId,
+        at_most: usize,
+        marked: impl FnOnce() -> HashSet<InstanceId>,
+    ) -> Result<(), usize> {
+        let now = Instant::now();
+        if self.marked.as_ref().is_none_or(|(read, _)| now >= *read + COUNT_KEPT) {
+            self.marked = Some((now, marked()));
+        }
+        let others = self.others(instance);
+        if others >= at_most { Err(others) } else { Ok(()) }
+    }
+
     /// Returns the number of instances besides this one.
     fn others(&self, instance: &InstanceId) -> usize {
         let marked = self.marked.iter().flat_map(|(_, marked)| marked);
@@ -55,14 +82,15 @@ impl State {
         self.admitted.keys().chain(only_marked).filter(|other| *other != instance).count()
     }
 
-    /// Returns the place of the oldest of the notices that wait unproven, of the instance and kind that have the most.
+    /// Returns the place of the oldest of the notices that wait unproven, of the instance and kind that have the most; of as many, rather
+    /// one that nothing can prove.
     fn oldest_of_most(&self, of: impl Fn(&InstanceId) -> bool) -> Option<usize> {
-        let mut groups: HashMap<(&InstanceId, NoticeKind), (usize, usize)> = HashMap::new();
-        for (place, (instance, kind, _)) in self.unproven.iter().enumerate().filter(|(_, (instance, ..))| of(instance))
-        {
-            groups.entry((instance, *kind)).or_insert((0, place)).0 += 1;
+        let mut groups: HashMap<(&InstanceId, NoticeKind), (usize, usize, bool)> = HashMap::new();
+        for (place, wait) in self.unproven.iter().enumerate().filter(|(_, wait)| of(&wait.instance)) {
+            groups.entry((&wait.instance, wait.kind)).or_insert((0, place, wait.has_proof)).0 += 1;
         }
-        groups.into_values().max_by_key(|(count, oldest)| (*count, Reverse(*oldest))).map(|(_, oldest)| oldest)
+        let most = groups.into_values().max_by_key(|(count, oldest, has_proof)| (*count, !has_proof, Reverse(*oldest)));
+        most.map(|(_, oldest, _)| oldest)
     }
 }
 
@@ -78,16 +106,22 @@ impl Draining {
         at_most: usize,
         marked: impl FnOnce() -> HashSet<InstanceId>,
     ) -> Result<Admitted, usize> {
-        let now = Instant::now();
         let mut state = self.lock();
-        if state.marked.as_ref().is_none_or(|(read, _)| now >= *read + COUNT_KEPT) {
-            state.marked = Some((now, marked()));
-        }
-        let others = state.others(instance);
-        if others >= at_most {
-            return Err(others);
-        }
+        state.has_room(instance, at_most, marked)?;
         Ok(self.admitted(state, instance, true))
+    }
+
+    /// Whether a notice of the instance would be admitted.
+    ///
+    /// # Errors
+    /// The number of nodes that are drained.
+    pub(super) fn has_room(
+        &self,
+        instance: &InstanceId,
+        at_most: usize,
+        marked: impl FnOnce() -> HashSet<InstanceId>,
+    ) -> Result<(), usize> {
+        self.lock().has_room(instance, at_most, marked)
     }
 
     /// Admits a notice of the instance, however many nodes are drained.
@@ -103,29 +137,38 @@ impl Draining {
     }
 
     /// Whether the instance is drained because there was room.
-    pub(super) fn had_room(&self, instance: &InstanceId) -> bool {
+    fn had_room(&self, instance: &InstanceId) -> bool {
         self.lock().admitted.get(instance).is_some_and(|places| places.by_room > 0)
     }
 
     /// Counts a notice of the instance that waits unproven. Where there are too many, the oldest wait of the kind and instance that have
     /// the most is ended by its token: what is real is confirmed within seconds, and is one of its kind.
-    pub(super) fn wait_unproven(
-        self: &Arc<Self>,
-        instance: &InstanceId,
-        kind: NoticeKind,
-        end: &CancellationToken,
-    ) -> Unproven {
+    /// `nodes` is their number: of each the honest notices of two kinds have room.
+    pub(super) fn wait_unproven(self: &Arc<Self>, wait: UnprovenWait, nodes: usize) -> Unproven {
         let mut state = self.lock();
-        let of_one = state.unproven.iter().filter(|(other, ..)| other == instance).count();
+        let of_one = state.unproven.iter().filter(|other| other.instance == wait.instance).count();
         let oldest = match of_one {
-            MAX_UNPROVEN_OF_ONE.. => state.oldest_of_most(|of| of == instance),
-            _ => (state.unproven.len() >= MAX_UNPROVEN).then(|| state.oldest_of_most(|_| true)).flatten(),
+            MAX_UNPROVEN_OF_ONE.. => state.oldest_of_most(|of| *of == wait.instance),
+            _ => (state.unproven.len() >= UNPROVEN.max(2 * nodes)).then(|| state.oldest_of_most(|_| true)).flatten(),
         };
-        if let Some((.., crowded_out)) = oldest.and_then(|place| state.unproven.remove(place)) {
-            crowded_out.cancel();
+        if let Some(crowded_out) = oldest.and_then(|place| state.unproven.remove(place)) {
+            crowded_out.end.cancel();
         }
-        state.unproven.push_back((instance.clone(), kind, end.clone()));
-        Unproven { draining: Arc::clone(self), end: end.clone() }
+        let unproven = Unproven { draining: Arc::clone(self), end: wait.end.clone() };
+        state.unproven.push_back(wait);
+        unproven
+    }
+
+    /// Lets another notice look for room: this one can't take it.
+    pub(super) fn pass_on(&self) {
+        self.freed.notify_one();
+    }
+
+    /// Waits until the instance is drained because there was room.
+    pub(super) async fn until_room_of(&self, instance: &InstanceId) {
+        while !self.had_room(instance) {
+            sleep(LOOK_AGAIN).await;
+        }
     }
 
     /// Waits until there may be room.
@@ -160,7 +203,7 @@ pub(super) struct Unproven {
 
 impl Drop for Unproven {
     fn drop(&mut self) {
-        self.draining.lock().unproven.retain(|(.., end)| *end != self.end);
+        self.draining.lock().unproven.retain(|wait| wait.end != self.end);
     }
 }
 
@@ -172,6 +215,10 @@ impl Drop for Admitted {
             places.by_room -= usize::from(self.by_room);
             if places.all == 0 {
                 state.admitted.remove(&self.instance);
+                // Its mark may be newer than the count.
+                if let Some((_, marked)) = &mut state.marked {
+                    marked.insert(self.instance.clone());
+                }
             }
         }
         drop(state);
@@ -201,7 +248,7 @@ mod tests {
         assert_eq!(draining.admit(&id(5), 3, marked).unwrap_err(), 4);
         drop((first, again, second, third, confirmed));
         assert_eq!(draining.lock().admitted, HashMap::new());
-        assert_eq!(draining.admit(&id(5), 2, marked).unwrap_err(), 2, "the marks stay");
+        assert_eq!(draining.admit(&id(5), 4, marked).unwrap_err(), 4, "the marks stay, and those of the last second");
         sleep(COUNT_KEPT).await;
         draining.admit(&id(5), 2, HashSet::new).expect("they are gone");
     }
@@ -209,10 +256,13 @@ mod tests {
     #[test]
     fn a_wait_that_is_over_counts_no_more() {
         let draining = Arc::new(Draining::default());
-        let wait = |kind| {
+        let wait_of = |instance, kind| {
             let end = CancellationToken::new();
-            (draining.wait_unproven(&id(1), kind, &end), end)
+            let has_proof = kind == NoticeKind::Spot;
+            let wait = UnprovenWait { instance, kind, has_proof, end: end.clone() };
+            (draining.wait_unproven(wait, 10), end)
         };
+        let wait = |kind| wait_of(id(1), kind);
         drop((0..MAX_UNPROVEN_OF_ONE).map(|_| wait(NoticeKind::Spot)).collect::<Vec<_>>());
         let honest = wait(NoticeKind::Rebalance);
         let full: Vec<_> = (1..MAX_UNPROVEN_OF_ONE).map(|_| wait(NoticeKind::Spot)).collect();
@@ -224,15 +274,28 @@ mod tests {
             "the oldest of the most: {ended:?}"
         );
         assert!(!honest.1.is_cancelled() && !more[1].1.is_cancelled());
-        let others = (0..MAX_UNPROVEN - 5).map(|n| {
-            let end = CancellationToken::new();
-            (draining.wait_unproven(&id(2 + n), NoticeKind::Spot, &end), end)
-        });
-        let others: Vec<_> = others.collect();
+        let others: Vec<_> = (0..UNPROVEN - 5).map(|n| wait_of(id(2 + n), NoticeKind::Spot)).collect();
         assert!(
             !honest.1.is_cancelled() && full[2].1.is_cancelled(),
             "of all, the oldest of the instance with the most"
         );
         assert!(others.last().is_some_and(|(_, end)| !end.is_cancelled()));
+    }
+
+    /// Some of them come twice: AWS recommends what it takes soon.
+    #[test]
+    fn the_honest_notices_of_all_nodes_wait_side_by_side() {
+        let (draining, nodes) = (Arc::new(Draining::default()), 2 * UNPROVEN);
+        let wait = |n, kind| {
+            let (instance, end) = (id(n), CancellationToken::new());
+            let wait = UnprovenWait { instance, kind, has_proof: kind == NoticeKind::Spot, end: end.clone() };
+            (draining.wait_unproven(wait, nodes), end)
+        };
+        let spots: Vec<_> = (0..nodes).map(|n| wait(n, NoticeKind::Spot)).collect();
+        let mut others: Vec<_> = (0..nodes).map(|n| wait(n, NoticeKind::Rebalance)).collect();
+        assert!(spots.iter().chain(&others).all(|(_, end)| !end.is_cancelled()));
+        others.extend((nodes..nodes + 10).map(|n| wait(n, NoticeKind::Rebalance)));
+        assert!(spots.iter().all(|(_, end)| !end.is_cancelled()), "what AWS may prove is ended last");
+        assert_eq!(others.iter().filter(|(_, end)| end.is_cancelled()).count(), 10);
     }
 }

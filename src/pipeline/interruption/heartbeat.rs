@@ -217,8 +217,8 @@ impl Beating {
         }
     }
 
-    /// Asks Auto Scaling, which knows no action of this hook for the instance, where the instance is: at another hook, it is drained
-    /// without this one; else the action is over.
+    /// Asks Auto Scaling, which knows no action of this hook for the instance, where the instance is: if its group no longer has it wait, the
+    /// action is over. Else it is drained without the hook, of which others may have told.
     async fn denied(&self) {
         let Case { interrupter, notice, .. } = &self.case;
         loop {
@@ -227,18 +227,22 @@ impl Beating {
             }
             // Boxed, as above.
             match Box::pin(interrupter.hooks.search(&self.hook.name, &notice.instance)).await {
-                Ok(HookSearch::Nowhere(HookLack::Over(_)) | HookSearch::NoGroup) => return self.over.cancel(),
-                Ok(_) => {
-                    let why = HookLack::Elsewhere(self.hook.group.clone());
-                    self.case.tell(&Fact::HookNotFound { about: self.case.about(), hook: &self.hook.name, why: &why });
-                    return self.link.disown_hook();
-                }
+                Ok(HookSearch::Nowhere(HookLack::Over(_))) => return self.over.cancel(),
+                // Its group had it when it was found.
+                Ok(HookSearch::NoGroup) if self.hook.token.is_none() => return self.over.cancel(),
+                Ok(HookSearch::NoGroup) => return self.disown(&HookLack::NoGroup),
+                Ok(_) => return self.disown(&HookLack::Elsewhere(self.hook.group.clone())),
                 Err(error) if error.category() == Category::Denied && self.hook.token.is_some() => {
-                    return self.over.cancel();
+                    return self.disown(&HookLack::Unseen);
                 }
                 Err(_) => sleep(FIRST_RETRY).await,
             }
         }
+    }
+
+    fn disown(&self, why: &HookLack) {
+        self.case.tell(&Fact::HookNotFound { about: self.case.about(), hook: &self.hook.name, why });
+        self.link.disown_hook();
     }
 
     fn tell(&self, result: HeartbeatResult, error: Option<&dyn std::fmt::Display>) {

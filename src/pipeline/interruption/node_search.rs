@@ -3,10 +3,9 @@
 use super::Case;
 use super::step::Finding;
 use crate::fact::Fact;
-use crate::pipeline::node::Node;
+use crate::pipeline::node::{Index, Node};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout_at};
 
 /// Maximum time between the end of an instance's Node and its next registration.
@@ -35,8 +34,9 @@ impl Case {
         if let Ok(node) = timeout_at(until, registered).await {
             return Finding::Node(node);
         }
-        let shown = timeout_at(by, index.shows(until)).await;
-        index.get(&self.notice.instance).map_or_else(|| none_in_time(shown), Finding::Node)
+        // The end of the deadline is the end in any case.
+        let _ = timeout_at(by, index.shows(until)).await;
+        index.get(&self.notice.instance).map_or_else(|| none_in_time(index), Finding::Node)
     }
 
     /// Waits until another Node has taken this one's place; `by` is the end of the wait for a silent watch of Nodes.
@@ -47,12 +47,13 @@ impl Case {
         if let Ok(node) = timeout_at(until, index.until(&self.notice.instance, other)).await {
             return Finding::Node(node);
         }
-        let shown = timeout_at(by, index.shows(until)).await;
-        other(index.get(&self.notice.instance).as_ref()).map_or_else(|| none_in_time(shown), Finding::Node)
+        // As above.
+        let _ = timeout_at(by, index.shows(until)).await;
+        other(index.get(&self.notice.instance).as_ref()).map_or_else(|| none_in_time(index), Finding::Node)
     }
 }
 
-/// Returns the finding that there is no Node in time; `shown` fails if the watch was silent until the deadline.
-fn none_in_time(shown: Result<(), Elapsed>) -> Finding {
-    shown.map_or(Finding::NodesUnknown, |()| Finding::NoNodeInTime)
+/// Returns the finding that there is no Node in time, if the index can say so.
+fn none_in_time(index: &Index) -> Finding {
+    if index.is_live() { Finding::NoNodeInTime } else { Finding::NodesUnknown }
 }

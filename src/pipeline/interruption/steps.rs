@@ -14,7 +14,7 @@
 use super::NoticeOutcome;
 use super::decisions::{REGISTRATION_TIME, out_of_service_mark, runs_no_more};
 use super::late::is_late;
-use super::policy::{Action, Policy, Verify};
+use super::policy::{Action, Policy};
 use super::step::{Finding, Present, Step, Target};
 use super::times::HookTimes;
 use crate::clients::gate::LAST_CALL;
@@ -34,6 +34,10 @@ const MAX_NODES: usize = 5;
 
 /// Minimum time for AWS's answers about the instance, even if the notice's deadline is nearer.
 const OWNER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Maximum time for which a change that is ahead waits for room, or for AWS's word: less than the 12 hours for which a queue leaves a
+/// message with its receiver, because every receipt counts towards the dead-letter queue.
+const MAX_ADMISSION: Duration = Duration::from_hours(11);
 
 /// The steps of one notice, chosen one by one.
 #[derive(Debug)]
@@ -121,6 +125,10 @@ impl<'a> Sequence<'a> {
             Finding::Planned(false) => self.begin(None, present),
             Finding::Admitted => {
                 self.admitted = true;
+                if self.policy.touched_hook(self.notice).is_none() {
+                    // The wait for room takes nothing of its time, but of what AWS has set.
+                    self.deadline = self.policy.deadline(self.notice, None, None, &self.clock, present.now);
+                }
                 match self.worked {
                     None => Step::FindNode { by: self.deadline.at() },
                     Some(_) => self.finish(self.outcome, present),
@@ -227,7 +235,7 @@ impl<'a> Sequence<'a> {
         if node.is_excluded() {
             return self.finish(NoticeOutcome::Excluded, present);
         }
-        if self.notice.is_withdrawn() && !self.admitted && self.policy.admission.verify == Verify::Always {
+        if self.notice.is_withdrawn() && !self.admitted && self.policy.is_verified(self.notice) {
             return self.admit(Some(node), present);
         }
         if self.notice.is_withdrawn() {
@@ -258,7 +266,11 @@ impl<'a> Sequence<'a> {
     }
 
     fn admit(&self, node: Option<Arc<Node>>, present: Present<'_>) -> Step<'a> {
-        Step::Admit { node, until: self.deadline.at().max(present.now + OWNER_TIMEOUT) }
+        // A change that is ahead may still be confirmed, or get room, when the time of a drain from now on is over.
+        let start = self.notice.start().filter(|_| !self.notice.is_withdrawn());
+        let start = start.map(|start| self.clock.instant_of(start).min(present.now + MAX_ADMISSION));
+        let until = self.deadline.at().max(present.now + OWNER_TIMEOUT);
+        Step::Admit { node, until: start.map_or(until, |start| start.max(until)) }
     }
 
     fn delay(&mut self, target: Target, present: Present<'_>) -> Step<'a> {

@@ -85,6 +85,7 @@ impl Interrupter {
         let mut jumped = pin!(clock.jumped());
         let mut interruption =
             Interruption { case, link, hook: None, has_begun: false, waited: WaitLog::default(), admitted: None };
+        let mut ended = None;
         let outcome = loop {
             let case = interruption.case.clone();
             let link = Arc::clone(&interruption.link);
@@ -95,7 +96,16 @@ impl Interrupter {
                 () = &mut jumped => jumped.set(clock.jumped()),
                 copy = case.revised(&mut newest) => interruption.case.notice = copy,
                 never = case.hear_elsewhere(&link) => match never {},
-                outcome = interruption.run() => break outcome,
+                outcome = interruption.run() => {
+                    // What AWS has not confirmed changes nothing about an end.
+                    let outcome = ended.take().filter(|_| outcome == NoticeOutcome::NotAdmitted).unwrap_or(outcome);
+                    let copy = Arc::clone(&newest.borrow_and_update());
+                    if !copy.revises(&interruption.case.notice) {
+                        break outcome;
+                    }
+                    // It came during the work, and waits for AWS's word still.
+                    (interruption.case.notice, interruption.admitted, ended) = (copy, None, Some(outcome));
+                }
             }
         };
         let (case, waited) = interruption.end().await;

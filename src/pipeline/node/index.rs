@@ -217,6 +217,12 @@ impl Index {
         let _ = self.0.live.subscribe().wait_for(|live| *live).await;
     }
 
+    /// Whether the index is current.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        *self.0.live.borrow()
+    }
+
     /// Waits until the index shows all Nodes that there were at `time`: until its watch delivers something, or has begun anew because it
     /// was quiet. Before that, the absence of a Node proves nothing. All who wait share one new watch.
     pub async fn shows(&self, time: Instant) {

@@ -335,6 +335,11 @@ pub fn is_drained(node: &Node) -> bool {
     notices(node).any(|(_, mark)| mark.deadline.is_some())
 }
 
+/// Returns whether the Node carries a mark of a drain that was set since this boot.
+pub(in crate::pipeline::node) fn is_drained_since(node: &Node, boot: &str) -> bool {
+    notices(node).any(|(_, mark)| mark.deadline.is_some() && (mark.boot.is_empty() || *mark.boot == *boot))
+}
+
 /// Returns the begin of the change by the mark of the notice with this identity.
 #[must_use]
 pub fn start_of(node: &Node, identity: &str) -> Option<Timestamp> {

@@ -2,6 +2,7 @@
 
 use super::nodes::{MAINTENANCE, SPOT, TERMINATION, outcomes};
 use crate::harness::{Replica, Stage, instance, node, s};
+use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages::Wrapping;
 use jiff::Timestamp;
@@ -18,6 +19,22 @@ const WHEN_NEAR: [&str; 2] = ["--when", "scheduled-change=300s-before"];
 /// Has the n-th node say that its group terminates the instance.
 fn says_termination(stage: &Stage, n: usize) {
     stage.annotate(n, TERMINATION, "{\"what\":\"terminate\"}");
+}
+
+/// Nobody can tell whose instance it is for longer than the drain's patience, and the change is still ahead.
+#[tokio::test(start_paused = true)]
+async fn a_change_ahead_is_tried_again_after_calls_have_failed_for_long() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.with_both("a", &["--require-tag"]).await;
+    stage.world.faults.add(Rule::on("DescribeInstances", Fault::Status(500)));
+    says_stop(&stage, stage.world.clock.now() + s(4 * 3600));
+    sleep(s(4000)).await;
+    assert!(!stage.cordoned(0));
+    replica.ended_as("scheduled-change", "failed", 1);
+    stage.world.faults.clear();
+    stage.until("drained", s(400), || stage.world.kube.pods().is_empty()).await;
+    stage.until("noted", s(10), || stage.handled(0) == 1).await;
+    stage.rest_for(&[&replica], s(60)).await;
 }
 
 /// Has the first node say that its instance is stopped then.

@@ -302,7 +302,9 @@ impl Looks {
 
     /// Deregisters targets, with a call for each group. Returns an answer for each, in the same order.
     async fn deregister(&self, all: Vec<Deregistration>) -> Vec<Result<(), AwsError>> {
-        all.iter().for_each(|asked| self.begins(asked));
+        for begun in &all {
+            self.begins(begun);
+        }
         let mut groups: BTreeMap<&Arc<str>, Vec<usize>> = BTreeMap::new();
         for (n, (arn, ..)) in all.iter().enumerate() {
             groups.entry(arn).or_default().push(n);

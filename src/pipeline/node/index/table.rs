@@ -3,7 +3,7 @@
 use crate::clients::watch::older;
 use crate::pipeline::event::InstanceId;
 use crate::pipeline::node::Node;
-use crate::pipeline::node::mark::is_drained;
+use crate::pipeline::node::mark::{is_drained, is_drained_since};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,7 +82,7 @@ impl NodeTable {
                 return;
             }
             node.remember_conditions(known, true);
-            if is_drained(known) && !is_drained(&node) && known.boot == node.boot {
+            if is_drained_since(known, &node.boot) && !is_drained(&node) {
                 let now = Instant::now();
                 self.let_go.retain(|_, at| now < *at + LET_GO);
                 self.let_go.insert(node.instance.clone(), now);
@@ -105,6 +105,7 @@ impl NodeTable {
     /// Removes the Node with this name and UID.
     pub(super) fn remove(&mut self, name: &str, uid: &str) {
         if let Some(gone) = remove_if(&mut self.by_name, name, uid) {
+            self.let_go.remove(&gone.instance);
             self.forget(&gone);
         }
     }
