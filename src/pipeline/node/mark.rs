@@ -9,7 +9,7 @@ mod limit;
 mod progress;
 
 pub use hint::is_told_to_terminate;
-pub(super) use limit::{crowded_out, is_full};
+pub(super) use limit::{crowded_out, is_drained_since, is_full};
 pub use progress::{Place, WaveState, deadline_of, deadlines_of, is_going, is_repaired, place_of, wave_state};
 pub(super) use progress::{end, put_off};
 
@@ -333,11 +333,6 @@ pub(super) fn has_new_drain(node: &Node, known: &Node) -> bool {
 #[must_use]
 pub fn is_drained(node: &Node) -> bool {
     notices(node).any(|(_, mark)| mark.deadline.is_some())
-}
-
-/// Returns whether the Node carries a mark of a drain that was set since this boot.
-pub(in crate::pipeline::node) fn is_drained_since(node: &Node, boot: &str) -> bool {
-    notices(node).any(|(_, mark)| mark.deadline.is_some() && (mark.boot.is_empty() || *mark.boot == *boot))
 }
 
 /// Returns the begin of the change by the mark of the notice with this identity.

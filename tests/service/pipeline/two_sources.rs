@@ -32,7 +32,7 @@ async fn a_change_ahead_is_tried_again_after_calls_have_failed_for_long() {
     assert!(!stage.cordoned(0));
     replica.ended_as("scheduled-change", "failed", 1);
     stage.world.faults.clear();
-    stage.until("drained", s(400), || stage.world.kube.pods().is_empty()).await;
+    stage.until("drained", s(1200), || stage.world.kube.pods().is_empty()).await;
     stage.until("noted", s(10), || stage.handled(0) == 1).await;
     stage.rest_for(&[&replica], s(60)).await;
 }

@@ -1,4 +1,4 @@
-//! How many annotations a Node carries, and which give way to others.
+//! How many annotations a Node carries, and which give way to others; and which count as drains.
 
 use super::{Mark, Node, notices};
 
@@ -17,6 +17,11 @@ pub(in crate::pipeline::node) fn crowded_out<'a>(node: &'a Node, prefix: &str, k
     let all = node.annotations.iter().filter(|(key, _)| key.starts_with(prefix));
     let oldest = all.min_by_key(|(_, time)| *time).map(|(key, _)| key);
     oldest.filter(|_| is_full(node, prefix) && !node.annotations.contains_key(key))
+}
+
+/// Returns whether the Node carries a mark of a drain that was set since this boot.
+pub(in crate::pipeline::node) fn is_drained_since(node: &Node, boot: &str) -> bool {
+    notices(node).any(|(_, mark)| mark.deadline.is_some() && (mark.boot.is_empty() || *mark.boot == *boot))
 }
 
 impl Mark {
