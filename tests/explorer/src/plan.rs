@@ -68,6 +68,8 @@ pub struct Flags {
     pub looks: bool,
     /// Timeout in seconds of the hook that `--node-hook` names, if it is set.
     pub node_hook: Option<u64>,
+    /// `--max-draining`, and whether all that AWS can confirm is verified.
+    pub limit: Option<(u64, bool)>,
     /// Flags that need nothing of the oracle.
     pub others: Vec<&'static str>,
 }
@@ -175,6 +177,8 @@ pub struct Notice {
     pub called_off: Option<u64>,
     /// What the group does with the instance that a Node says is terminated, if `--node-hook` is set.
     pub hook: Option<AtHook>,
+    /// Seconds after its message from which on AWS shows the same, in worlds with limits: without, it is forged, or AWS shows no such thing.
+    pub proof: Option<u64>,
 }
 
 /// How a group terminates an instance.
@@ -301,7 +305,7 @@ impl Plan {
         };
         let sent = self.notices.iter().map(|notice| {
             let waits = notice.hook.and_then(|hook| u64::try_from(hook.waits?).ok());
-            let later = [Some(notice.lag), notice.taken_back, notice.called_off, planned(notice), waits];
+            let later = [Some(notice.lag), notice.taken_back, notice.called_off, planned(notice), waits, notice.proof];
             let copies = notice.copies.iter().map(|after| notice.lag + after);
             notice.at + later.into_iter().flatten().chain(copies).max().unwrap_or_default()
         });
@@ -379,6 +383,10 @@ impl Flags {
         args.extend(self.drain_timeout.map(|time| format!("--drain-timeout={time}s")));
         args.extend(self.uncordon_after.map(|time| format!("--uncordon-after={time}s")));
         args.extend(self.on_failed.map(|how| format!("--on-failed-drain={how}")));
+        if let Some((max, all)) = self.limit {
+            args.push(format!("--max-draining={max}"));
+            args.extend(all.then(|| "--verify=always".to_owned()));
+        }
         args
     }
 }

@@ -90,8 +90,9 @@ async fn live(plan: &Plan, stage: &Arc<Stage>, oracle: &Arc<Oracle>) -> [u32; 2]
             tokio::spawn(async move { keep(&plan, &stage, &oracle, slot, calm, &stop).await })
         })
         .collect();
-    // Who waits for a place in a wave has as much time again.
-    let bound = if plan.flags.others.contains(&"--wave") { 2 * BOUND } else { BOUND };
+    // Who waits for a place in a wave, or for room, has as much time again.
+    let is_limited = plan.flags.limit.is_some() || plan.flags.others.contains(&"--wave");
+    let bound = if is_limited { 2 * BOUND } else { BOUND };
     live.happen(calm + bound).await;
     stop.cancel();
     let (mut replicas, mut ends) = (Vec::new(), [0, 0]);
@@ -106,11 +107,18 @@ async fn live(plan: &Plan, stage: &Arc<Stage>, oracle: &Arc<Oracle>) -> [u32; 2]
     // No message tells when the work on what a Node says, or on a plan, is over, and a call that hangs ends with its timeout.
     let is_lasting = plan.flags.source != Source::Queue || plan.flags.before.is_some() || plan.flags.looks;
     let bound = if is_lasting { BOUND } else { s(60) };
-    for replica in &replicas {
-        if timeout(bound, replica.tasks.gone(TaskKind::transient)).await.is_err() {
-            oracle.breaks("the world comes to rest", "work goes on");
-            return ends;
+    let rests = |it: &Replica| TaskKind::ALL.into_iter().all(|kind| !kind.transient() || it.tasks.alive(kind) == 0);
+    let all_rest = async {
+        // While one is waited for, another may take its work over.
+        while !replicas.iter().all(rests) {
+            for replica in &replicas {
+                replica.tasks.gone(TaskKind::transient).await;
+            }
         }
+    };
+    if timeout(bound, all_rest).await.is_err() {
+        oracle.breaks("the world comes to rest", "work goes on");
+        return ends;
     }
     stage.rest_for(&replicas.iter().collect::<Vec<_>>(), plan.longest_beat()).await;
     // The last mark was set before all messages were deleted.

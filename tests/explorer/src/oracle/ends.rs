@@ -164,7 +164,7 @@ impl Oracle {
         let left = self.left(node);
         let is_over = self.ended(sent).is_some() || self.is_late(seen, sent, node) || self.is_taken_back(seen, sent);
         let is_over = is_over || notice.kind == Kind::Condition && self.may_be_left(seen, node);
-        if let_go || left.is_empty() || is_over {
+        if let_go || left.is_empty() || is_over || self.may_be_refused(sent) {
             return None;
         }
         let text =

@@ -174,8 +174,10 @@ impl Oracle {
                 let is_unknown = notice.age > 0 && !self.stands(notice.target);
                 let_go || is_unknown || self.plan.flags.on_failed == Some("leave") && self.may_be_over(seen, sent, node)
             }
-            _ => notice.age > 0,
+            // Whose the instance is, only EC2 says.
+            _ => notice.age > 0 || self.may_fail("DescribeInstances"),
         };
+        let left = left || self.may_be_refused(sent);
         (waits && ours && !left).then(|| format!("{notice:?}"))
     }
 }

@@ -132,6 +132,7 @@ impl Oracle {
         let sent = seen.sent.iter().find(|sent| sent.notice == notice)?;
         let waits = self.begins(sent) > sent.at && drains(self.plan.notices[notice].kind, &self.plan.flags);
         let is_calm = self.plan.faults.is_empty() && self.plan.replicas.iter().all(Vec::is_empty);
+        let is_calm = is_calm && !self.may_be_refused(sent);
         let look = if self.plan.flags.looks { s(70) } else { 0 };
         let by = u64::try_from(self.begins(sent) + BEGINS_WITHIN + look).ok()?;
         (waits && is_calm).then(|| std::time::Duration::from_millis(by))

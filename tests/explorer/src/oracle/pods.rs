@@ -15,6 +15,9 @@ impl Oracle {
             return self.broke(seen, "no end of a pod that nobody planned", &call.subject);
         };
         if seen.begun.insert(node) {
+            if let Some(text) = self.exceeds_limit(seen, node) {
+                return self.broke(seen, "no more is drained of what AWS does not show than the limits allow", text);
+            }
             if let Some(other) = self.ahead_in_wave(seen, node) {
                 let text = format!("node-{node} while node-{other} is drained");
                 return self.broke(seen, "no more nodes are drained at once than a wave allows", text);

@@ -93,6 +93,7 @@ impl Oracle {
                 }
                 _ => notice.age > 0,
             };
+            let left = left || self.may_be_refused(&sent);
             let action = sent.token.as_ref().and_then(|token| self.world.aws.autoscaling.action(token));
             let expired = action.is_some_and(|action| matches!(action.state, ActionState::Expired { .. }));
             let open = Sent { open: sent.messages.iter().cloned().collect(), ..sent };

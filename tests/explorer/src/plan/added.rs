@@ -2,7 +2,9 @@
 //! worlds keep all.
 
 use super::random::{BUSY, chance, many, one, some, span};
-use super::{AtHook, Budget, Kind, NodePlan, Notice, Owner, Plan, PodKind, PodPlan, Source, Target, Teller, Trouble};
+use super::{
+    AtHook, Budget, Flags, Kind, NodePlan, Notice, Owner, Plan, PodKind, PodPlan, Source, Target, Teller, Trouble,
+};
 use ebbtide_sim::messages::Wrapping;
 use fastrand::Rng;
 
@@ -14,6 +16,9 @@ const HOOKS: u64 = 0x6e6f_6465_686f_6f6b;
 
 /// The same for what EC2 lists.
 const LOOKS: u64 = 0x6c6f_6f6b_735f_6563;
+
+/// The same for limits.
+const LIMITS: u64 = 0x6c69_6d69_7473_5f61;
 
 impl Plan {
     /// Adds what a seed stands for besides the rest.
@@ -161,6 +166,28 @@ impl Plan {
         }
     }
 
+    /// Limits what messages can do, and forges some. AWS shows what is true, some of it later.
+    pub(super) fn add_limits(&mut self) {
+        let rng = &mut Rng::with_seed(self.seed ^ LIMITS);
+        let Flags { source, looks, shift, condition, .. } = self.flags;
+        let is_other = source != Source::Queue || looks || shift || condition.is_some() || self.clock_ahead > 0;
+        if is_other || !chance(rng, 20) {
+            return;
+        }
+        self.flags.limit = Some((one(rng, &[1, 1, 2, 3]), chance(rng, 40)));
+        for notice in &mut self.notices {
+            let shows = matches!(notice.kind, Kind::Spot(_) | Kind::State(_) | Kind::Change(..) | Kind::Terminate(..));
+            if shows {
+                let later = if matches!(notice.kind, Kind::Terminate(..)) { &[0][..] } else { &[0, 0, 1, 5, 20] };
+                notice.proof = some(rng, 70, |rng| one(rng, later));
+                notice.real &= notice.proof.is_some();
+            }
+        }
+        if chance(rng, 40) {
+            self.faults.clear();
+        }
+    }
+
     /// Leaves what only Nodes tell, without a queue. Nothing proves then that the machine's clock is ahead.
     fn only_nodes(&mut self, rng: &mut Rng) {
         (self.flags.source, self.flags.ready, self.clock_ahead) = (Source::Nodes, false, 0);
@@ -212,6 +239,7 @@ fn plain(kind: Kind, target: Target) -> Notice {
         lag: 0,
         called_off: None,
         hook: None,
+        proof: None,
     }
 }
 

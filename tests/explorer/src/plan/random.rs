@@ -105,6 +105,7 @@ impl Plan {
         plan.add();
         plan.add_hooks();
         plan.add_looks();
+        plan.add_limits();
         plan
     }
 }
@@ -157,6 +158,7 @@ fn flags(rng: &mut Rng) -> Flags {
         shift: false,
         looks: false,
         node_hook: None,
+        limit: None,
         others: others.concat(),
     }
 }
@@ -235,6 +237,7 @@ fn notice(rng: &mut Rng, nodes: usize) -> Notice {
         lag: 0,
         called_off: None,
         hook: None,
+        proof: None,
     }
 }
 

@@ -76,11 +76,13 @@ impl Plan {
             }
         }
         with(&|plan| {
-            let Flags { source, before, condition, shift, looks, node_hook, .. } = plan.flags;
+            let Flags { source, before, condition, shift, looks, node_hook, limit, .. } = plan.flags;
             let others = plan.flags.others.clone();
-            plan.flags = Flags { source, before, condition, shift, looks, node_hook, others, ..Flags::default() };
+            let kept = Flags { source, before, condition, shift, looks, node_hook, limit, ..Flags::default() };
+            plan.flags = Flags { others, ..kept };
         });
         with(&|plan| plan.flags.before = None);
+        with(&|plan| plan.flags.limit = None);
         with(&|plan| plan.clock_ahead = 0);
         all
     }

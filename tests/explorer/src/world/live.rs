@@ -30,6 +30,8 @@ enum Event {
     Leave(usize),
     /// The instance of a notice begins to wait at a hook.
     Wait(usize),
+    /// AWS shows what a notice says.
+    Show(usize),
     Faults,
     Complete(usize),
     Gone(usize),
@@ -241,6 +243,7 @@ impl<'a> Live<'a> {
             Event::TakeBack(n) => self.take_back(n),
             Event::Leave(n) => self.leave(n),
             Event::Wait(n) => self.wait(n),
+            Event::Show(n) => self.show(n),
             Event::Faults => self.set_faults(now),
             Event::Complete(n) => {
                 let token =

@@ -108,9 +108,15 @@ impl Live<'_> {
             return;
         }
         let mut token = None;
+        let is_forged = self.plan.flags.limit.is_some() && notice.proof.is_none();
         let mut begin = |terminating: bool, timeout: u64, name: String| {
             let spec = if terminating { HookSpec::terminating(s(timeout)) } else { HookSpec::launching(s(timeout)) };
             world.aws.autoscaling.add_hook("group", &name, spec);
+            if terminating && is_forged {
+                let made_up = format!("00000000-0000-4000-8000-{n:012}");
+                token = Some(made_up.clone());
+                return (name, made_up);
+            }
             let begun = world.aws.autoscaling.begin("group", &name, &id);
             token = Some(begun.clone());
             (name, begun)
@@ -142,6 +148,7 @@ impl Live<'_> {
             self.due.insert((elapsed + s(after), Event::Complete(n)));
         }
         self.follow(n);
+        self.due.extend(notice.proof.map(|after| (elapsed + s(after), Event::Show(n))));
         let message = world.aws.sqs.send(body.clone());
         self.oracle.note(format!("{notice:?} is sent as {message}"));
         self.bodies.insert(n, body);
@@ -178,6 +185,29 @@ impl Live<'_> {
         }
     }
 
+    /// Lets EC2 show what a message says. Its group shows at once that an instance waits.
+    pub(super) fn show(&self, n: usize) {
+        let (notice, ec2) = (&self.plan.notices[n], &self.stage.world.aws.ec2);
+        let (id, mut seen) = (Self::id(notice.target), self.oracle.seen());
+        if seen.called_off.contains_key(&n) {
+            return;
+        }
+        let at = i64::try_from(self.stage.world.clock.elapsed().as_millis()).unwrap_or_default();
+        seen.shown.insert(n, at);
+        let sent = seen.sent.iter().find(|sent| sent.notice == n).map(|sent| sent.at);
+        match notice.kind {
+            Kind::Spot(_) => ec2.set_spot_request(&id, "marked-for-termination"),
+            Kind::State(state) => ec2.set_state(&id, state),
+            Kind::Change(code, after) => {
+                let late = u64::try_from(at - sent.unwrap_or(at)).unwrap_or_default();
+                let sent = self.stage.world.clock.now() - std::time::Duration::from_millis(late);
+                let start = sent - s(notice.age) + jiff::SignedDuration::from_secs(after);
+                ec2.schedule(&id, (&format!("event-{n}"), &listed(code)), start);
+            }
+            _ => {}
+        }
+    }
+
     /// Sends the message of a change of which its Node has told first.
     pub(super) fn tell(&mut self, n: usize) {
         let (notice, world) = (&self.plan.notices[n], &self.stage.world);
@@ -196,6 +226,9 @@ impl Live<'_> {
         let (Kind::Change(code, after), Some(off)) = (notice.kind, notice.called_off) else { return };
         let start = now - s(off + notice.age) + jiff::SignedDuration::from_secs(after);
         let body = change(n, code, &Self::id(notice.target), now, start);
+        if self.oracle.seen().shown.contains_key(&n) {
+            self.stage.world.aws.ec2.close(&format!("event-{n}"), "Canceled");
+        }
         let message = self.send_more(n, body.replace("\"upcoming\"", "\"closed\""));
         self.oracle.note(format!("notice {n} is called off by {message}"));
         self.oracle.seen().called_off.insert(n, message);
