@@ -22,8 +22,9 @@ use tokio_util::sync::CancellationToken;
 /// Wall time at which every world begins, in seconds: the same seed gives the same story.
 const BEGIN: i64 = 1_795_000_000;
 
-/// Maximum time from the last fault to the last deletion: the longest patience, an hour, after the last takeover, and its end.
-const BOUND: Duration = Duration::from_mins(70);
+/// Maximum time from the last fault to the last deletion: the longest patience, an hour, after the last takeover, which takes half of it
+/// without a message, and its end.
+const BOUND: Duration = Duration::from_mins(100);
 
 /// What a world showed.
 #[derive(Debug)]

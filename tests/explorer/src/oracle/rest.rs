@@ -88,7 +88,9 @@ impl Oracle {
                     let let_go = self.plan.nodes[n].ignored || seen.let_go.contains_key(&n);
                     // Without heartbeats nothing tells when an action has begun.
                     let is_hidden = notice.hook.is_some() && self.plan.flags.heartbeat == Some("off");
-                    let let_go = let_go || is_hidden || notice.taken_back.is_some();
+                    // What has started again was not terminated.
+                    let is_back = notice.hook.is_some() && seen.booted.contains_key(&n);
+                    let let_go = let_go || is_hidden || is_back || notice.taken_back.is_some();
                     let_go || self.plan.flags.on_failed == Some("leave") || notice.age > 0
                 }
                 _ => notice.age > 0,
