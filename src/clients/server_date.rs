@@ -1,5 +1,6 @@
-//! AWS's time, from the `Date` header of its answers.
+//! AWS's time, and the API server's, from the `Date` header of their answers.
 
+use crate::clients::gate::{Call, Class, Gate, KubeError};
 use crate::fact::{Fact, Facts};
 use crate::runtime::clock::{Clock, ClockChange, Reading};
 use aws_smithy_runtime_api::box_error::BoxError;
@@ -9,6 +10,7 @@ use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use aws_smithy_types::config_bag::ConfigBag;
 use jiff::Timestamp;
 use jiff::fmt::rfc2822;
+use tokio::time::Instant;
 
 /// Returns the time in a `Date` header, which has whole seconds.
 #[must_use]
@@ -52,6 +54,31 @@ impl Intercept for ClockComparison {
         self.clock.note_answer();
         Ok(())
     }
+}
+
+/// Compares our clock with that of the API server, which is asked for its version: every client may. Any answer tells the time.
+///
+/// # Errors
+/// No answer `by` then.
+pub async fn ask_api_server(
+    client: &kube::Client,
+    gate: &Gate,
+    clock: Clock,
+    facts: &Facts,
+    by: Instant,
+) -> Result<(), KubeError> {
+    let call = Call { verb: "get", resource: "version", subject: "" };
+    let answer = async || {
+        let request = http::Request::get("/version").body(kube::client::Body::empty());
+        let request = request.map_err(kube::Error::HttpError)?;
+        let asked = clock.read();
+        let answer = client.clone().send(request).await?;
+        let date = answer.headers().get(http::header::DATE).and_then(|date| parse(date.to_str().ok()?));
+        Ok(date.map(|date| clock.compare(date, asked)))
+    };
+    let change = gate.kube(call, Class::Background, by, answer).await?;
+    tell(facts, change.unwrap_or_default());
+    Ok(())
 }
 
 /// Reports what has changed about the clock.

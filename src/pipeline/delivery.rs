@@ -83,6 +83,8 @@ pub struct Deliverer {
     pub failing: FailingChecks,
     /// Whether other sources than messages may tell of the same.
     pub has_other_sources: bool,
+    /// Whether answers of AWS's queue tell the time.
+    pub hears_aws: bool,
     /// A permit for each notice that may be acted on: [`MAX_NOTICES`].
     pub permits: Semaphore,
 }

@@ -137,6 +137,12 @@ impl Clock {
         self.wall.answered.send_replace(true);
     }
 
+    /// Whether AWS has answered.
+    #[must_use]
+    pub fn is_answered(&self) -> bool {
+        *self.wall.answered.borrow()
+    }
+
     /// Waits until AWS has answered once. Before that, nothing is known of a wrong machine's time.
     pub async fn first_answer(&self) {
         // The sender lives as long as the process.

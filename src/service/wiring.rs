@@ -167,6 +167,7 @@ impl Wiring {
             facts: self.facts.clone(),
             failing: FailingChecks::default(),
             has_other_sources: self.settings.sources.looks || self.settings.sources.nodes,
+            hears_aws: self.settings.sources.queue,
             outcomes: OutcomeCache::default(),
             permits: Semaphore::new(MAX_NOTICES),
         }

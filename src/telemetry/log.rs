@@ -111,9 +111,9 @@ impl Subscriber for Log {
                 about!(info, about, action = action.as_str(), left, hard, "notice accepted");
             }
             Fact::ClockStepped { by } => warn!(by = %format_args!("{by:#}"), "the machine's clock was set; followed"),
-            Fact::ClockSkewed { ahead } if ahead.is_zero() => info!("the machine's clock agrees with AWS's again"),
+            Fact::ClockSkewed { ahead } if ahead.is_zero() => info!("the machine's clock is right again"),
             Fact::ClockSkewed { ahead } => {
-                warn!(ahead = %format_args!("{ahead:#}"), "the machine's clock differs from AWS's, which is used instead; set it");
+                warn!(ahead = %format_args!("{ahead:#}"), "the machine's clock differs from AWS's, or without a queue from the API server's, which is used instead; set it");
             }
             Fact::TestNotice { about } => about!(info, about, "a test: this notice was made by ebbtide send"),
             Fact::NoticeJoined { about } => about!(info, about, "a second copy of the notice joined the first"),

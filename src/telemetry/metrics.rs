@@ -211,7 +211,10 @@ impl Metrics {
                 "Whether this replica acts on what Nodes say. Absent if no replica does.",
                 &[],
             ),
-            clock_ahead: gauge("clock_ahead_seconds", "How far the machine's clock is ahead of AWS's; 0 within 5 s."),
+            clock_ahead: gauge(
+                "clock_ahead_seconds",
+                "How far the machine's clock is ahead of AWS's, or without a queue of the API server's; 0 within 5 s.",
+            ),
             ready: gauge("ready", "1 while the service does its work."),
             tasks: gauges(
                 "tasks",

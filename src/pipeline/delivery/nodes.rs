@@ -7,6 +7,7 @@
 use super::Deliverer;
 use super::repairs::Repairs;
 use crate::clients::gate::Category;
+use crate::clients::server_date;
 use crate::fact::{Fact, NoticeKind};
 use crate::leases::election::{Election, Office, Turn};
 use crate::pipeline::event::Version;
@@ -35,6 +36,12 @@ const SCAN_PAUSE: Duration = Duration::from_millis(200);
 
 /// The same after the end of a notice that needs nothing more.
 const SETTLED_PAUSE: Duration = Duration::from_secs(2);
+
+/// Timeout of a question for the API server's time: a turn of [`Office::NODES`] is renewed by then.
+const TIME_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Interval of these questions, if AWS is not asked anything, and the machine's time was not set.
+const TIME_INTERVAL: Duration = Duration::from_mins(5);
 
 /// Pause before a notice that has not ended is taken again.
 pub(super) const RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -69,6 +76,7 @@ struct Work<'a> {
 impl Deliverer {
     /// Acts on what Nodes say, while it is this replica's turn, until `stop`. Without an election it always is.
     pub async fn act_on_nodes(self: Arc<Self>, mut election: Option<Election>, stop: CancellationToken) {
+        self.hear_time().await;
         let held = watch::Sender::new(Held::Theirs);
         tokio::select! {
             biased;
@@ -81,12 +89,27 @@ impl Deliverer {
         }
     }
 
+    /// Compares the clock with the API server's, unless AWS has told its time: what a Node says names deadlines. Without an answer the
+    /// machine's time counts.
+    async fn hear_time(&self) {
+        let Interrupter { drainer, clock, .. } = &*self.interrupter;
+        if !(self.hears_aws && clock.is_answered()) {
+            let by = Instant::now() + TIME_TIMEOUT;
+            let _ = server_date::ask_api_server(&drainer.client, &drainer.gate, *clock, &self.facts, by).await;
+        }
+    }
+
     /// Takes the turn when it is free, and renews it. Never ends.
     async fn keep_turn(&self, mut election: Option<&mut Election>, held: &watch::Sender<Held>) {
         // Before that, every Node's silence would be a withdrawal.
         self.interrupter.index.live().await;
         let (mut had, mut told): (Option<bool>, Option<Category>) = (None, None);
+        let mut timed = Instant::now();
         loop {
+            if !self.hears_aws && (timed.elapsed() >= TIME_INTERVAL || self.interrupter.clock.has_stepped()) {
+                self.hear_time().await;
+                timed = Instant::now();
+            }
             let turn = match election.as_deref_mut() {
                 Some(election) => election.take_turn().await,
                 None => Ok(Turn::Ours { until: Instant::now() + SCAN_INTERVAL, term: 0 }),

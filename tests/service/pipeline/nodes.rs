@@ -5,6 +5,7 @@ use ebbtide::service::Exit;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::sleep;
 
@@ -240,6 +241,46 @@ async fn a_replica_whose_turn_comes_again_goes_on_with_what_it_had_ended_before(
     assert_eq!((stage.nodes_holder().as_deref(), stage.ends_of("late").len()), (Some("first"), 1));
     first.all_ended("asg-terminate", &[("drained", 2)]);
     stage.rest_for(&[&first], s(60)).await;
+}
+
+/// Nobody but the API server tells its time.
+#[tokio::test(start_paused = true)]
+async fn without_a_queue_a_wrong_clock_moves_no_deadline() {
+    for (ahead, later) in [(1200, false), (-600, false), (1200, true)] {
+        let stage = Stage::new(1, 1);
+        stage.block(0);
+        if !later {
+            stage.clock_ahead.store(ahead, Ordering::Relaxed);
+        }
+        let replica = stage.without_queue("a", &[]).await;
+        stage.until("its turn", s(5), || stage.nodes_holder().as_deref() == Some("a")).await;
+        stage.clock_ahead.store(ahead, Ordering::Relaxed);
+        sleep(s(5)).await;
+        stage.says_spot(0, 120);
+        sleep(s(80)).await;
+        assert!(stage.cordoned(0) && stage.has_pod("web-0-0"), "{ahead} {later}\n{}", stage.story());
+        stage.until("drained", s(45), || stage.world.kube.pods().is_empty()).await;
+        stage.until("noted", s(10), || stage.handled(0) == 1).await;
+        replica.ended_once("spot", "drained");
+        stage.rest_for(&[&replica], s(60)).await;
+    }
+}
+
+/// It starts while AWS does not answer.
+#[tokio::test(start_paused = true)]
+async fn until_aws_tells_the_time_the_api_server_s_counts() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    stage.clock_ahead.store(170, Ordering::Relaxed);
+    stage.world.faults.add(Rule::on("ReceiveMessage", Fault::Hang));
+    stage.says_spot(0, 120);
+    let replica = stage.with_both("a", &[]).await;
+    sleep(s(80)).await;
+    assert!(stage.cordoned(0) && stage.has_pod("web-0-0"), "{}", stage.story());
+    stage.until("drained", s(45), || stage.world.kube.pods().is_empty()).await;
+    stage.world.faults.clear();
+    stage.until("noted", s(60), || stage.handled(0) == 1).await;
+    stage.rest_for(&[&replica], s(60)).await;
 }
 
 /// Between two looks of the first replica, another has the turn, undoes what was ended, dies at the same said again, and its turn is over.

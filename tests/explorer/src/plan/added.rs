@@ -188,9 +188,9 @@ impl Plan {
         }
     }
 
-    /// Leaves what only Nodes tell, without a queue. Nothing proves then that the machine's clock is ahead.
+    /// Leaves what only Nodes tell, without a queue.
     fn only_nodes(&mut self, rng: &mut Rng) {
-        (self.flags.source, self.flags.ready, self.clock_ahead) = (Source::Nodes, false, 0);
+        (self.flags.source, self.flags.ready) = (Source::Nodes, false);
         // It is about messages.
         self.flags.others.retain(|flag| *flag != "--out-of-service-taint");
         if self.flags.before.is_none() && chance(rng, 20) {
