@@ -128,7 +128,7 @@ pub mod pipeline {
     pub use queue::QueueUrl;
 }
 
-/// Collecting leaked Leases of deleted Nodes.
+/// Electing one replica for an office, and collecting leaked Leases of deleted Nodes.
 pub(crate) mod leases {
     pub(crate) mod collector;
     pub(crate) mod election;

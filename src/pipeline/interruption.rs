@@ -11,6 +11,10 @@
 //! confirmation  AWS's word on a notice          waves       who has a place among the nodes of a label's value
 //! shifts     the zones from which traffic is shifted away      link     between an interruption and its messages
 //! node_search  the Node of an instance            late        whether a notice comes too late
+//! node_work    the steps on a Node                launch      the end of a launch
+//! ownership    whose the instance is              planning    keeps a change on its Node until it is near
+//! settling     when a burst of cordons is over    out_of_service  the taint of an instance that is gone
+//! shared_work  one drain for all notices of a Node
 //! ```
 //!
 //! The interruption owns its hook and the hook's heartbeat. Its only end consumes both and waits until no beat can go out any more;

@@ -7,6 +7,8 @@
 //! names     names of annotations and labels
 //! marker    writes and removes marks
 //! listing   what EC2 lists of the notices that messages bring
+//! told      how a Node shows that a message has told what the Node had said
+//! shift     a zonal shift that Nodes note
 //! hold      how a Node says that others have to act, and that they have
 //! handled   how a Node shows that such a notice was acted on
 //! pool      the pool of capacity that a Node's instance comes from

@@ -6,7 +6,7 @@ use super::check::{Area, Check, few};
 use super::readings::{CallTrial, ReadError, Readings, TrialAnswer, TrialCall};
 use crate::cli::settings::Settings;
 use crate::pipeline::event::NoticeKind;
-use crate::pipeline::interruption::{Action, ForLoadBalancers, Verify};
+use crate::pipeline::interruption::{Action, ForLoadBalancers};
 
 impl TrialCall {
     const fn name(self) -> &'static str {
@@ -100,13 +100,7 @@ pub fn polls(settings: &Settings, kind: NoticeKind) -> bool {
 /// Whether the settings lead to calls that confirm notices of this kind.
 #[must_use]
 pub fn confirms(settings: &Settings, kind: NoticeKind) -> bool {
-    let policy = &settings.policy;
-    let asks = match policy.admission.verify {
-        Verify::Always => true,
-        Verify::Unusual => policy.admission.max_draining.is_some(),
-        Verify::Never => false,
-    };
-    asks && policy.admission.asks_aws && policy.actions.of(kind).drains()
+    settings.policy.is_wary() && settings.policy.actions.of(kind).drains()
 }
 
 /// What is done for load balancers, if the settings let it happen.

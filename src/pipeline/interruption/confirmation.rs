@@ -33,8 +33,8 @@ const NEAR: Duration = Duration::from_mins(3);
 /// Time that a question waits for others to share its calls.
 const BATCH_WAIT: Duration = Duration::from_millis(50);
 
-/// Time before the end of a Capacity Block at which a message about it may come: AWS warns 40 minutes ahead, or ten after the launch.
-const BLOCK_WARNING: Duration = Duration::from_hours(1);
+/// Time ahead for which ends of Capacity Blocks are looked up: AWS warns 40 minutes before.
+const BLOCK_LOOK_AHEAD: Duration = Duration::from_hours(1);
 
 /// Maximum difference between the times of a change, or of a block's end, that a message names and that EC2 lists: a nearer one presses
 /// its drain, a later one puts it off.
@@ -315,7 +315,7 @@ impl Clients {
     async fn in_ending_blocks(&self, questions: &[Question]) -> Proven {
         let found = self.instances(questions).await?;
         let now = self.clock.now();
-        let blocks = self.listing.ending_blocks(now, now.saturating_add(BLOCK_WARNING).unwrap_or(now)).await?;
+        let blocks = self.listing.ending_blocks(now, now.saturating_add(BLOCK_LOOK_AHEAD).unwrap_or(now)).await?;
         let ending = found.iter().filter_map(|instance| {
             let reservation = instance.capacity_reservation_id()?;
             let block = blocks.iter().find(|block| block.reservation == reservation)?;

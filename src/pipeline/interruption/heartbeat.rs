@@ -50,7 +50,7 @@ pub(super) struct Beating {
     pub link: Arc<MessageLink>,
     /// Shared with the interruption, which moves the deadline.
     pub state: Arc<watch::Sender<HookState>>,
-    /// The begin of the lifecycle action: the notice's time.
+    /// The begin of the lifecycle action: the notice's time, or of a hook of which no message has told, that of its mark.
     pub begun: Instant,
     /// Cancelled when AWS says that the action is over.
     pub over: CancellationToken,

@@ -1,8 +1,8 @@
 //! One key, one worker: work with the same key is joined while it runs, and ends with its last seat.
 //!
 //! A [`Seat`] is a share in the work. [`Seat::leave`] is the polite end: the last one tells the work to stop, and waits until it has.
-//! Dropping the last seat aborts the work. Work that is started while its predecessor is still stopping begins after it, so that two
-//! never run side by side.
+//! Dropping the last seat aborts the work. Work that is started while its predecessor is still stopping begins after it, so that the
+//! two never run side by side.
 
 use crate::fact::TaskKind;
 use crate::runtime::task::{Ending, Handle, TaskError, Tasks};

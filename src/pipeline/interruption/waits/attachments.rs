@@ -169,7 +169,7 @@ async fn run(api: &Api<TrimmedAttachment>, facts: &Facts, known: &watch::Sender<
     }
 }
 
-/// Applies an update; returns whether an attachment is gone, or has changed its Node.
+/// Applies an update; returns whether an attachment is gone.
 fn apply(known: &mut Known, seen: WatchUpdate<TrimmedAttachment>) -> bool {
     let Known::All(nodes) = known else { return false };
     match seen {

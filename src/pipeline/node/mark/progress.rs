@@ -133,13 +133,14 @@ pub fn wave_state(node: &Node, now: Timestamp) -> Option<(WaveState, Timestamp)>
     all.min_by_key(|(state, _)| order(state)).filter(|_| !node.ignored)
 }
 
-/// Returns the patch that moves the deadline in the mark of the notice with this identity to `at`; `None` if it is not later.
+/// Returns the patch that brings the deadline in the mark of the notice with this identity forward to `at`; `None` if it names no later time.
 pub(in crate::pipeline::node) fn end(node: &Node, identity: &str, at: Timestamp) -> Option<Value> {
     let mark = mark_of(node, identity).filter(|mark| mark.deadline > Some(at))?;
     Some(rewritten(node, identity, &NoticeAnnotation { deadline: Some(whole_seconds(at)), ends: None, ..mark }))
 }
 
-/// Returns the patch that moves the end of the drain in the mark of the notice with this identity to `at`; `None` if it is not earlier.
+/// Returns the patch that puts the end of the drain in the mark of the notice with this identity off to `at`; `None` if it names no earlier
+/// time.
 pub(in crate::pipeline::node) fn put_off(node: &Node, identity: &str, at: Timestamp) -> Option<Value> {
     let mark = mark_of(node, identity).filter(|mark| mark.ends.max(mark.deadline) < Some(at))?;
     Some(rewritten(node, identity, &NoticeAnnotation { ends: Some(whole_seconds(at)), ..mark }))
