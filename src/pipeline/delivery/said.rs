@@ -163,7 +163,12 @@ impl Deliverer {
     /// Waits until somebody wants the node to stay, after its drain.
     async fn kept(&self, node: &Node, notice: &Notice) {
         let identity = notice.identity.to_string();
-        self.interrupter.drainer.uncordoned(node, |node| newest_copy(node, &identity).is_some()).await;
+        let mut has_had = false;
+        let has_had_mark = |node: &Node| {
+            has_had |= newest_copy(node, &identity).is_some();
+            has_had
+        };
+        self.interrupter.drainer.uncordoned(node, has_had_mark).await;
     }
 
     /// Returns what is left to do about a notice that has ended so.

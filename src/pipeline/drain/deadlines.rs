@@ -30,6 +30,8 @@ struct Entries {
     fixed_ends: BTreeMap<String, Instant>,
     /// The names of the marks of the interruptions here, also of those that have left.
     marks: BTreeSet<String>,
+    /// The names of the marks of the interruptions here, and whether the Node has carried them.
+    own: BTreeMap<u64, (String, bool)>,
     /// The names of the marks on the Node.
     on_node: BTreeSet<String>,
     /// The ends of hooks by the marks on the Node.
@@ -63,14 +65,19 @@ impl Deadlines {
         entries.fixed_ends.remove(&mark);
         entries.marks.insert(mark.clone());
         let id = entries.deadlines.last_key_value().map_or(0, |(id, _)| id + 1);
+        entries.own.insert(id, (mark.clone(), false));
         self.insert(&mut entries, id, deadline);
         DeadlineEntry { deadlines: Arc::clone(self), id, mark, own: deadline }
     }
 
-    /// Whether an interruption here, or one that has left, has its mark on the Node.
-    pub(super) fn mark(&self, node: &Node) -> bool {
-        let entries = self.lock();
-        mark_names(node).any(|name| entries.marks.contains(name))
+    /// Whether the Node carries the mark of an interruption here, or has carried it since. The marks of those that have left are undone
+    /// without them.
+    pub(super) fn has_had_mark(&self, node: &Node) -> bool {
+        let mut entries = self.lock();
+        for (mark, is_seen) in entries.own.values_mut() {
+            *is_seen |= mark_names(node).any(|name| name == mark);
+        }
+        entries.own.values().any(|(_, is_seen)| *is_seen)
     }
 
     /// Makes room for a pod with this grace period, where a deadline can be put off.
@@ -167,6 +174,7 @@ impl Drop for DeadlineEntry {
     fn drop(&mut self) {
         let mut entries = self.deadlines.lock();
         entries.deadlines.remove(&self.id);
+        entries.own.remove(&self.id);
         self.deadlines.settle(&entries);
     }
 }

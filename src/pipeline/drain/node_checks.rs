@@ -15,8 +15,8 @@ const RECORDON_RETRY: Duration = Duration::from_secs(1);
 impl Drainer {
     /// Waits until somebody has uncordoned the Node and means it: the Node is ignored by annotation, was rebooted, has been released by a
     /// replica, or was uncordoned for the second time. The first removal may be another controller's mistake, so the cordon is restored.
-    /// `is_own` says whether the Node carries a mark of those who wait: the end of other marks ends nothing for them.
-    pub async fn uncordoned(&self, node: &Node, is_own: impl Fn(&Node) -> bool) {
+    /// `is_own` says whether the Node carries a mark of those who wait, or has carried it: the end of other marks ends nothing for them.
+    pub async fn uncordoned(&self, node: &Node, mut is_own: impl FnMut(&Node) -> bool) {
         if self.dry_run {
             std::future::pending::<()>().await;
         }
@@ -26,7 +26,7 @@ impl Drainer {
             let uncordoned = |known: Option<&Arc<Node>>| {
                 let known = known?;
                 marked |= is_marked(known);
-                own |= is_own(known);
+                own = is_own(known);
                 // Somebody else may have cordoned it before, so that it stays cordoned.
                 let is_back = own && !is_marked(known) && known.boot != node.boot;
                 (known.ignored || is_back || marked && !known.cordoned).then(|| Arc::clone(known))

@@ -30,7 +30,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 impl Drain<'_> {
     /// Evicts pods in rounds while the Node exists and is cordoned.
     pub(super) async fn work(&self) -> DrainOutcome {
-        let is_own = |node: &Node| self.deadlines.mark(node);
+        let is_own = |node: &Node| self.deadlines.has_had_mark(node);
         let mut uncordoned = pin!(self.drainer.uncordoned(self.node, is_own));
         let mut rounds = pin!(self.rounds());
         let mut check_at = Instant::now();

@@ -161,6 +161,15 @@ impl Case {
         newest_copy(node, &self.notice.identity.to_string()).is_some()
     }
 
+    /// Returns a function that says of each Node that it is shown, in order, whether one so far has carried the notice's mark.
+    pub(super) fn has_had_mark(&self) -> impl FnMut(&Node) -> bool {
+        let mut has_had = false;
+        move |node| {
+            has_had |= self.has_mark(node);
+            has_had
+        }
+    }
+
     fn mark_name(&self) -> String {
         name_of(&self.notice.identity.to_string())
     }

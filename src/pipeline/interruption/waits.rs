@@ -94,7 +94,7 @@ impl Case {
             tokio::select! {
                 biased;
                 () = drainer.missing(&target.node) => Cut::Gone,
-                () = drainer.uncordoned(&target.node, |node| self.has_mark(node)) => Cut::Uncordoned,
+                () = drainer.uncordoned(&target.node, self.has_had_mark()) => Cut::Uncordoned,
                 () = started => Cut::Drains,
                 cut = cut_by(hook) => cut,
                 never = self.keep_marked(Some(ends)), if in_wave.is_some() => match never {},
@@ -140,7 +140,7 @@ impl Case {
     ) -> Finding {
         let uncordoned = async {
             match self.node.as_deref().filter(|_| ended != NoticeOutcome::Uncordoned) {
-                Some(node) => self.interrupter.drainer.uncordoned(node, |node| self.has_mark(node)).await,
+                Some(node) => self.interrupter.drainer.uncordoned(node, self.has_had_mark()).await,
                 None => pending().await,
             }
         };

@@ -2,9 +2,10 @@
 
 use super::nodes::{MAINTENANCE, SPOT, TERMINATION, outcomes};
 use crate::harness::{Replica, Stage, instance, node, s};
+use ebbtide_sim::aws::HookSpec;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::Pod;
-use ebbtide_sim::messages::Wrapping;
+use ebbtide_sim::messages::{self, Wrapping};
 use jiff::Timestamp;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -229,6 +230,7 @@ async fn a_withdrawal_that_a_drain_outruns_is_carried_out_after_it() {
 /// A withdrawal takes time, and what the Node says meanwhile stays.
 #[tokio::test(start_paused = true)]
 async fn a_late_withdrawal_leaves_what_is_said_again() {
+    use ebbtide_sim::aws::HookSpec;
     use ebbtide_sim::fault::{Fault, Rule};
     let stage = Stage::slow(s(60));
     let (_, first) = ahead(&stage, 3600, "first").await;
@@ -471,4 +473,30 @@ async fn a_change_that_a_node_takes_back_while_two_replicas_drain_is_drained_for
     stage.until_handled(s(400)).await;
     assert!(!stage.has_pod("web-0-0"), "{}", stage.story());
     stage.rest_for(&[&replicas[0], &replicas[1]], s(60)).await;
+}
+
+/// Its own mark can't be set either, and its time is short. Which of the two is written first, is drawn.
+#[tokio::test(start_paused = true)]
+async fn what_a_node_takes_back_ends_no_drain_for_a_hook_whose_mark_is_not_set_yet() {
+    for _ in 0..20 {
+        let stage = Stage::new(1, 0);
+        stage.world.kube.add_pod(Pod::on(&node(0)).named("stuck").grace(s(300)).stops_in(None));
+        let replica = stage.with_both("a", &["--heartbeat=5s", "--drain-timeout=148s"]).await;
+        says_stop(&stage, stage.world.clock.now() + s(408));
+        sleep(s(4)).await;
+        stage.world.faults.add(Rule::on("patch nodes", Fault::Throttle));
+        sleep(s(29)).await;
+        stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(s(120)));
+        let token = stage.world.aws.autoscaling.begin("group", "hook", &instance(0));
+        let (names, at) = (("group", "hook", token.as_str()), stage.world.clock.now() - s(100));
+        stage.world.aws.sqs.send(messages::lifecycle(Wrapping::Event, true, names, &instance(0), at));
+        sleep(s(3)).await;
+        stage.takes_back(0, MAINTENANCE);
+        sleep(s(8)).await;
+        stage.world.faults.clear();
+        stage.until_handled(s(200)).await;
+        stage.completed_once(&token);
+        replica.ended_as("asg-terminate", "uncordoned", 0);
+        stage.rest_for(&[&replica], s(60)).await;
+    }
 }
