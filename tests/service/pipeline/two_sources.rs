@@ -230,8 +230,6 @@ async fn a_withdrawal_that_a_drain_outruns_is_carried_out_after_it() {
 /// A withdrawal takes time, and what the Node says meanwhile stays.
 #[tokio::test(start_paused = true)]
 async fn a_late_withdrawal_leaves_what_is_said_again() {
-    use ebbtide_sim::aws::HookSpec;
-    use ebbtide_sim::fault::{Fault, Rule};
     let stage = Stage::slow(s(60));
     let (_, first) = ahead(&stage, 3600, "first").await;
     in_turn(&stage, "first").await;
@@ -361,13 +359,8 @@ async fn a_late_copy_of_what_message_and_node_have_called_off_drains_nothing() {
         stage.until("undone", s(60), || !stage.cordoned(0)).await;
         sleep(s(60)).await;
         let ends = stage.ends_of("web-0-0").len();
-        let copy = ebbtide_sim::messages::scheduled_change(
-            "h",
-            "AWS_EC2_INSTANCE_STOP_SCHEDULED",
-            &[&instance(0)],
-            at + s(30),
-            begin,
-        );
+        let copy =
+            messages::scheduled_change("h", "AWS_EC2_INSTANCE_STOP_SCHEDULED", &[&instance(0)], at + s(30), begin);
         stage.world.aws.sqs.send(copy);
         stage.until_handled(s(60)).await;
         sleep(s(3600)).await;
