@@ -174,8 +174,11 @@ impl Oracle {
                 let is_unknown = notice.age > 0 && !self.stands(notice.target);
                 let_go || is_unknown || self.plan.flags.on_failed == Some("leave") && self.may_be_over(seen, sent, node)
             }
-            // Whose the instance is, only EC2 says.
-            _ => notice.age > 0 || self.may_fail("DescribeInstances"),
+            // Whose the instance is, only EC2 says; and whether it has a Node, only the watch.
+            _ => {
+                let is_blind = self.plan.flags.on_failed == Some("leave") && self.may_fail("watch nodes");
+                notice.age > 0 || self.may_fail("DescribeInstances") || is_blind
+            }
         };
         let left = left || self.may_be_refused(sent);
         (waits && ours && !left).then(|| format!("{notice:?}"))
