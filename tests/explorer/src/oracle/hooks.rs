@@ -166,6 +166,7 @@ impl Oracle {
         let notice = &self.plan.notices[sent.notice];
         let waits = sent.token.is_some() && self.ended(sent).is_none();
         let ours = matches!(notice.kind, Kind::Terminate(..)) && self.not_ours(seen, Some(sent)).is_none();
+        let is_blind = self.plan.flags.on_failed == Some("leave") && self.may_fail("watch nodes");
         let left = match notice.target {
             Target::Node(node) => {
                 let let_go = self.plan.nodes[node].ignored || seen.let_go.contains_key(&node);
@@ -175,10 +176,7 @@ impl Oracle {
                 let_go || is_unknown || self.plan.flags.on_failed == Some("leave") && self.may_be_over(seen, sent, node)
             }
             // Whose the instance is, only EC2 says; and whether it has a Node, only the watch.
-            _ => {
-                let is_blind = self.plan.flags.on_failed == Some("leave") && self.may_fail("watch nodes");
-                notice.age > 0 || self.may_fail("DescribeInstances") || is_blind
-            }
+            _ => notice.age > 0 || self.may_fail("DescribeInstances") || is_blind,
         };
         let left = left || self.may_be_refused(sent);
         (waits && ours && !left).then(|| format!("{notice:?}"))
