@@ -9,7 +9,7 @@ use crate::pipeline::event::{Detail, Notice};
 use crate::pipeline::interruption::NoticeOutcome;
 use crate::pipeline::node::Node;
 use crate::pipeline::node::handled::NodeNotice;
-use crate::pipeline::node::mark::{is_told_to_terminate, newest_copy};
+use crate::pipeline::node::mark::{has_had_mark, is_told_to_terminate};
 use crate::pipeline::queue::VISIBILITY_TIMEOUT;
 use crate::runtime::task::TaskError;
 use std::future::pending;
@@ -163,12 +163,7 @@ impl Deliverer {
     /// Waits until somebody wants the node to stay, after its drain.
     async fn kept(&self, node: &Node, notice: &Notice) {
         let identity = notice.identity.to_string();
-        let mut has_had = false;
-        let has_had_mark = |node: &Node| {
-            has_had |= newest_copy(node, &identity).is_some();
-            has_had
-        };
-        self.interrupter.drainer.uncordoned(node, has_had_mark).await;
+        self.interrupter.drainer.uncordoned(node, has_had_mark(identity)).await;
     }
 
     /// Returns what is left to do about a notice that has ended so.

@@ -8,7 +8,9 @@ use crate::clients::gate::{Backoff, CALL_TIMEOUT, KubeError, LAST_CALL};
 use crate::fact::{DrainOutcome, Fact};
 use crate::pipeline::drain::{Deadline, DeadlineEntry, Deadlines, Report};
 use crate::pipeline::event::{Detail, Notice, ScheduledChange};
-use crate::pipeline::node::mark::{Mark, deadline_of, marked_since_boot, name_of, newer_start, newest_copy};
+use crate::pipeline::node::mark::{
+    Mark, deadline_of, has_had_mark, marked_since_boot, name_of, newer_start, newest_copy,
+};
 use crate::pipeline::node::release::TERMINATION_GRACE;
 use crate::pipeline::node::{CordonOutcome, Node};
 use crate::runtime::task::{Ending, TaskError};
@@ -161,13 +163,9 @@ impl Case {
         newest_copy(node, &self.notice.identity.to_string()).is_some()
     }
 
-    /// Returns a function that says of each Node that it is shown, in order, whether one so far has carried the notice's mark.
-    pub(super) fn has_had_mark(&self) -> impl FnMut(&Node) -> bool {
-        let mut has_had = false;
-        move |node| {
-            has_had |= self.has_mark(node);
-            has_had
-        }
+    /// As [`has_had_mark`], of the notice.
+    pub(super) fn has_had_mark(&self) -> impl FnMut(&Node) -> bool + use<> {
+        has_had_mark(self.notice.identity.to_string())
     }
 
     fn mark_name(&self) -> String {

@@ -10,7 +10,9 @@ mod progress;
 
 pub use hint::is_told_to_terminate;
 pub(super) use limit::{crowded_out, is_drained_since, is_full};
-pub use progress::{Place, WaveState, deadline_of, deadlines_of, is_going, is_repaired, place_of, wave_state};
+pub use progress::{
+    Place, WaveState, deadline_of, deadlines_of, has_had_mark, is_going, is_repaired, place_of, wave_state,
+};
 pub(super) use progress::{end, put_off};
 
 use super::Node;

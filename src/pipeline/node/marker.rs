@@ -122,7 +122,8 @@ impl Marker {
         Ok(released.filter(|_| exists))
     }
 
-    /// Brings the deadline in the mark of the notice with this identity forward to `at`, if it names a later time. Returns whether the Node exists.
+    /// Brings the deadline in the mark of the notice with this identity forward to `at`, if it names a later time. Returns
+    /// whether the Node exists.
     ///
     /// # Errors
     /// As [`Marker::cordon`].
@@ -130,7 +131,8 @@ impl Marker {
         self.write(node, Class::Cordon, by, |current| mark::end(current, identity, at)).await
     }
 
-    /// Puts the end of the drain in the mark of the notice with this identity off to `at`, if it names an earlier time. Returns whether the Node exists.
+    /// Puts the end of the drain in the mark of the notice with this identity off to `at`, if it names an earlier time.
+    /// Returns whether the Node exists.
     ///
     /// # Errors
     /// As [`Marker::cordon`].

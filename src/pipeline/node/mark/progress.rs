@@ -133,6 +133,16 @@ pub fn wave_state(node: &Node, now: Timestamp) -> Option<(WaveState, Timestamp)>
     all.min_by_key(|(state, _)| order(state)).filter(|_| !node.ignored)
 }
 
+/// Returns a function that says of each Node that it is shown, in order, whether one so far has carried the mark of the notice with this
+/// identity.
+pub fn has_had_mark(identity: String) -> impl FnMut(&Node) -> bool {
+    let mut has_had = false;
+    move |node| {
+        has_had |= mark_of(node, &identity).is_some();
+        has_had
+    }
+}
+
 /// Returns the patch that brings the deadline in the mark of the notice with this identity forward to `at`; `None` if it names no later time.
 pub(in crate::pipeline::node) fn end(node: &Node, identity: &str, at: Timestamp) -> Option<Value> {
     let mark = mark_of(node, identity).filter(|mark| mark.deadline > Some(at))?;
