@@ -74,8 +74,8 @@ pub struct Seen {
     pub gone: BTreeMap<usize, i64>,
     /// Notices that Nodes have taken back, since when.
     pub taken_back: BTreeMap<usize, i64>,
-    /// Notices that AWS shows, since when, in worlds with limits.
-    pub shown: BTreeMap<usize, i64>,
+    /// Notices that AWS shows, in worlds with limits.
+    pub shown: BTreeSet<usize>,
     /// Messages that call notices off.
     pub called_off: BTreeMap<usize, String>,
     /// When these messages were deleted.

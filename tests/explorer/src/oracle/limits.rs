@@ -16,7 +16,7 @@ impl Oracle {
 
     /// Whether AWS shows a reason to drain the node.
     fn is_shown(&self, seen: &Seen, node: usize) -> bool {
-        seen.shown.keys().any(|notice| self.plan.notices[*notice].target == Target::Node(node))
+        seen.shown.iter().any(|notice| self.plan.notices[*notice].target == Target::Node(node))
     }
 
     /// Of what AWS does not show, no more is drained at once than the limit allows, and nothing if all is verified. Judged without

@@ -1,7 +1,7 @@
 //! What the limits for who may write to the queue cost honest notices: some seconds, while AWS shows the same.
 
 use super::admission::{LIMITED, MARKED, VERIFIED, request, unusual};
-use crate::harness::{Stage, instance, node, s};
+use crate::harness::{Replica, Stage, instance, node, s};
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages::{self, Wrapping};
@@ -90,9 +90,8 @@ async fn a_spot_warning_does_not_wait_for_the_proof_of_a_hook() {
     stage.rest(&[&replica]).await;
 }
 
-/// EC2 says so when the drain has ended.
-#[tokio::test(start_paused = true)]
-async fn a_change_that_is_called_off_during_its_drain_leaves_no_cordon() {
+/// Returns a world in which a message calls a change off, of which EC2 has confirmed the begin, while its node is drained.
+async fn called_off_in_mid_drain() -> (Stage, Replica) {
     let stage = Stage::new(1, 0);
     stage.world.kube.add_pod(Pod::on(&node(0)).named("web").grace(s(60)).stops_in(s(20)));
     let start = stage.world.clock.now() + s(3000);
@@ -101,6 +100,13 @@ async fn a_change_that_is_called_off_during_its_drain_leaves_no_cordon() {
     stage.health(0, RETIREMENT, start, "upcoming");
     sleep(s(5)).await;
     stage.health(0, RETIREMENT, start, "closed");
+    (stage, replica)
+}
+
+/// EC2 says so when the drain has ended.
+#[tokio::test(start_paused = true)]
+async fn a_change_that_is_called_off_during_its_drain_leaves_no_cordon() {
+    let (stage, replica) = called_off_in_mid_drain().await;
     sleep(s(25)).await;
     assert!(stage.cordoned(0) && stage.world.kube.pods().is_empty());
     stage.world.aws.ec2.close("change-0", "Canceled");
@@ -113,14 +119,7 @@ async fn a_change_that_is_called_off_during_its_drain_leaves_no_cordon() {
 /// Somebody knows the ARN of a change. The drain counts as what it was.
 #[tokio::test(start_paused = true)]
 async fn a_drain_has_ended_though_a_forged_end_of_its_change_has_come() {
-    let stage = Stage::new(1, 0);
-    stage.world.kube.add_pod(Pod::on(&node(0)).named("web").grace(s(60)).stops_in(s(20)));
-    let start = stage.world.clock.now() + s(3000);
-    stage.world.aws.ec2.schedule(&instance(0), ("change-0", "instance-retirement"), start);
-    let replica = stage.start(&VERIFIED).await;
-    stage.health(0, RETIREMENT, start, "upcoming");
-    sleep(s(5)).await;
-    stage.health(0, RETIREMENT, start, "closed");
+    let (stage, replica) = called_off_in_mid_drain().await;
     stage.until_handled(s(2 * 3600)).await;
     assert!(stage.cordoned(0));
     replica.ended_as("scheduled-change", "drained", 1);

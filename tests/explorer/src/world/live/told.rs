@@ -192,15 +192,12 @@ impl Live<'_> {
         if seen.called_off.contains_key(&n) {
             return;
         }
-        let at = i64::try_from(self.stage.world.clock.elapsed().as_millis()).unwrap_or_default();
-        seen.shown.insert(n, at);
-        let sent = seen.sent.iter().find(|sent| sent.notice == n).map(|sent| sent.at);
+        seen.shown.insert(n);
         match notice.kind {
             Kind::Spot(_) => ec2.set_spot_request(&id, "marked-for-termination"),
             Kind::State(state) => ec2.set_state(&id, state),
             Kind::Change(code, after) => {
-                let late = u64::try_from(at - sent.unwrap_or(at)).unwrap_or_default();
-                let sent = self.stage.world.clock.now() - std::time::Duration::from_millis(late);
+                let sent = self.stage.world.clock.now() - s(notice.proof.unwrap_or_default());
                 let start = sent - s(notice.age) + jiff::SignedDuration::from_secs(after);
                 ec2.schedule(&id, (&format!("event-{n}"), &listed(code)), start);
             }
@@ -226,7 +223,7 @@ impl Live<'_> {
         let (Kind::Change(code, after), Some(off)) = (notice.kind, notice.called_off) else { return };
         let start = now - s(off + notice.age) + jiff::SignedDuration::from_secs(after);
         let body = change(n, code, &Self::id(notice.target), now, start);
-        if self.oracle.seen().shown.contains_key(&n) {
+        if self.oracle.seen().shown.contains(&n) {
             self.stage.world.aws.ec2.close(&format!("event-{n}"), "Canceled");
         }
         let message = self.send_more(n, body.replace("\"upcoming\"", "\"closed\""));
