@@ -114,8 +114,7 @@ pub enum Fact<'a> {
     MessageDeleted { message: &'a str },
     /// A message was made visible again, for another receiver.
     MessageReleased { message: &'a str, why: MessageRelease },
-    /// The lease of a message ended before its notices. After `Lost` another receiver may have the message; otherwise it is released
-    /// next.
+    /// The lease of a message ended before its notices. It is released next; after `Lost` another receiver may have it already.
     MessageLeaseEnded { message: &'a str, why: LeaseEnd },
     /// Deleting or extending a message failed for the first time; it is retried while the message is ours.
     MessageRetried { message: &'a str, step: MessageStep, category: Category, error: &'a dyn fmt::Display },

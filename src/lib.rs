@@ -17,7 +17,7 @@
 //! `tests/service/architecture/layering.rs` says which stage imports which. `docs/design.md` has the rules behind the design, and
 //! `docs/developers/decisions.md` its decisions.
 
-// Modules are for the crate alone. What the program, the tests, the benches and the examples need is re-exported beside them, so
+// Most modules are for the crate alone. What the program, the tests, the benches and the examples need is re-exported beside them, so
 // that the compiler finds dead code.
 
 /// One-off commands: they ask, simulate or test, and end.
@@ -118,7 +118,7 @@ pub mod pipeline {
     pub use delivery::{Deliverer, verdict};
     pub use drain::{Drainer, SelectionRules, TrimmedPod, select};
     pub use event::{Detail, Hook, Identity, InstanceId, Parsed, parse};
-    pub use interruption::{Completion, Hooks, Interrupter};
+    pub use interruption::{Completion, GroupLookup, Hooks, Interrupter};
     pub use node::label::{selector, taint};
     pub use node::mark::{Mark, MarkSettings, ReturnSign};
     pub use node::plan::Plan;

@@ -1,6 +1,6 @@
 //! Batches: questions that are asked within a short time share one call.
 
-use crate::clients::gate::{AwsError, Category};
+use crate::clients::gate::{AwsError, Category, Operation};
 use crate::fact::TaskKind;
 use crate::runtime::task::{Group, Handle, Tasks};
 use std::sync::Arc;
@@ -9,65 +9,43 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 /// A question, and the channel for its answer.
-type Question<Q, A> = (Q, oneshot::Sender<A>);
+type Question<Q, A> = (Q, oneshot::Sender<Result<A, AwsError>>);
 
 /// Collects questions into calls. Dropping the batcher aborts its calls.
 #[derive(Debug)]
 pub struct Batcher<Q, A> {
+    operation: Operation,
     sender: mpsc::UnboundedSender<Question<Q, A>>,
     _task: Handle<()>,
 }
 
-/// The error of a question whose batch panicked. The question may have reached AWS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the batched call ended without an answer; this is a bug in Ebbtide, please report it with the log")]
-pub struct Unanswered;
-
-/// Why a batched call to AWS gave no answer.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum BatchError {
-    /// The call failed.
-    #[error(transparent)]
-    Failed(#[from] AwsError),
-    /// The task of the call died.
-    #[error(transparent)]
-    Unanswered(#[from] Unanswered),
-}
-
-impl BatchError {
-    /// Returns the category of the error.
-    #[must_use]
-    pub const fn category(&self) -> Category {
-        match self {
-            Self::Failed(error) => error.category,
-            Self::Unanswered(_) => Category::Unavailable,
-        }
-    }
-}
-
 impl<Q: Send + 'static, A: Send + 'static> Batcher<Q, A> {
-    /// Starts a batcher. A call has at most `size` questions, and its first question waits for at most `linger`.
+    /// Starts a batcher of calls of `operation`. A call has at most `size` questions, and its first question waits for at most `linger`.
     ///
     /// `call` returns one answer for each question, in the same order. Calls don't wait for each other.
-    pub fn start<F, C>(tasks: &Tasks, size: usize, linger: Duration, call: C) -> Self
+    pub fn start<F, C>(tasks: &Tasks, operation: Operation, size: usize, linger: Duration, call: C) -> Self
     where
         C: Fn(Vec<Q>) -> F + Send + Sync + 'static,
-        F: Future<Output = Vec<A>> + Send + 'static,
+        F: Future<Output = Vec<Result<A, AwsError>>> + Send + 'static,
     {
         let (sender, questions) = mpsc::unbounded_channel();
         let group = tasks.group(TaskKind::Batch);
         let task = tasks.spawn(TaskKind::Batcher, collect(questions, size, linger, group, call));
-        Self { sender, _task: task }
+        Self { operation, sender, _task: task }
     }
 
     /// Asks a question, and waits for its answer.
     ///
     /// # Errors
-    /// When the batch panicked.
-    pub async fn ask(&self, question: Q) -> Result<A, Unanswered> {
+    /// That of the question, or of its call. A call that panicked may have reached AWS.
+    pub async fn ask(&self, question: Q) -> Result<A, AwsError> {
         let (sender, answer) = oneshot::channel();
-        self.sender.send((question, sender)).map_err(|_| Unanswered)?;
-        answer.await.map_err(|_| Unanswered)
+        // If the batcher is gone, so is the sender of the answer.
+        let _ = self.sender.send((question, sender));
+        answer.await.unwrap_or_else(|_| {
+            let message = "the call ended without an answer; this is a bug in Ebbtide, please report it with the log";
+            Err(AwsError::new(self.operation, "a batch", Category::Unavailable, message.to_owned()))
+        })
     }
 }
 
@@ -81,7 +59,7 @@ async fn collect<Q, A, F, C>(
     Q: Send + 'static,
     A: Send + 'static,
     C: Fn(Vec<Q>) -> F + Send + Sync + 'static,
-    F: Future<Output = Vec<A>> + Send + 'static,
+    F: Future<Output = Vec<Result<A, AwsError>>> + Send + 'static,
 {
     // Each call is a task: if it panics, the batcher goes on.
     let call = Arc::new(call);
@@ -105,7 +83,7 @@ async fn collect<Q, A, F, C>(
         if batch.is_empty() {
             continue;
         }
-        let (batch, senders): (Vec<Q>, Vec<oneshot::Sender<A>>) = batch.into_iter().unzip();
+        let (batch, senders): (Vec<Q>, Vec<oneshot::Sender<Result<A, AwsError>>>) = batch.into_iter().unzip();
         let call = Arc::clone(&call);
         calls.spawn(async move {
             for (answer, sender) in call(batch).await.into_iter().zip(senders) {
@@ -122,18 +100,24 @@ mod tests {
     use crate::fact::Facts;
     use std::sync::Mutex;
 
+    const OPERATION: Operation = Operation::new("sqs", "DeleteMessageBatch");
+
+    fn doubled(questions: Vec<u32>) -> Vec<Result<u32, AwsError>> {
+        questions.into_iter().map(|n| Ok(n * 2)).collect()
+    }
+
     #[tokio::test(start_paused = true)]
     async fn fills_batches_and_waits_no_longer_than_it_says() {
         let tasks = Tasks::new(Facts::to(Vec::new()));
         let calls = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&calls);
-        let batcher = Batcher::start(&tasks, 3, Duration::from_millis(50), move |questions: Vec<u32>| {
+        let batcher = Batcher::start(&tasks, OPERATION, 3, Duration::from_millis(50), move |questions: Vec<u32>| {
             seen.lock().unwrap().push(questions.clone());
-            async move { questions.into_iter().map(|n| n * 2).collect() }
+            async move { doubled(questions) }
         });
         let begun = Instant::now();
-        let answers = futures_util::future::join_all((0..4).map(|n| batcher.ask(n))).await;
-        assert_eq!(answers, [Ok(0), Ok(2), Ok(4), Ok(6)]);
+        let answers = futures_util::future::try_join_all((0..4).map(|n| batcher.ask(n))).await.unwrap();
+        assert_eq!(answers, [0, 2, 4, 6]);
         assert_eq!(*calls.lock().unwrap(), [vec![0, 1, 2], vec![3]]);
         assert_eq!(begun.elapsed(), Duration::from_millis(50), "the fourth waited for company");
         drop(batcher);
@@ -145,17 +129,31 @@ mod tests {
         let tasks = Tasks::new(Facts::to(Vec::new()));
         let calls = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&calls);
-        let batcher = Batcher::start(&tasks, 10, Duration::from_millis(50), move |questions: Vec<u32>| {
+        let batcher = Batcher::start(&tasks, OPERATION, 10, Duration::from_millis(50), move |questions: Vec<u32>| {
             seen.lock().unwrap().push(questions.clone());
-            async move { questions.into_iter().map(|n| n * 2).collect() }
+            async move { doubled(questions) }
         });
         let leaves = |n| tokio::time::timeout(Duration::from_millis(20), batcher.ask(n));
         let (first, second, third, fourth) = tokio::join!(leaves(0), batcher.ask(1), leaves(2), batcher.ask(3));
         assert!(first.is_err() && third.is_err(), "they left before the call was made");
-        assert_eq!((second, fourth), (Ok(2), Ok(6)), "the others are given their own answers");
+        assert_eq!((second.unwrap(), fourth.unwrap()), (2, 6), "the others are given their own answers");
         assert!(leaves(4).await.is_err());
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert_eq!(*calls.lock().unwrap(), [vec![1, 3]], "there is no call for nobody");
-        assert_eq!(batcher.ask(5).await, Ok(10), "and the next is asked");
+        assert_eq!(batcher.ask(5).await.unwrap(), 10, "and the next is asked");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_panics_is_an_error_of_its_questions_alone() {
+        let tasks = Tasks::new(Facts::to(Vec::new()));
+        let batcher = Batcher::start(&tasks, OPERATION, 1, Duration::ZERO, |questions: Vec<u32>| async move {
+            assert_ne!(questions, [1], "a test's call that panics");
+            doubled(questions)
+        });
+        let (panicked, other) = tokio::join!(batcher.ask(1), batcher.ask(2));
+        let error = panicked.unwrap_err();
+        assert_eq!(error.category, Category::Unavailable, "its caller tries again");
+        assert!(error.to_string().starts_with("sqs:DeleteMessageBatch for a batch: "), "{error}");
+        assert_eq!(other.unwrap(), 4);
     }
 }

@@ -1,6 +1,6 @@
 //! The gate of outgoing calls: how many at once, in which order, with which timeout, and with which result.
 //!
-//! Calls to the API server pass one [`Gate`], lifecycle calls to Auto Scaling another. The number of calls in flight adapts to what
+//! Calls to the API server pass one [`Gate`], except those about the turn of a replica; each kind of calls to AWS has its own, except SQS. The number of calls in flight adapts to what
 //! the server bears. A call waits for its admission before its timeout begins. Only callers retry, because they know their
 //! deadline. But a throttled call waits in the gate for the time that the server asks for, in bounds, so that its caller may try
 //! again at once.
@@ -12,7 +12,7 @@ mod error;
 
 pub use crate::fact::Category;
 pub use backoff::Backoff;
-pub use class::{CallClass, Class, LifecycleClass, Limits};
+pub use class::{AwsClass, CallClass, Class, Limits};
 pub use error::{AwsError, KubeError, Operation, Unsigned, category_of_code};
 
 use crate::fact::{Fact, Facts};

@@ -7,6 +7,7 @@
 //! times      deadlines, hooks, beats: arithmetic   hook        calls to Auto Scaling
 //! replaceable  whether a group can replace first  groups  calls about groups
 //! waits      before evictions and completion    step        the vocabulary of the steps
+//! group_lookup  where instances are in their groups
 //! admission    within the maximum, or confirmed   draining  the nodes that are drained now
 //! confirmation  AWS's word on a notice          waves       who has a place among the nodes of a label's value
 //! shifts     the zones from which traffic is shifted away      link     between an interruption and its messages
@@ -25,6 +26,7 @@ mod completion;
 mod confirmation;
 mod decisions;
 mod draining;
+mod group_lookup;
 mod groups;
 mod heartbeat;
 mod hook;
@@ -48,9 +50,10 @@ mod waits;
 mod waves;
 mod work;
 
-pub use confirmation::{AwsGates, Confirmations, Proof};
+pub use confirmation::{Confirmations, Proof};
 pub use decisions::ended_marks;
 pub use draining::Draining;
+pub use group_lookup::GroupLookup;
 pub use groups::{Groups, read as read_group};
 pub use hook::{Completion, HookSearch, Hooks};
 pub use link::MessageLink;

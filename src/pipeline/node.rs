@@ -10,7 +10,9 @@
 //! told      how a Node shows that a message has told what the Node had said
 //! shift     a zonal shift that Nodes note
 //! hold      how a Node says that others have to act, and that they have
-//! handled   how a Node shows that such a notice was acted on
+//! handled   how a Node shows that a notice without a message was acted on
+//! label     labels that select Nodes
+//! wire      the fields of a Node that are read
 //! pool      the pool of capacity that a Node's instance comes from
 //! plan      a change that a Node is drained for later
 //! release   which marks are due for removal, and the patch that removes them
@@ -50,8 +52,8 @@ pub use listing::{Listing, passing_checks};
 pub use marker::{CordonOutcome, Marker, Released};
 pub use names::{IGNORE_ANNOTATION, is_from_node};
 pub use owner::{
-    ClusterNames, InstanceRecord, ManagedTag, Membership, OwnerLookup, OwnerLookupError, by_id, clusters_in, describe,
-    instances_in,
+    ClusterNames, DESCRIBE_INSTANCES, InstanceRecord, ManagedTag, Membership, OwnerLookup, by_id, clusters_in,
+    describe, instances_in,
 };
 pub use releaser::NodeReleaser;
 pub use wire::{Node, NodeApi, TrimmedNode, node_api};

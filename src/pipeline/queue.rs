@@ -14,7 +14,7 @@ pub use url::QueueUrl;
 
 use lease::Claim;
 
-use crate::clients::batch::{Batcher, Unanswered};
+use crate::clients::batch::Batcher;
 use crate::clients::gate;
 use crate::clients::gate::{AwsError, Backoff, CALL_TIMEOUT, Category, Operation};
 use crate::clients::server_date::{self, ClockComparison};
@@ -98,9 +98,9 @@ struct Inner {
     excess: Arc<Semaphore>,
     /// The excess of the largest message of the last receive.
     largest: AtomicU32,
-    deletes: Batcher<String, EntryResult>,
-    releases: Batcher<(String, Duration), EntryResult>,
-    extensions: Batcher<(String, Duration), EntryResult>,
+    deletes: Batcher<String, ()>,
+    releases: Batcher<(String, Duration), ()>,
+    extensions: Batcher<(String, Duration), ()>,
 }
 
 impl Queue {
@@ -110,12 +110,12 @@ impl Queue {
         let calls = BatchCalls { client: client.clone(), url: url.clone(), facts: facts.clone() };
         let changes = |linger| {
             let calls = calls.clone();
-            Batcher::start(tasks, MAX_BATCH, linger, move |entries| calls.clone().change(entries))
+            Batcher::start(tasks, CHANGE_VISIBILITY, MAX_BATCH, linger, move |entries| calls.clone().change(entries))
         };
         Self(Arc::new(Inner {
             releases: changes(RELEASE_LINGER),
             extensions: changes(LINGER),
-            deletes: Batcher::start(tasks, MAX_BATCH, LINGER, move |receipts| calls.clone().delete(receipts)),
+            deletes: Batcher::start(tasks, DELETE, MAX_BATCH, LINGER, move |receipts| calls.clone().delete(receipts)),
             client,
             url,
             clock,
@@ -216,7 +216,7 @@ impl Queue {
 
     /// Makes the message invisible for `visibility` from now.
     async fn extend(&self, receipt: &Receipt, visibility: Duration) -> EntryResult {
-        flattened(CHANGE_VISIBILITY, self.0.extensions.ask((receipt.0.clone(), visibility)).await)
+        self.0.extensions.ask((receipt.0.clone(), visibility)).await
     }
 
     /// Deletes the message, with retries while it is ours.
@@ -230,7 +230,7 @@ impl Queue {
         let mut last = None;
         let tries = async {
             loop {
-                match flattened(DELETE, self.0.deletes.ask(receipt.0.clone()).await) {
+                match self.0.deletes.ask(receipt.0.clone()).await {
                     Ok(()) => return,
                     Err(error) => {
                         if last.is_none() {
@@ -245,7 +245,7 @@ impl Queue {
         tokio::select! {
             biased;
             () = tries => Ok(()),
-            _ = times.kept(self, Claim { message: id, receipt }, None) => Err(last.unwrap_or_else(|| self.lost(DELETE))),
+            _ = times.kept(self, Claim { message: id, receipt }, None) => Err(last.unwrap_or_else(|| self.lost_error(DELETE))),
         }
     }
 
@@ -260,9 +260,9 @@ impl Queue {
         loop {
             let answer = self.0.releases.ask((receipt.0.clone(), after)).await;
             tries += 1;
-            match flattened(CHANGE_VISIBILITY, answer) {
+            match answer {
                 Ok(()) => return Ok(()),
-                Err(error) if tries == MAX_RELEASE_TRIES || lost(&error) => return Err(error),
+                Err(error) if tries == MAX_RELEASE_TRIES || is_lost(&error) => return Err(error),
                 Err(_) => sleep(backoff.step()).await,
             }
         }
@@ -273,18 +273,14 @@ impl Queue {
         self.0.facts.emit(&Fact::MessageRetried { message, step, category, error });
     }
 
-    fn lost(&self, operation: Operation) -> AwsError {
+    fn lost_error(&self, operation: Operation) -> AwsError {
         AwsError::new(operation, &self.0.url, Category::TimedOut, "the message is no longer ours".to_owned())
     }
 }
 
 /// Whether the error says that the receipt is no longer valid.
-fn lost(error: &AwsError) -> bool {
+fn is_lost(error: &AwsError) -> bool {
     matches!(error.category, Category::Invalid | Category::NotFound)
-}
-
-fn flattened(operation: Operation, answer: Result<EntryResult, Unanswered>) -> EntryResult {
-    answer.unwrap_or_else(|died| Err(AwsError::new(operation, "the queue", Category::Unavailable, died.to_string())))
 }
 
 fn seconds(duration: Duration) -> i32 {

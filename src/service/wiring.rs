@@ -9,7 +9,7 @@ use crate::leases::election::{Election, Office};
 use crate::pipeline::delivery::{Deliverer, FailingChecks, MAX_NOTICES, OutcomeCache, Polling};
 use crate::pipeline::drain::{Drainer, PodWatch, pod_api};
 use crate::pipeline::interruption::{
-    Attachments, AwsGates, Confirmations, Groups, Hooks, Interrupter, LoadBalancers, Settling, Shifts, Slots, Waves,
+    Attachments, Confirmations, GroupLookup, Groups, Hooks, Interrupter, LoadBalancers, Settling, Shifts, Slots, Waves,
 };
 use crate::pipeline::node::{ClusterNames, Index, Listing, Marker, NodeReleaser, OwnerLookup, node_api};
 use crate::pipeline::queue::Queue;
@@ -29,7 +29,7 @@ pub(super) struct Wiring {
     pub clock: Clock,
     pub facts: Facts,
     pub tasks: Tasks,
-    /// The gate of all calls to the API server but lifecycle calls, which have one of their own.
+    /// The gate of all calls to the API server, but for the Lease of what Nodes say.
     pub gate: Gate,
     /// Cancelled when the ordered shutdown begins.
     pub stop: CancellationToken,
@@ -114,15 +114,10 @@ impl Wiring {
         let elb = clients.aws.elb.clone();
         let kube = (clients.kube.clone(), gate.clone());
         let waited = policy.waits.load_balancers;
-        let load_balancers = LoadBalancers::new(waited, kube, autoscaling.clone(), elb, tasks, facts);
-        let confirmations = Confirmations::new(
-            clients.aws.ec2.clone(),
-            autoscaling.clone(),
-            AwsGates { ec2: Gate::new(facts.clone()), autoscaling: Gate::new(facts.clone()) },
-            Listing::new(clients.aws.ec2.clone(), facts.clone()),
-            *clock,
-            tasks,
-        );
+        let group_lookup = GroupLookup::new(autoscaling.clone(), tasks, facts.clone());
+        let load_balancers =
+            LoadBalancers::new(waited, kube, autoscaling.clone(), elb, group_lookup.clone(), tasks, facts);
+        let confirmations = Confirmations::new(clients.aws.ec2.clone(), group_lookup.clone(), *clock, tasks, facts);
         Interrupter {
             draining: Arc::default(),
             waves: Waves::new(index),
@@ -134,7 +129,7 @@ impl Wiring {
             owner,
             marker,
             drainer: Arc::new(drainer),
-            hooks: Hooks::new(autoscaling.clone(), lifecycle.clone(), tasks),
+            hooks: Hooks::new(autoscaling.clone(), lifecycle.clone(), group_lookup),
             groups: Groups::new(autoscaling, lifecycle, facts.clone()),
             settling: Settling::default(),
             attachments: Attachments::new(clients.watches.clone(), tasks.clone(), facts.clone()),
@@ -165,7 +160,7 @@ impl Wiring {
             interruptions: Slots::new(self.tasks.clone(), TaskKind::Interruption),
             interrupter: Arc::new(interrupter),
             facts: self.facts.clone(),
-            failing: FailingChecks::default(),
+            failing: FailingChecks::new(self.settings.ec2_poll_interval.is_some()),
             has_other_sources: self.settings.sources.looks || self.settings.sources.nodes,
             hears_aws: self.settings.sources.queue,
             outcomes: OutcomeCache::default(),

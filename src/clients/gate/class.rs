@@ -46,9 +46,9 @@ pub struct Limits {
 pub enum Class {
     /// Deletions, and evictions with less than 15 s left.
     Urgent,
-    /// Patches that cordon: in a storm they come before all evictions, or evicted pods land on the next victim.
+    /// Patches that cordon or move a deadline: in a storm they come before all evictions, or evicted pods land on the next victim.
     Cordon,
-    /// Lists and reads.
+    /// Lists and reads; patches of notes and of marks that go.
     List,
     /// Evictions, by deadline.
     Evict,
@@ -84,13 +84,13 @@ impl CallClass for Class {
     }
 }
 
-/// The purpose of a call about a lifecycle hook, in order of precedence.
+/// The purpose of a call to AWS, in order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum LifecycleClass {
-    /// Reads of a hook's timeouts: one call for each hook in some minutes. All drains of the hook wait for it, and without it they send
+pub enum AwsClass {
+    /// Reads. Of a hook's timeouts: one call for each hook in some minutes. All drains of the hook wait for it, and without it they send
     /// more heartbeats than they need.
     Describe,
-    /// Completions: each ends the heartbeats of its hook.
+    /// Completions: each ends the heartbeats of its hook. Deregistrations from load balancers, which have a gate of their own.
     Complete,
     /// Heartbeats, by the time at which the hook expires.
     Heartbeat,
@@ -98,7 +98,7 @@ pub enum LifecycleClass {
     Replace,
 }
 
-impl CallClass for LifecycleClass {
+impl CallClass for AwsClass {
     const COUNT: usize = 4;
     /// All callers of the AWS account share Auto Scaling's rate, which AWS does not publish.
     const LIMITS: Limits = Limits { first: 16, least: 1, most: 64 };

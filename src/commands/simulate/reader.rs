@@ -2,7 +2,6 @@
 
 use super::budget::Budget;
 use crate::cli::settings::Settings;
-use crate::clients::batch::Unanswered;
 use crate::clients::connect::Clients;
 use crate::clients::gate::{AwsError, CALL_TIMEOUT, Call, Class, Gate, KubeError};
 use crate::commands::test_message::{Sources, brief};
@@ -10,10 +9,11 @@ use crate::fact::{Fact, Facts, Replacement, Subscriber};
 use crate::pipeline::drain::pods_of;
 use crate::pipeline::event::{Detail, Hook, InstanceId, Notice};
 use crate::pipeline::interruption::{
-    Groups, HookTimes, Hooks, ShiftedResources, TargetGroup, TargetGroups, is_too_late, replaceable, shifts_of,
+    GroupLookup, Groups, HookTimes, Hooks, ShiftedResources, TargetGroup, TargetGroups, is_too_late, replaceable,
+    shifts_of,
 };
 use crate::pipeline::node::shift::{Shift, holding_back};
-use crate::pipeline::node::{ClusterNames, InstanceRecord, Node, OwnerLookup, OwnerLookupError, node_api};
+use crate::pipeline::node::{ClusterNames, InstanceRecord, Node, OwnerLookup, node_api};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
 use k8s_openapi::api::core::v1::Pod;
@@ -30,19 +30,12 @@ const PAGE: u32 = 500;
 
 /// A question that AWS has not answered. Displayed in brief, as a part of a sentence.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Unasked {
-    #[error("{}", brief(.0))]
-    Failed(Arc<AwsError>),
-    #[error(transparent)]
-    Unanswered(Unanswered),
-}
+#[error("{}", brief(.0))]
+pub(super) struct Unasked(Arc<AwsError>);
 
-impl From<OwnerLookupError> for Unasked {
-    fn from(error: OwnerLookupError) -> Self {
-        match error {
-            OwnerLookupError::Failed(error) => Self::Failed(Arc::new(error)),
-            OwnerLookupError::Unanswered(error) => Self::Unanswered(error),
-        }
+impl From<AwsError> for Unasked {
+    fn from(error: AwsError) -> Self {
+        Self(Arc::new(error))
     }
 }
 
@@ -76,6 +69,7 @@ pub(super) struct Reader<'a> {
     /// An instance of this cluster, whose tags tell the cluster's name.
     example: Arc<OnceLock<InstanceId>>,
     hooks: Hooks,
+    group_lookup: GroupLookup,
     groups: Groups,
     /// The labels of Nodes that the waits read.
     labels: Vec<Box<str>>,
@@ -91,6 +85,7 @@ impl<'a> Reader<'a> {
         let known = Arc::clone(&example);
         let cluster = ClusterNames::new(settings.cluster_name.clone(), move || known.get().cloned());
         let Settings { managed_tag, .. } = settings;
+        let group_lookup = GroupLookup::new(clients.aws.autoscaling.clone(), &tasks, facts.clone());
         Self {
             clients,
             clock,
@@ -98,7 +93,8 @@ impl<'a> Reader<'a> {
             settings,
             owner: OwnerLookup::new(clients.aws.ec2.clone(), managed_tag.clone(), cluster, &tasks, facts.clone()),
             example,
-            hooks: Hooks::new(clients.aws.autoscaling.clone(), Gate::new(facts.clone()), &tasks),
+            hooks: Hooks::new(clients.aws.autoscaling.clone(), Gate::new(facts.clone()), group_lookup.clone()),
+            group_lookup,
             groups: Groups::new(clients.aws.autoscaling.clone(), Gate::new(facts.clone()), facts.clone()),
             facts,
             labels: settings.policy.labels(),
@@ -181,7 +177,7 @@ impl<'a> Reader<'a> {
 
     /// Returns the instances of a capacity reservation.
     pub async fn in_reservation(&self, reservation: &str) -> Result<Vec<InstanceId>, Unasked> {
-        self.owner.in_reservation(reservation).await.map_err(|error| Unasked::Failed(Arc::new(error)))
+        self.owner.in_reservation(reservation).await.map_err(Unasked::from)
     }
 
     /// Returns the target groups that may list this instance or its pods, and what could not be asked.
@@ -189,8 +185,8 @@ impl<'a> Reader<'a> {
         let failures = Arc::new(Failures::default());
         let facts = Facts::to(vec![Arc::clone(&failures) as Arc<dyn Subscriber>]);
         let (kube, autoscaling) = (self.clients.kube.clone(), self.clients.aws.autoscaling.clone());
-        let tasks = Tasks::new(facts.clone());
-        let groups = TargetGroups::new(kube, self.gate.clone(), autoscaling, facts).with_members(&tasks);
+        let groups =
+            TargetGroups::new(kube, self.gate.clone(), autoscaling, facts).with_group_lookup(self.group_lookup.clone());
         let found = groups.of(instance, hook.map(|hook| &*hook.group)).await;
         let failures = std::mem::take(&mut *failures.0.lock().unwrap_or_else(PoisonError::into_inner));
         (found.groups.to_vec(), failures)
@@ -198,7 +194,7 @@ impl<'a> Reader<'a> {
 
     /// Returns a hook's times.
     pub async fn times(&self, hook: &Hook) -> Result<HookTimes, Unasked> {
-        self.hooks.times(hook).await.map_err(Unasked::Failed)
+        self.hooks.times(hook).await.map_err(Unasked)
     }
 
     /// Returns whether the instance of this Node would be replaced before its drain, or why not.

@@ -118,7 +118,7 @@ impl Deliverer {
                 without(false)
             }
             Err(error) => {
-                let category = error.category();
+                let category = error.category;
                 if sought.told.replace(category) != Some(category) {
                     self.facts.emit(&Fact::HookSearchFailed { about: *about, error: &error });
                 }

@@ -234,7 +234,7 @@ impl Case {
                 }
                 Err(error) => {
                     says(format!("AWS was asked whether {}, and did not answer", proof.expected()));
-                    let category = error.category();
+                    let category = error.category;
                     if told.replace(category) != Some(category) {
                         self.tell(&Fact::ConfirmationFailed { about: self.about(), category, error: &error });
                     }

@@ -1,17 +1,17 @@
 //! AWS's word on a notice: whether EC2 or Auto Scaling says the same as the message. Messages have no signature, and whoever may write
 //! to the queue may send one.
 
-use super::hook::{GROUP_INSTANCES, MAX_MEMBERS};
+use super::group_lookup::{GroupLookup, InGroup};
 use super::policy::Verify;
-use crate::clients::batch::{BatchError, Batcher};
+use crate::clients::batch::Batcher;
 use crate::clients::gate::{AwsError, CALL_TIMEOUT, Gate, LifecycleClass, Operation};
+use crate::fact::Facts;
 use crate::pipeline::event::{Detail, Identity, InstanceId, Notice, NoticeKind, ScheduledChange};
-use crate::pipeline::node::{Listing, by_id, describe};
+use crate::pipeline::node::{DESCRIBE_INSTANCES, Listing, by_id, describe};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
-use aws_sdk_ec2::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_ec2::Client;
 use aws_sdk_ec2::types::{Instance, InstanceStateName};
-use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use futures_util::future::{BoxFuture, join_all};
 use jiff::Timestamp;
 use std::collections::{BTreeSet, HashSet};
@@ -133,42 +133,43 @@ type Question = (InstanceId, Proof);
 /// Asks AWS about many notices at once.
 #[derive(Debug)]
 pub struct Confirmations {
-    /// Of spot requests, of groups, and of all others: whoever has little time waits for no other answer.
-    batchers: [Batcher<Question, Result<bool, AwsError>>; 3],
+    /// Of spot requests, and of all others in EC2: who has little time waits for no other answer.
+    spot: Batcher<Question, bool>,
+    others: Batcher<Question, bool>,
+    groups: GroupLookup,
     /// The begin of all turns.
     begun: Instant,
 }
 
 impl Confirmations {
-    /// Asks through these clients.
+    /// Asks EC2 with this client, and Auto Scaling by `groups`.
     #[must_use]
-    pub fn new(
-        ec2: aws_sdk_ec2::Client,
-        autoscaling: aws_sdk_autoscaling::Client,
-        gates: AwsGates,
-        listing: Listing,
-        clock: Clock,
-        tasks: &Tasks,
-    ) -> Self {
-        let asked = Clients { ec2, autoscaling, gates, listing, clock };
-        let batchers = [(); 3].map(|()| {
+    pub fn new(ec2: Client, groups: GroupLookup, clock: Clock, tasks: &Tasks, facts: &Facts) -> Self {
+        let listing = Listing::new(ec2.clone(), facts.clone());
+        let asked = Asked { ec2, gate: Gate::new(facts.clone()), listing, clock };
+        let start = |operation| {
             let asked = asked.clone();
-            Batcher::start(tasks, MAX_INSTANCES, BATCH_WAIT, move |questions| asked.clone().answer(questions))
-        });
-        Self { batchers, begun: Instant::now() }
+            Batcher::start(tasks, operation, MAX_INSTANCES, BATCH_WAIT, move |questions| {
+                asked.clone().answer(questions)
+            })
+        };
+        Self { spot: start(SPOT_REQUESTS), others: start(DESCRIBE_INSTANCES), groups, begun: Instant::now() }
     }
 
     /// Returns whether AWS shows the proof now.
     ///
     /// # Errors
     /// AWS did not answer. The caller retries.
-    pub async fn shows(&self, instance: &InstanceId, proof: &Proof) -> Result<bool, BatchError> {
+    pub async fn shows(&self, instance: &InstanceId, proof: &Proof) -> Result<bool, AwsError> {
         let batcher = match proof {
-            Proof::SpotRequest => &self.batchers[0],
-            Proof::WaitsInGroup { .. } => &self.batchers[1],
-            _ => &self.batchers[2],
+            Proof::WaitsInGroup { group } => {
+                let is_named = |found: &InGroup| group.as_ref().is_none_or(|group| found.group == *group);
+                return Ok(self.groups.find(instance).await?.is_some_and(|found| found.leaves() && is_named(&found)));
+            }
+            Proof::SpotRequest => &self.spot,
+            _ => &self.others,
         };
-        Ok(batcher.ask((instance.clone(), proof.clone())).await??)
+        batcher.ask((instance.clone(), proof.clone())).await
     }
 
     /// Waits for the turn in which to ask again, after so many questions: each time twice as long, up to half a minute; the next turn if an
@@ -182,20 +183,11 @@ impl Confirmations {
     }
 }
 
-/// The gates to EC2 and to Auto Scaling: what one throttles keeps no call from the other.
-#[derive(Clone, Debug)]
-pub struct AwsGates {
-    /// That to EC2.
-    pub ec2: Gate<LifecycleClass>,
-    /// That to Auto Scaling.
-    pub autoscaling: Gate<LifecycleClass>,
-}
-
+/// What is asked: EC2.
 #[derive(Clone)]
-struct Clients {
-    ec2: aws_sdk_ec2::Client,
-    autoscaling: aws_sdk_autoscaling::Client,
-    gates: AwsGates,
+struct Asked {
+    ec2: Client,
+    gate: Gate<LifecycleClass>,
     listing: Listing,
     clock: Clock,
 }
@@ -203,20 +195,18 @@ struct Clients {
 /// The instances of which something is proven.
 type Proven = Result<HashSet<Question>, AwsError>;
 
-impl Clients {
+impl Asked {
     /// Answers each question, in their order.
     async fn answer(self, questions: Vec<Question>) -> Vec<Result<bool, AwsError>> {
         let of = |wanted: fn(&Proof) -> bool| -> Vec<Question> {
             questions.iter().filter(|(_, proof)| wanted(proof)).cloned().collect()
         };
         let spot = of(|proof| *proof == Proof::SpotRequest);
-        let hooks = of(|proof| matches!(proof, Proof::WaitsInGroup { .. }));
         let changes = of(|proof| matches!(proof, Proof::ListedChange { .. } | Proof::UnlistedChange { .. }));
         let blocks = of(|proof| matches!(proof, Proof::EndingBlock { .. }));
-        let going = of(|proof| !matches!(proof, Proof::WaitsInGroup { .. } | Proof::UnlistedChange { .. }));
-        let asked: [(&[Question], BoxFuture<'_, Proven>); 5] = [
+        let going = of(|proof| !matches!(proof, Proof::UnlistedChange { .. }));
+        let asked: [(&[Question], BoxFuture<'_, Proven>); 4] = [
             (&spot, Box::pin(self.marked_requests(&spot))),
-            (&hooks, Box::pin(self.waiting_in_groups(&hooks))),
             (&changes, Box::pin(self.listed_changes(&changes))),
             (&blocks, Box::pin(self.in_ending_blocks(&blocks))),
             (&going, Box::pin(self.stopping(&going))),
@@ -243,7 +233,8 @@ impl Clients {
         loop {
             let request = self.ec2.describe_spot_instance_requests().filters(by_id(ids(questions)));
             let request = request.set_next_token(page.take());
-            let answer = ask(&self.gates.ec2, SPOT_REQUESTS, questions, || request.send()).await?;
+            let (class, by) = (LifecycleClass::Describe, Instant::now() + CALL_TIMEOUT);
+            let answer = self.gate.aws(SPOT_REQUESTS, &subject(questions), class, by, || request.send()).await?;
             for request in answer.spot_instance_requests() {
                 let code = request.status().and_then(|status| status.code()).unwrap_or_default();
                 let ends = ["marked-for-", "instance-terminated-", "instance-stopped-"];
@@ -256,28 +247,6 @@ impl Clients {
                 return Ok(proven);
             }
         }
-    }
-
-    /// Instances that an Auto Scaling group terminates, takes back into its warm pool, or holds at a hook.
-    async fn waiting_in_groups(&self, questions: &[Question]) -> Proven {
-        let mut proven = HashSet::new();
-        for asked in ids(questions).chunks(MAX_MEMBERS) {
-            let request = self.autoscaling.describe_auto_scaling_instances().set_instance_ids(Some(asked.to_vec()));
-            let answer = ask(&self.gates.autoscaling, GROUP_INSTANCES, questions, || request.send()).await?;
-            for instance in answer.auto_scaling_instances() {
-                let state = instance.lifecycle_state().unwrap_or_default();
-                // An instance that is launched waits, too.
-                let waits = state.ends_with(":Wait") && state != "Pending:Wait";
-                if waits || state.contains("Terminat") {
-                    let is_there = |(_, proof): &Question| match proof {
-                        Proof::WaitsInGroup { group: Some(group) } => instance.auto_scaling_group_name() == Some(group),
-                        _ => true,
-                    };
-                    proven.extend(about(questions, instance.instance_id()).filter(is_there));
-                }
-            }
-        }
-        Ok(proven)
     }
 
     /// Instances that EC2 stops or terminates.
@@ -331,22 +300,8 @@ impl Clients {
     }
 
     async fn instances(&self, questions: &[Question]) -> Result<Vec<Instance>, AwsError> {
-        describe(&self.ec2, &self.gates.ec2, &by_id(ids(questions)), &subject(questions)).await
+        describe(&self.ec2, &self.gate, &by_id(ids(questions)), &subject(questions)).await
     }
-}
-
-async fn ask<T, E, F>(
-    gate: &Gate<LifecycleClass>,
-    operation: Operation,
-    questions: &[Question],
-    request: impl FnOnce() -> F,
-) -> Result<T, AwsError>
-where
-    F: Future<Output = Result<T, SdkError<E, HttpResponse>>>,
-    E: ProvideErrorMetadata + std::error::Error + 'static,
-{
-    let by = Instant::now() + CALL_TIMEOUT;
-    gate.aws(operation, &subject(questions), LifecycleClass::Describe, by, request).await
 }
 
 /// Whether the time that a message names, if it names one, is near the one that EC2 lists.

@@ -1,7 +1,7 @@
 //! Calls to Auto Scaling about groups: their state, and the wish for a replacement.
 
 use super::replaceable::{Group, Member, MemberState};
-use crate::clients::gate::{AwsError, Backoff, CALL_TIMEOUT, Category, Gate, LifecycleClass, Operation};
+use crate::clients::gate::{AwsClass, AwsError, Backoff, CALL_TIMEOUT, Category, Gate, Operation};
 use crate::fact::{Fact, Facts, Replacement};
 use aws_sdk_autoscaling::Client;
 use aws_sdk_autoscaling::types::{AutoScalingGroup, Instance, LifecycleState};
@@ -27,7 +27,7 @@ const SET_HEALTH: Operation = Operation::new("autoscaling", "SetInstanceHealth")
 /// Makes calls about groups.
 pub struct Groups {
     client: Client,
-    gate: Gate<LifecycleClass>,
+    gate: Gate<AwsClass>,
     facts: Facts,
     /// One entry for each group with a notice that asked for a replacement.
     known: Mutex<HashMap<String, Arc<Entry>>>,
@@ -53,7 +53,7 @@ struct LookedUp {
 impl Groups {
     /// Makes calls with `client` through `gate`.
     #[must_use]
-    pub fn new(client: Client, gate: Gate<LifecycleClass>, facts: Facts) -> Self {
+    pub fn new(client: Client, gate: Gate<AwsClass>, facts: Facts) -> Self {
         Self { client, gate, facts, known: Mutex::default(), told: Mutex::default() }
     }
 
@@ -95,7 +95,7 @@ impl Groups {
     async fn look_up(&self, group: &str) -> Result<Option<Group>, AwsError> {
         let by = Instant::now() + CALL_TIMEOUT;
         let request = self.client.describe_auto_scaling_groups().auto_scaling_group_names(group);
-        let class = LifecycleClass::Replace;
+        let class = AwsClass::Replace;
         let answer = self.gate.aws(DESCRIBE_GROUPS, group, class, by, || request.send()).await?;
         let mut groups = answer.auto_scaling_groups.unwrap_or_default().into_iter();
         let Some(found) = groups.find(|found| found.auto_scaling_group_name() == Some(group)) else { return Ok(None) };
@@ -128,7 +128,7 @@ impl Groups {
             let by = Instant::now() + CALL_TIMEOUT;
             let request = self.client.set_instance_health().instance_id(instance).health_status("Unhealthy");
             let request = request.should_respect_grace_period(false);
-            let call = self.gate.aws(SET_HEALTH, instance, LifecycleClass::Replace, by, || request.send());
+            let call = self.gate.aws(SET_HEALTH, instance, AwsClass::Replace, by, || request.send());
             let Err(error) = call.await else { break };
             let passes = matches!(
                 error.category,

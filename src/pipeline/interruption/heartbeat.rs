@@ -232,7 +232,7 @@ impl Beating {
                 Ok(HookSearch::NoGroup) if self.hook.token.is_none() => return self.over.cancel(),
                 Ok(HookSearch::NoGroup) => return self.disown(&HookLack::NoGroup),
                 Ok(_) => return self.disown(&HookLack::Elsewhere(self.hook.group.clone())),
-                Err(error) if error.category() == Category::Denied && self.hook.token.is_some() => {
+                Err(error) if error.category == Category::Denied && self.hook.token.is_some() => {
                     return self.disown(&HookLack::Unseen);
                 }
                 Err(_) => sleep(FIRST_RETRY).await,

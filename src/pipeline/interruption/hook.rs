@@ -1,13 +1,11 @@
 //! Calls to Auto Scaling: a hook's times, heartbeats, completions, and the action of an instance of which a Node tells.
 
+use super::group_lookup::GroupLookup;
 use super::times::HookTimes;
-use crate::clients::batch::{BatchError, Batcher};
-use crate::clients::gate::{AwsError, Backoff, CALL_TIMEOUT, Category, Gate, LifecycleClass, Operation};
+use crate::clients::gate::{AwsClass, AwsError, Backoff, Category, Gate, Operation};
 use crate::fact::HookLack;
 use crate::pipeline::event::{Hook, InstanceId};
-use crate::runtime::task::Tasks;
 use aws_sdk_autoscaling::Client;
-use aws_sdk_autoscaling::types::AutoScalingInstanceDetails;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -25,17 +23,10 @@ const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum heartbeat timeout of a lifecycle hook: an older beat keeps nothing alive.
 const MAX_HEARTBEAT_TIMEOUT: Duration = Duration::from_hours(2);
 
-/// Maximum number of instances in a call of `DescribeAutoScalingInstances`.
-pub(super) const MAX_MEMBERS: usize = 50;
-
-/// Time that a question about an instance waits for others to share its call.
-const BATCH_WAIT: Duration = Duration::from_millis(50);
-
 /// Number of beats or hooks' times, of some hundred bytes each, at which old ones are swept out; then again at each doubling.
 const SWEPT_AT: usize = 1024;
 
 const DESCRIBE_HOOKS: Operation = Operation::new("autoscaling", "DescribeLifecycleHooks");
-pub(super) const GROUP_INSTANCES: Operation = Operation::new("autoscaling", "DescribeAutoScalingInstances");
 
 /// AWS's message about a lifecycle action that has ended.
 const OVER_MESSAGE: &str = "No active Lifecycle Action found";
@@ -84,17 +75,14 @@ pub enum HookSearch {
     Nowhere(HookLack),
 }
 
-/// Where an instance is in its Auto Scaling group; `None` if it is in none.
-type Membership = Option<(String, String)>;
-
 /// Makes lifecycle calls.
 #[derive(Clone, Debug)]
 pub struct Hooks {
     client: Client,
-    gate: Gate<LifecycleClass>,
+    gate: Gate<AwsClass>,
     cache: TimesCache,
     beaten: Arc<Mutex<HashMap<String, Instant>>>,
-    members: Arc<Batcher<InstanceId, Result<Membership, AwsError>>>,
+    groups: GroupLookup,
 }
 
 /// The times of a hook, or the reason why they are not known.
@@ -121,14 +109,10 @@ type CacheSlot = Arc<tokio::sync::Mutex<Option<(TimesResult, Instant)>>>;
 type TimesCache = Arc<Mutex<HashMap<(String, String, bool), CacheSlot>>>;
 
 impl Hooks {
-    /// Makes calls with `client` through `gate`.
+    /// Makes calls with `client` through `gate`, and searches by `groups`.
     #[must_use]
-    pub fn new(client: Client, gate: Gate<LifecycleClass>, tasks: &Tasks) -> Self {
-        let (asked, through) = (client.clone(), gate.clone());
-        let members = Batcher::start(tasks, MAX_MEMBERS, BATCH_WAIT, move |instances| {
-            memberships(asked.clone(), through.clone(), instances)
-        });
-        Self { client, gate, cache: Arc::default(), beaten: Arc::default(), members: Arc::new(members) }
+    pub fn new(client: Client, gate: Gate<AwsClass>, groups: GroupLookup) -> Self {
+        Self { client, gate, cache: Arc::default(), beaten: Arc::default(), groups }
     }
 
     /// Searches the lifecycle action at which the instance waits for its termination, by the hook's name. A few calls serve the
@@ -136,17 +120,16 @@ impl Hooks {
     ///
     /// # Errors
     /// AWS did not answer. The caller retries.
-    pub async fn search(&self, name: &str, instance: &InstanceId) -> Result<HookSearch, BatchError> {
-        let Some((group, state)) = self.members.ask(instance.clone()).await?? else { return Ok(HookSearch::NoGroup) };
-        // Of an instance that a warm pool gives up, too: "Warmed:Terminating:Wait".
-        let waits = state.ends_with("Terminating:Wait");
-        if state.ends_with("Terminating:Proceed") || state.ends_with("Terminated") {
-            return Ok(HookSearch::Nowhere(HookLack::Over(state)));
+    pub async fn search(&self, name: &str, instance: &InstanceId) -> Result<HookSearch, AwsError> {
+        let Some(found) = self.groups.find(instance).await? else { return Ok(HookSearch::NoGroup) };
+        if found.is_past_hooks() {
+            return Ok(HookSearch::Nowhere(HookLack::Over(found.state)));
         }
-        if !waits && !state.ends_with("Terminating") {
+        if !found.begins_to_terminate() {
             return Ok(HookSearch::InService);
         }
-        let name = name.to_owned();
+        let waits = found.waits_to_terminate();
+        let (group, name) = (found.group, name.to_owned());
         let hook = Hook { group, name, token: None, pool: None, replaces_root_volume: false, direct: true };
         match self.kept_times(&hook).await {
             Err(NoTimes { error, others }) if error.category == Category::NotFound => {
@@ -154,7 +137,7 @@ impl Hooks {
             }
             _ if waits => Ok(HookSearch::Found(hook)),
             Ok(_) => Ok(HookSearch::NotYet),
-            Err(NoTimes { error, .. }) => Err(BatchError::Failed((*error).clone())),
+            Err(NoTimes { error, .. }) => Err((*error).clone()),
         }
     }
 
@@ -232,8 +215,7 @@ impl Hooks {
             .auto_scaling_group_name(&hook.group)
             // All hooks of a group, to tell which it has instead of one that the settings name.
             .set_lifecycle_hook_names(is_told.then(|| vec![hook.name.clone()]));
-        let answer =
-            self.gate.aws(DESCRIBE_HOOKS, &subject(hook), LifecycleClass::Describe, by, || request.send()).await?;
+        let answer = self.gate.aws(DESCRIBE_HOOKS, &subject(hook), AwsClass::Describe, by, || request.send()).await?;
         let mut hooks = answer.lifecycle_hooks.unwrap_or_default();
         hooks.retain(|found| {
             is_told || found.lifecycle_transition.as_deref().is_none_or(|kind| kind.ends_with("TERMINATING"))
@@ -278,9 +260,8 @@ impl Hooks {
             .set_instance_id(named(hook, instance));
         let operation = Operation::new("autoscaling", "RecordLifecycleActionHeartbeat");
         let sent = Instant::now();
-        let answer = over(
-            self.gate.aws(operation, &subject(hook), LifecycleClass::Heartbeat, expires, || request.send()).await,
-        )?;
+        let answer =
+            over(self.gate.aws(operation, &subject(hook), AwsClass::Heartbeat, expires, || request.send()).await)?;
         self.remember(hook, sent);
         Ok(answer)
     }
@@ -305,7 +286,7 @@ impl Hooks {
             .set_instance_id(named(hook, instance))
             .lifecycle_action_result(result.as_str());
         let operation = Operation::new("autoscaling", "CompleteLifecycleAction");
-        over(self.gate.aws(operation, &subject(hook), LifecycleClass::Complete, by, || request.send()).await)
+        over(self.gate.aws(operation, &subject(hook), AwsClass::Complete, by, || request.send()).await)
     }
 }
 
@@ -313,28 +294,6 @@ impl Hooks {
 /// action by the instance.
 fn named(hook: &Hook, instance: &str) -> Option<String> {
     (!hook.is_test()).then(|| instance.to_owned())
-}
-
-/// Returns where each instance is, in their order.
-async fn memberships(
-    client: Client,
-    gate: Gate<LifecycleClass>,
-    instances: Vec<InstanceId>,
-) -> Vec<Result<Membership, AwsError>> {
-    let subject = format!("{} instances", instances.len());
-    let ids = instances.iter().map(ToString::to_string).collect();
-    let request = client.describe_auto_scaling_instances().set_instance_ids(Some(ids));
-    let by = Instant::now() + CALL_TIMEOUT;
-    let answer = gate.aws(GROUP_INSTANCES, &subject, LifecycleClass::Describe, by, || request.send()).await;
-    let found: HashMap<String, (String, String)> = match answer {
-        Ok(answer) => answer.auto_scaling_instances.unwrap_or_default().into_iter().filter_map(membership).collect(),
-        Err(error) => return instances.iter().map(|_| Err(error.clone())).collect(),
-    };
-    instances.iter().map(|instance| Ok(found.get(instance.as_str()).cloned())).collect()
-}
-
-fn membership(found: AutoScalingInstanceDetails) -> Option<(String, (String, String))> {
-    Some((found.instance_id?, (found.auto_scaling_group_name?, found.lifecycle_state?)))
 }
 
 fn over<T>(answer: Result<T, AwsError>) -> Result<HookReply, AwsError> {

@@ -39,7 +39,7 @@ impl Case {
                 }
                 Ok(_) => {}
                 Err(error) => {
-                    let category = error.category();
+                    let category = error.category;
                     self.tell(&Fact::OwnerUnknown { about: self.about(), category, error: &error });
                 }
             }

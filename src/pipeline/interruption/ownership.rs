@@ -59,7 +59,7 @@ impl Case {
                     return owned(interrupter.index.get(&notice.instance).is_some());
                 }
                 Err(error) => {
-                    let category = error.category();
+                    let category = error.category;
                     self.tell(&Fact::OwnerUnknown { about: self.about(), category, error: &error });
                 }
             }

@@ -5,7 +5,7 @@
 use super::Node;
 use super::mark;
 use super::replacement::AskedReplacement;
-use crate::clients::gate::{AwsError, CALL_TIMEOUT, Gate, LifecycleClass, Operation};
+use crate::clients::gate::{AwsClass, AwsError, CALL_TIMEOUT, Gate, Operation};
 use crate::fact::Facts;
 use crate::pipeline::event::{CapacityBlock, Detail, Identity, InstanceId, Notice, NoticeKind};
 use aws_sdk_ec2::Client;
@@ -43,7 +43,7 @@ const CHECK_PREFIX: &str = "status-check/";
 #[derive(Clone, Debug)]
 pub struct Listing {
     client: Client,
-    gate: Gate<LifecycleClass>,
+    gate: Gate<AwsClass>,
 }
 
 impl Listing {
@@ -98,7 +98,7 @@ impl Listing {
             let request = self.client.describe_instance_status().filters(filter.clone()).max_results(PAGE);
             let request = request.set_next_token(page.take());
             let by = Instant::now() + CALL_TIMEOUT;
-            let class = LifecycleClass::Describe;
+            let class = AwsClass::Describe;
             let answer = self.gate.aws(STATUS, "all instances", class, by, || request.send()).await?;
             for status in answer.instance_statuses.unwrap_or_default() {
                 if let Some(instance) = status.instance_id.as_deref().and_then(InstanceId::new) {
@@ -125,7 +125,7 @@ impl Listing {
             let request = self.client.describe_capacity_reservations().set_filters(Some(filters.to_vec()));
             let request = request.max_results(PAGE).set_next_token(page.take());
             let by = Instant::now() + CALL_TIMEOUT;
-            let class = LifecycleClass::Describe;
+            let class = AwsClass::Describe;
             let answer = self.gate.aws(RESERVATIONS, "all reservations", class, by, || request.send()).await?;
             let found = answer.capacity_reservations.unwrap_or_default();
             let ending = found.iter().filter_map(|reservation| block(reservation, now));

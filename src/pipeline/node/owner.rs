@@ -1,7 +1,7 @@
 //! Looks up the owner of an instance without a Node here. EC2 is asked for many instances in one call; its answers are cached.
 
-use crate::clients::batch::{Batcher, Unanswered};
-use crate::clients::gate::{AwsError, CALL_TIMEOUT, Category, Gate, LifecycleClass, Operation};
+use crate::clients::batch::Batcher;
+use crate::clients::gate::{AwsClass, AwsError, CALL_TIMEOUT, Gate, Operation};
 use crate::fact::Facts;
 use crate::pipeline::event::InstanceId;
 use crate::runtime::task::Tasks;
@@ -28,7 +28,8 @@ const KNOWN_TTL: Duration = Duration::from_mins(5);
 /// second old.
 const UNKNOWN_TTL: Duration = Duration::from_secs(30);
 
-const DESCRIBE: Operation = Operation::new("ec2", "DescribeInstances");
+/// The call of [`describe`].
+pub const DESCRIBE_INSTANCES: Operation = Operation::new("ec2", "DescribeInstances");
 
 /// Maximum number of cached records, of some hundred bytes each.
 const MAX_CACHED: usize = 10_000;
@@ -144,7 +145,7 @@ pub fn instances_in(answer: DescribeInstancesOutput) -> impl Iterator<Item = Ins
 /// If EC2 gave no answer. The caller retries.
 pub async fn describe(
     client: &Client,
-    gate: &Gate<LifecycleClass>,
+    gate: &Gate<AwsClass>,
     filter: &Filter,
     subject: &str,
 ) -> Result<Vec<Instance>, AwsError> {
@@ -152,8 +153,8 @@ pub async fn describe(
     let mut page = None;
     loop {
         let request = client.describe_instances().filters(filter.clone()).set_next_token(page.take());
-        let (class, by) = (LifecycleClass::Describe, Instant::now() + CALL_TIMEOUT);
-        let answer = gate.aws(DESCRIBE, subject, class, by, || request.send()).await?;
+        let (class, by) = (AwsClass::Describe, Instant::now() + CALL_TIMEOUT);
+        let answer = gate.aws(DESCRIBE_INSTANCES, subject, class, by, || request.send()).await?;
         page = answer.next_token.clone().filter(|token| !token.is_empty());
         found.extend(instances_in(answer));
         if page.is_none() {
@@ -173,21 +174,10 @@ pub fn clusters_in(tags: &[Tag]) -> Vec<String> {
     tags.iter().filter_map(named).filter(|name| !name.is_empty()).collect()
 }
 
-/// The error of a lookup that EC2 did not answer.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum OwnerLookupError {
-    /// The call failed.
-    #[error(transparent)]
-    Failed(#[from] AwsError),
-    /// The task of the call died.
-    #[error("ec2:DescribeInstances: {0}")]
-    Unanswered(#[from] Unanswered),
-}
-
 /// Looks up instances in EC2, at most once an instance within some minutes.
 #[derive(Clone, Debug)]
 pub struct OwnerLookup {
-    batcher: Arc<Batcher<InstanceId, Result<Found, AwsError>>>,
+    batcher: Arc<Batcher<InstanceId, Found>>,
     query: InstanceQuery,
     cache: Arc<Mutex<Cache>>,
 }
@@ -208,8 +198,9 @@ impl OwnerLookup {
         let query = InstanceQuery { client, gate: Gate::new(facts), tag: Arc::new(tag), cluster };
         let batched = query.clone();
         // One value is left for the instance that the cluster's name is learned from.
-        let batcher =
-            Batcher::start(tasks, MAX_FILTER_VALUES - 1, BATCH_WAIT, move |instances| batched.clone().run(instances));
+        let batcher = Batcher::start(tasks, DESCRIBE_INSTANCES, MAX_FILTER_VALUES - 1, BATCH_WAIT, move |instances| {
+            batched.clone().run(instances)
+        });
         let cache = Cache { records: HashMap::new(), swept: Instant::now() };
         Self { batcher: Arc::new(batcher), query, cache: Arc::new(Mutex::new(cache)) }
     }
@@ -218,7 +209,7 @@ impl OwnerLookup {
     ///
     /// # Errors
     /// If EC2 gave no answer. The caller retries.
-    pub async fn ask(&self, instance: &InstanceId) -> Result<InstanceRecord, OwnerLookupError> {
+    pub async fn ask(&self, instance: &InstanceId) -> Result<InstanceRecord, AwsError> {
         match self.cached(instance) {
             Some(found) => Ok(found.record),
             None => self.ask_anew(instance).await,
@@ -229,7 +220,7 @@ impl OwnerLookup {
     ///
     /// # Errors
     /// As [`OwnerLookup::ask`].
-    pub async fn ask_anew(&self, instance: &InstanceId) -> Result<InstanceRecord, OwnerLookupError> {
+    pub async fn ask_anew(&self, instance: &InstanceId) -> Result<InstanceRecord, AwsError> {
         Ok(self.find(instance).await?.record)
     }
 
@@ -237,15 +228,15 @@ impl OwnerLookup {
     ///
     /// # Errors
     /// As [`OwnerLookup::ask`].
-    pub async fn group_of(&self, instance: &InstanceId) -> Result<Option<Arc<str>>, OwnerLookupError> {
+    pub async fn group_of(&self, instance: &InstanceId) -> Result<Option<Arc<str>>, AwsError> {
         match self.cached(instance) {
             Some(found) => Ok(found.group),
             None => Ok(self.find(instance).await?.group),
         }
     }
 
-    async fn find(&self, instance: &InstanceId) -> Result<Found, OwnerLookupError> {
-        let found = self.batcher.ask(instance.clone()).await??;
+    async fn find(&self, instance: &InstanceId) -> Result<Found, AwsError> {
+        let found = self.batcher.ask(instance.clone()).await?;
         self.cache(instance, found.clone());
         Ok(found)
     }
@@ -301,7 +292,7 @@ impl Cache {
 struct InstanceQuery {
     client: Client,
     /// Limits the calls in flight: thousands of foreign instances make a hundred.
-    gate: Gate<LifecycleClass>,
+    gate: Gate<AwsClass>,
     tag: Arc<ManagedTag>,
     cluster: ClusterNames,
 }
@@ -363,17 +354,6 @@ impl InstanceQuery {
             }
         };
         InstanceRecord::Known { membership, stopped: state == Some(&InstanceStateName::Stopped) }
-    }
-}
-
-impl OwnerLookupError {
-    /// Returns the category of the error.
-    #[must_use]
-    pub const fn category(&self) -> Category {
-        match self {
-            Self::Failed(error) => error.category,
-            Self::Unanswered(_) => Category::Unavailable,
-        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Holding a message: its visibility timeout is extended while work on it runs.
 
-use super::{Queue, Receipt, lost};
+use super::{Queue, Receipt, is_lost};
 use crate::clients::gate::Backoff;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -103,7 +103,7 @@ impl LeaseTimes {
                         self.visible_at = asked + span;
                         return true;
                     }
-                    Err(error) if lost(&error) => return false,
+                    Err(error) if is_lost(&error) => return false,
                     Err(error) => {
                         if !std::mem::replace(&mut told, true) {
                             queue.tell_retried(claim.message, MessageStep::Extend, &error);

@@ -2,7 +2,7 @@
 
 use super::{All, MIN_OFTEN_RECEIVES};
 use crate::fact::{
-    Category, DeadlineType, Fact, HookFailure, LeaseEnd, MessageCount, NotificationResult, ReceiveOrder, label,
+    Category, DeadlineType, Fact, HookFailure, LeaseEnd, MessageCount, MessageRelease, NotificationResult, ReceiveOrder, label,
 };
 
 impl All {
@@ -38,9 +38,11 @@ impl All {
             }
             Fact::MessageIgnored { reason, .. } => self.messages_ignored.with_label_values(&[reason.as_str()]).inc(),
             Fact::MessageDeleted { .. } => message(MessageCount::Deleted),
+            // One whose lease is lost was counted as such.
+            Fact::MessageReleased { why: MessageRelease::Lost, .. } => {}
             Fact::MessageReleased { .. } => message(MessageCount::Released),
             Fact::MessageLeft { .. } => message(MessageCount::Left),
-            // A message that is too old is released next, and counted then.
+            // One that is too old is released next, or left, and counted then.
             Fact::MessageLeaseEnded { why: LeaseEnd::Lost, .. } => message(MessageCount::LeaseEnded),
             Fact::ReceiveFailed { category, .. } => self.receive_failures.with_label_values(&[category.as_str()]).inc(),
             Fact::NoticeJoined { about } => self.notices.with_label_values(&[about.kind.as_str(), "joined"]).inc(),

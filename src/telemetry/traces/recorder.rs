@@ -5,7 +5,7 @@
 
 use super::span::{Event, Span, Status, Trace, Value};
 use super::trace_id;
-use crate::fact::{Fact, HeartbeatResult, LeaseEnd, NodeRef, NoticeRef, PoolRef, Subscriber, Wait};
+use crate::fact::{Fact, HeartbeatResult, LeaseEnd, MessageRelease, NodeRef, NoticeRef, PoolRef, Subscriber, Wait};
 use crate::runtime::clock::Clock;
 use jiff::{SignedDuration, Timestamp};
 use std::collections::HashMap;
@@ -106,8 +106,10 @@ impl Recorder {
                 self.messages.entry(message.into()).or_insert_with(first).copies += 1;
             }
             Fact::MessageDeleted { message } => self.end_message(message, now, "delete", None),
+            // It has ended with its lease.
+            Fact::MessageReleased { why: MessageRelease::Lost, .. } => {}
             Fact::MessageReleased { message, why } => self.end_message(message, now, "release", Some(&why)),
-            // Otherwise it is released next.
+            // One that is too old is released next, or left.
             Fact::MessageLeaseEnded { message, why: why @ LeaseEnd::Lost } => {
                 self.end_message(message, now, "lose lease", Some(&why));
             }

@@ -4,7 +4,7 @@ use crate::drains::ended;
 use crate::harness::{Stage, instance, node, s};
 use ebbtide::clients::Gate;
 use ebbtide::fact::Facts;
-use ebbtide::pipeline::{Completion, Hook, Hooks};
+use ebbtide::pipeline::{Completion, GroupLookup, Hook, Hooks};
 use ebbtide::runtime::{Clock, Tasks};
 use ebbtide_sim::aws::HookSpec;
 use ebbtide_sim::fault::{Fault, Rule};
@@ -52,7 +52,8 @@ async fn completions_go_before_heartbeats_and_heartbeats_by_expiry() {
     let hooks: Vec<_> = (0..20).map(hook).collect();
     let clients = stage.clients(Clock::showing(stage.world.clock.now()));
     let facts = Facts::to(Vec::new());
-    let calls = Hooks::new(clients.aws.autoscaling, Gate::new(facts.clone()), &Tasks::new(facts));
+    let group_lookup = GroupLookup::new(clients.aws.autoscaling.clone(), &Tasks::new(facts.clone()), facts.clone());
+    let calls = Hooks::new(clients.aws.autoscaling, Gate::new(facts), group_lookup);
     // One of the calls that fill the gate is answered sooner: its place is the only free one.
     stage.world.faults.add(Rule::on(BEAT, Fault::Slow(s(1))).times(1));
     stage.world.faults.add(Rule::on(BEAT, Fault::Slow(s(5))).times(15));

@@ -2,7 +2,7 @@
 
 use super::places::{CUT_INTERVAL, FIRST_BACKOFF, Waiters};
 use super::*;
-use crate::clients::gate::{Class, LifecycleClass};
+use crate::clients::gate::{AwsClass, Class};
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Wake, Waker};
@@ -75,21 +75,21 @@ async fn cordons_go_before_lists_and_evictions() {
 #[tokio::test(start_paused = true)]
 async fn completions_go_before_heartbeats_and_those_that_expire_first_before_others() {
     let seen = order(&[
-        (LifecycleClass::Heartbeat, s(300)),
-        (LifecycleClass::Heartbeat, s(20)),
-        (LifecycleClass::Complete, s(900)),
-        (LifecycleClass::Heartbeat, s(30)),
-        (LifecycleClass::Complete, s(500)),
-        (LifecycleClass::Describe, s(5)),
+        (AwsClass::Heartbeat, s(300)),
+        (AwsClass::Heartbeat, s(20)),
+        (AwsClass::Complete, s(900)),
+        (AwsClass::Heartbeat, s(30)),
+        (AwsClass::Complete, s(500)),
+        (AwsClass::Describe, s(5)),
     ])
     .await;
     let expected = [
-        (LifecycleClass::Describe, s(5)),
-        (LifecycleClass::Complete, s(500)),
-        (LifecycleClass::Complete, s(900)),
-        (LifecycleClass::Heartbeat, s(20)),
-        (LifecycleClass::Heartbeat, s(30)),
-        (LifecycleClass::Heartbeat, s(300)),
+        (AwsClass::Describe, s(5)),
+        (AwsClass::Complete, s(500)),
+        (AwsClass::Complete, s(900)),
+        (AwsClass::Heartbeat, s(20)),
+        (AwsClass::Heartbeat, s(30)),
+        (AwsClass::Heartbeat, s(300)),
     ];
     assert_eq!(seen, expected);
 }
@@ -211,12 +211,12 @@ async fn a_cordon_that_hangs_stops_no_eviction_for_longer_than_five_seconds() {
 #[tokio::test(start_paused = true)]
 async fn a_throttled_call_waits_as_it_was_asked_to_within_its_time() {
     for (asked, by, waits) in [(s(7), s(60), s(7)), (s(7), s(8), s(2)), (s(3600), s(7200), s(10))] {
-        let admitter = narrow::<LifecycleClass>(1.0);
+        let admitter = narrow::<AwsClass>(1.0);
         let by = Instant::now() + by;
-        let throttled = admitter.admit(LifecycleClass::Heartbeat, by).await;
+        let throttled = admitter.admit(AwsClass::Heartbeat, by).await;
         let mut answered = Box::pin(throttled.finish(Some(Category::Throttled), Some(asked)));
         assert!(polled(&mut answered).is_none());
-        let mut next = Box::pin(admitter.admit(LifecycleClass::Complete, by));
+        let mut next = Box::pin(admitter.admit(AwsClass::Complete, by));
         tokio::time::advance(waits.checked_sub(MOMENT).unwrap()).await;
         assert!(polled(&mut answered).is_none() && polled(&mut next).is_none(), "{asked:?} {waits:?}");
         tokio::time::advance(MOMENT).await;
@@ -258,13 +258,12 @@ async fn what_presses_has_places_that_others_cannot_take() {
 
 #[tokio::test(start_paused = true)]
 async fn where_nobody_says_how_long_the_time_doubles_until_a_call_is_answered_well() {
-    let admitter = Admitter::new::<LifecycleClass>();
+    let admitter = Admitter::new::<AwsClass>();
     let by = Instant::now() + s(3600);
     let kept = async |failed| {
         admitter.lock().limit = 2.0;
         // Two at a time: the second says nothing new.
-        let turns =
-            [admitter.admit(LifecycleClass::Heartbeat, by).await, admitter.admit(LifecycleClass::Heartbeat, by).await];
+        let turns = [admitter.admit(AwsClass::Heartbeat, by).await, admitter.admit(AwsClass::Heartbeat, by).await];
         tokio::time::advance(MOMENT).await;
         let begun = Instant::now();
         let [one, other] = turns.map(|turn| turn.finish(failed, None));
@@ -277,7 +276,7 @@ async fn where_nobody_says_how_long_the_time_doubles_until_a_call_is_answered_we
         assert!(kept >= least && kept <= least * 2 + MOMENT, "{kept:?} {least:?}");
     }
     assert_eq!(kept(Some(Category::Unavailable)).await, Duration::ZERO);
-    assert!(kept(throttled).await >= LifecycleClass::MAX_BACKOFF / 2, "a failure is no sign that it is over");
+    assert!(kept(throttled).await >= AwsClass::MAX_BACKOFF / 2, "a failure is no sign that it is over");
     assert_eq!(kept(None).await, Duration::ZERO);
     assert!(kept(throttled).await <= FIRST_BACKOFF + MOMENT);
 }

@@ -43,7 +43,7 @@ type ByNode = HashMap<String, HashMap<String, String>>;
 
 /// What is known of the attachments.
 #[derive(Debug, Default)]
-enum Known {
+enum KnownAttachments {
     /// Nothing yet.
     #[default]
     Nothing,
@@ -59,13 +59,13 @@ const DENIAL_KEPT: Duration = Duration::from_mins(5);
 pub struct Attachments {
     api: Api<TrimmedAttachment>,
     facts: Facts,
-    watches: Slots<(), watch::Sender<Known>, ()>,
+    watches: Slots<(), watch::Sender<KnownAttachments>, ()>,
     /// The last denial.
     denied_at: Arc<Mutex<Option<Instant>>>,
 }
 
 /// A share in the watch. Dropping the last share ends the watch.
-pub(super) struct WatchShare(Seat<(), watch::Sender<Known>, ()>);
+pub(super) struct WatchShare(Seat<(), watch::Sender<KnownAttachments>, ()>);
 
 impl Attachments {
     /// The attachments that `client` sees. Nothing is asked before somebody waits.
@@ -87,11 +87,11 @@ impl Attachments {
             return None;
         }
         let (api, facts, denied_at) = (self.api.clone(), self.facts.clone(), Arc::clone(&self.denied_at));
-        let work = |known: Arc<watch::Sender<Known>>, _stop| async move {
+        let work = |known: Arc<watch::Sender<KnownAttachments>>, _stop| async move {
             run(&api, &facts, &known).await;
             // Only a denial ends it.
             *denied_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-            known.send_replace(Known::Denied);
+            known.send_replace(KnownAttachments::Denied);
         };
         Some(WatchShare(self.watches.join((), watch::Sender::default, work).0))
     }
@@ -102,18 +102,20 @@ impl WatchShare {
     pub(super) async fn of(&self, node: &str) -> Option<BTreeSet<String>> {
         let mut known = self.0.shared().subscribe();
         // The sender lives as long as the share.
-        let known = known.wait_for(|known| !matches!(known, Known::Nothing)).await.ok()?;
+        let known = known.wait_for(|known| !matches!(known, KnownAttachments::Nothing)).await.ok()?;
         match &*known {
-            Known::All(nodes) => Some(nodes.get(node).into_iter().flat_map(HashMap::values).cloned().collect()),
-            Known::Nothing | Known::Denied => None,
+            KnownAttachments::All(nodes) => {
+                Some(nodes.get(node).into_iter().flat_map(HashMap::values).cloned().collect())
+            }
+            KnownAttachments::Nothing | KnownAttachments::Denied => None,
         }
     }
 
     /// Waits until no volume but these is attached to the Node. Calls `says` with those that are left. Returns whether that was seen:
     /// the right may be taken away.
     pub(super) async fn until_none(&self, node: &str, but: &BTreeSet<String>, says: impl Fn(&[&str])) -> bool {
-        let none = |known: &Known| {
-            let Known::All(nodes) = known else { return matches!(known, Known::Denied) };
+        let none = |known: &KnownAttachments| {
+            let KnownAttachments::All(nodes) = known else { return matches!(known, KnownAttachments::Denied) };
             let all: BTreeSet<&str> =
                 nodes.get(node).into_iter().flat_map(HashMap::values).map(String::as_str).collect();
             let left: Vec<_> = all.into_iter().filter(|volume| !but.contains(*volume)).collect();
@@ -124,12 +126,12 @@ impl WatchShare {
         };
         let mut known = self.0.shared().subscribe();
         // The sender lives as long as the share.
-        known.wait_for(none).await.is_ok_and(|known| matches!(&*known, Known::All(_)))
+        known.wait_for(none).await.is_ok_and(|known| matches!(&*known, KnownAttachments::All(_)))
     }
 }
 
 /// Lists and watches, until aborted or denied.
-async fn run(api: &Api<TrimmedAttachment>, facts: &Facts, known: &watch::Sender<Known>) {
+async fn run(api: &Api<TrimmedAttachment>, facts: &Facts, known: &watch::Sender<KnownAttachments>) {
     let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
     let mut pace = StartPacer::default();
     loop {
@@ -144,7 +146,7 @@ async fn run(api: &Api<TrimmedAttachment>, facts: &Facts, known: &watch::Sender<
                 continue;
             }
         };
-        known.send_replace(Known::All(nodes));
+        known.send_replace(KnownAttachments::All(nodes));
         loop {
             pace.turn().await;
             let from = version.clone();
@@ -170,8 +172,8 @@ async fn run(api: &Api<TrimmedAttachment>, facts: &Facts, known: &watch::Sender<
 }
 
 /// Applies an update; returns whether an attachment is gone.
-fn apply(known: &mut Known, seen: WatchUpdate<TrimmedAttachment>) -> bool {
-    let Known::All(nodes) = known else { return false };
+fn apply(known: &mut KnownAttachments, seen: WatchUpdate<TrimmedAttachment>) -> bool {
+    let KnownAttachments::All(nodes) = known else { return false };
     match seen {
         WatchUpdate::Applied(attachment) => {
             insert(nodes, attachment);

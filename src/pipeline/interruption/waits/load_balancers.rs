@@ -9,6 +9,7 @@ use super::waiting::Waiting;
 use crate::clients::gate::{Backoff, Gate};
 use crate::fact::{Facts, TaskKind, WaitOutcome};
 use crate::pipeline::drain::PodAddresses;
+use crate::pipeline::interruption::group_lookup::GroupLookup;
 use crate::pipeline::interruption::policy::ForLoadBalancers;
 use crate::pipeline::interruption::step::Finding;
 use crate::pipeline::interruption::{Case, NoticeOutcome};
@@ -42,6 +43,7 @@ impl LoadBalancers {
         kube: (kube::Client, Gate),
         autoscaling: aws_sdk_autoscaling::Client,
         elb: aws_sdk_elasticloadbalancingv2::Client,
+        group_lookup: GroupLookup,
         tasks: &Tasks,
         facts: &Facts,
     ) -> Option<Self> {
@@ -50,9 +52,10 @@ impl LoadBalancers {
         match wanted {
             ForLoadBalancers::Nothing => None,
             ForLoadBalancers::Wait => Some(Self { groups, targets }),
-            ForLoadBalancers::Deregister => {
-                Some(Self { groups: groups.with_members(tasks), targets: targets.with_deregistration(tasks) })
-            }
+            ForLoadBalancers::Deregister => Some(Self {
+                groups: groups.with_group_lookup(group_lookup),
+                targets: targets.with_deregistration(tasks),
+            }),
         }
     }
 }

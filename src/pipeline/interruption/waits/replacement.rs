@@ -113,9 +113,9 @@ impl Case {
                 Err(error) => error,
             };
             if !std::mem::replace(&mut is_told, true) {
-                self.tell(&Fact::OwnerUnknown { about: self.about(), category: error.category(), error: &error });
+                self.tell(&Fact::OwnerUnknown { about: self.about(), category: error.category, error: &error });
             }
-            if error.category() == Category::Denied {
+            if error.category == Category::Denied {
                 return Err(Replacement::Denied);
             }
             waiting.says("EC2 does not say to which group the instance belongs");

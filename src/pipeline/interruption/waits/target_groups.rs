@@ -1,14 +1,11 @@
 //! The target groups that an instance or its pods may be registered with. AWS can't be asked for the groups of a target, so that all
 //! groups are found that its cluster and its Auto Scaling group name: once for all notices of some minutes.
 
-use crate::clients::batch::{Batcher, Unanswered};
-use crate::clients::gate::{
-    AwsError, Backoff, CALL_TIMEOUT, Call, Category, Class, Gate, KubeError, LifecycleClass, Operation,
-};
+use crate::clients::gate::{AwsClass, AwsError, Backoff, Call, Category, Class, Gate, KubeError, Operation};
 use crate::clients::trimmed::Trimmed;
 use crate::fact::{Fact, Facts};
 use crate::pipeline::event::InstanceId;
-use crate::runtime::task::Tasks;
+use crate::pipeline::interruption::group_lookup::GroupLookup;
 use aws_sdk_autoscaling::Client;
 use kube::Api;
 use kube::api::{ApiResource, ListParams};
@@ -33,14 +30,7 @@ const DENIAL_KEPT: Duration = Duration::from_mins(5);
 /// Maximum time of a search: a completion waits for it.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Maximum number of instances in a question for their Auto Scaling groups.
-const MAX_INSTANCES: usize = 50;
-
-/// Time that such a question waits for others to share its call.
-const BATCH_WAIT: Duration = Duration::from_millis(200);
-
 const DESCRIBE_GROUPS: Operation = Operation::new("autoscaling", "DescribeAutoScalingGroups");
-const DESCRIBE_INSTANCES: Operation = Operation::new("autoscaling", "DescribeAutoScalingInstances");
 
 /// A `TargetGroupBinding` of the AWS Load Balancer Controller, on the wire.
 type Binding = Trimmed<Spec, IgnoredAny>;
@@ -110,20 +100,19 @@ pub struct Found {
 /// Groups that were found, and the time until which they are kept. Locked during a search.
 type Slot = Arc<tokio::sync::Mutex<Option<(Found, Instant)>>>;
 
-/// The name of an instance's Auto Scaling group, if it has one.
-type GroupName = Result<Option<String>, AwsError>;
-
 /// Finds target groups.
 pub struct TargetGroups {
     bindings: Api<Binding>,
     kube_gate: Gate,
     client: Client,
-    gate: Gate<LifecycleClass>,
+    gate: Gate<AwsClass>,
     facts: Facts,
     /// Slots by Auto Scaling group, and for the bindings by none.
     found: Mutex<HashMap<Option<String>, Slot>>,
     /// Finds the Auto Scaling groups of instances that no hook names.
-    members: Option<Batcher<InstanceId, GroupName>>,
+    group_lookup: Option<GroupLookup>,
+    /// When that was last denied.
+    lookup_denied_at: Mutex<Option<Instant>>,
 }
 
 /// Why a search failed.
@@ -157,24 +146,22 @@ impl TargetGroups {
         let kind = GroupVersionKind::gvk("elbv2.k8s.aws", "v1beta1", "TargetGroupBinding");
         let bindings = Api::all_with(kube, &ApiResource::from_gvk(&kind));
         let gate = Gate::new(facts.clone());
-        Self { bindings, kube_gate, client, gate, facts, found: Mutex::default(), members: None }
+        Self {
+            bindings,
+            kube_gate,
+            client,
+            gate,
+            facts,
+            found: Mutex::default(),
+            group_lookup: None,
+            lookup_denied_at: Mutex::default(),
+        }
     }
 
     /// Finds the groups of instances that no hook names, too.
     #[must_use]
-    pub fn with_members(mut self, tasks: &Tasks) -> Self {
-        let (client, gate) = (self.client.clone(), self.gate.clone());
-        let ask = move |instances: Vec<InstanceId>| {
-            let (client, gate) = (client.clone(), gate.clone());
-            async move {
-                match groups_of(&client, &gate, &instances).await {
-                    Ok(groups) => instances.iter().map(|id| Ok(groups.get(id.as_str()).cloned())).collect(),
-                    Err(error) => vec![Err(error); instances.len()],
-                }
-            }
-        };
-        self.members = Some(Batcher::start(tasks, MAX_INSTANCES, BATCH_WAIT, ask));
-        self
+    pub fn with_group_lookup(self, group_lookup: GroupLookup) -> Self {
+        Self { group_lookup: Some(group_lookup), ..self }
     }
 
     /// Returns the target groups of all bindings and of the instance's Auto Scaling group, which `hook_group` names if a hook did. What
@@ -201,16 +188,27 @@ impl TargetGroups {
 
     /// Returns the instance's Auto Scaling group, or whether another try may find one.
     async fn group_of(&self, instance: &InstanceId) -> Result<Option<String>, bool> {
-        let Some(members) = &self.members else { return Ok(None) };
-        match members.ask(instance.clone()).await {
-            Ok(Ok(group)) => Ok(group),
-            Ok(Err(error)) => {
+        let Some(group_lookup) = &self.group_lookup else { return Ok(None) };
+        let is_denied = || {
+            let denied_at = *self.lookup_denied_at.lock().unwrap_or_else(PoisonError::into_inner);
+            denied_at.is_some_and(|at| at.elapsed() < DENIAL_KEPT)
+        };
+        if is_denied() {
+            return Err(false);
+        }
+        match group_lookup.find(instance).await {
+            Ok(found) => Ok(found.map(|found| found.group)),
+            Err(error) => {
                 let may_be_more = !is_final(error.category);
-                self.failed(&SearchError::Aws(error));
+                // Told once for the instances of a storm.
+                if error.category != Category::Denied || !is_denied() {
+                    if error.category == Category::Denied {
+                        *self.lookup_denied_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+                    }
+                    self.failed(&SearchError::Aws(error));
+                }
                 Err(may_be_more)
             }
-            // The task has told that it panicked.
-            Err(Unanswered) => Err(false),
         }
     }
 
@@ -285,7 +283,7 @@ impl TargetGroups {
 
     async fn of_group(&self, group: &str, by: Instant) -> Result<Vec<TargetGroup>, AwsError> {
         let request = self.client.describe_auto_scaling_groups().auto_scaling_group_names(group);
-        let answer = self.gate.aws(DESCRIBE_GROUPS, group, LifecycleClass::Describe, by, || request.send()).await?;
+        let answer = self.gate.aws(DESCRIBE_GROUPS, group, AwsClass::Describe, by, || request.send()).await?;
         let mut arns = Vec::new();
         for found in answer.auto_scaling_groups.unwrap_or_default() {
             arns.extend(found.target_group_arns.unwrap_or_default());
@@ -298,20 +296,6 @@ impl TargetGroups {
         let of_group = |arn: String| TargetGroup { arn: arn.into(), from: Source::Group(group.into()) };
         Ok(arns.into_iter().map(of_group).collect())
     }
-}
-
-/// Returns the Auto Scaling groups of these instances, by ID.
-async fn groups_of(
-    client: &Client,
-    gate: &Gate<LifecycleClass>,
-    instances: &[InstanceId],
-) -> Result<HashMap<String, String>, AwsError> {
-    let ids = instances.iter().map(ToString::to_string).collect();
-    let request = client.describe_auto_scaling_instances().set_instance_ids(Some(ids));
-    let by = Instant::now() + CALL_TIMEOUT;
-    let answer = gate.aws(DESCRIBE_INSTANCES, "instances", LifecycleClass::Describe, by, || request.send()).await?;
-    let members = answer.auto_scaling_instances.unwrap_or_default().into_iter();
-    Ok(members.filter_map(|member| member.instance_id.zip(member.auto_scaling_group_name)).collect())
 }
 
 /// Whether a retry does not help.

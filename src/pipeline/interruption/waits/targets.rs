@@ -3,7 +3,7 @@
 
 use super::target_groups::{TargetGroup, name_of};
 use crate::clients::batch::Batcher;
-use crate::clients::gate::{AwsError, Backoff, CALL_TIMEOUT, Category, Gate, LifecycleClass, Operation};
+use crate::clients::gate::{AwsClass, AwsError, Backoff, CALL_TIMEOUT, Category, Gate, Operation};
 use crate::fact::{Fact, Facts, TaskKind};
 use crate::pipeline::interruption::{Seat, Slots};
 use crate::runtime::task::Tasks;
@@ -55,7 +55,7 @@ pub(super) struct Target {
 
 /// What is known of the targets of a group, by their IDs: instances or addresses.
 #[derive(Debug, Default)]
-enum Known {
+enum KnownTargets {
     /// Nothing yet.
     #[default]
     Nothing,
@@ -77,13 +77,13 @@ type Deregistration = (Arc<str>, String, Vec<Target>);
 /// The targets of all groups. All who wait for a group share the looks at it.
 pub(super) struct Targets {
     looks: Arc<Looks>,
-    groups: Slots<Arc<str>, watch::Sender<Known>, ()>,
-    deregistrations: Option<Batcher<Deregistration, Result<(), AwsError>>>,
+    groups: Slots<Arc<str>, watch::Sender<KnownTargets>, ()>,
+    deregistrations: Option<Batcher<Deregistration, ()>>,
 }
 
 struct Looks {
     client: Client,
-    gate: Gate<LifecycleClass>,
+    gate: Gate<AwsClass>,
     facts: Facts,
     /// The earliest time of the next look.
     next: Mutex<Instant>,
@@ -106,8 +106,8 @@ struct Asked {
 pub(super) struct LookShare {
     /// The group.
     pub group: TargetGroup,
-    seen: watch::Receiver<Known>,
-    _seat: Seat<Arc<str>, watch::Sender<Known>, ()>,
+    seen: watch::Receiver<KnownTargets>,
+    _seat: Seat<Arc<str>, watch::Sender<KnownTargets>, ()>,
 }
 
 /// The right to the call is missing.
@@ -140,17 +140,17 @@ impl Targets {
             let looks = Arc::clone(&looks);
             async move { looks.deregister(all).await }
         };
-        self.deregistrations = Some(Batcher::start(tasks, MAX_DEREGISTERED, BATCH_WAIT, call));
+        self.deregistrations = Some(Batcher::start(tasks, DEREGISTER, MAX_DEREGISTERED, BATCH_WAIT, call));
         self
     }
 
     /// Returns a share in the looks at the group.
     pub(super) fn join(&self, group: &TargetGroup) -> LookShare {
         let (looks, arn) = (Arc::clone(&self.looks), Arc::clone(&group.arn));
-        let work = |known: Arc<watch::Sender<Known>>, _stop| async move {
+        let work = |known: Arc<watch::Sender<KnownTargets>>, _stop| async move {
             looks.run(&arn, &known).await;
             // Only a denial ends it.
-            known.send_replace(Known::Denied);
+            known.send_replace(KnownTargets::Denied);
         };
         let seat = self.groups.join(Arc::clone(&group.arn), watch::Sender::default, work).0;
         LookShare { group: group.clone(), seen: seat.shared().subscribe(), _seat: seat }
@@ -175,11 +175,11 @@ impl Targets {
             }
             let asked = batcher.ask((Arc::clone(group), id.to_owned(), targets.clone())).await;
             match asked {
-                Ok(Ok(())) => return Ok(()),
+                Ok(()) => return Ok(()),
                 // The group or the target is gone, or can't be one.
-                Ok(Err(error)) if matches!(error.category, Category::NotFound | Category::Invalid) => return Ok(()),
-                Ok(Err(error)) if error.category == Category::Denied => return Err(Denied),
-                _ => sleep(backoff.step()).await,
+                Err(error) if matches!(error.category, Category::NotFound | Category::Invalid) => return Ok(()),
+                Err(error) if error.category == Category::Denied => return Err(Denied),
+                Err(_) => sleep(backoff.step()).await,
             }
         }
     }
@@ -193,17 +193,17 @@ impl LookShare {
     pub(super) async fn of(&mut self, wanted: impl Fn(&str) -> bool) -> Result<Vec<Target>, Denied> {
         self.looked_at().await;
         match &*self.seen.borrow_and_update() {
-            Known::All(targets) => {
+            KnownTargets::All(targets) => {
                 Ok(targets.iter().filter(|(id, _)| wanted(id)).flat_map(|(_, targets)| targets).cloned().collect())
             }
-            Known::Nothing | Known::Denied => Err(Denied),
+            KnownTargets::Nothing | KnownTargets::Denied => Err(Denied),
         }
     }
 
     /// Waits until the group has been looked at.
     pub(super) async fn looked_at(&mut self) {
         // The sender lives as long as the share.
-        let _ = self.seen.wait_for(|known| !matches!(known, Known::Nothing)).await;
+        let _ = self.seen.wait_for(|known| !matches!(known, KnownTargets::Nothing)).await;
     }
 
     /// Waits for the next look.
@@ -214,7 +214,7 @@ impl LookShare {
 
 impl Looks {
     /// Looks at one group, until aborted, or until a look is denied.
-    async fn run(&self, arn: &Arc<str>, known: &watch::Sender<Known>) {
+    async fn run(&self, arn: &Arc<str>, known: &watch::Sender<KnownTargets>) {
         let (mut looks, mut failed_looks, mut failed) = (LOOKS, FAILED_LOOKS, None);
         let right = Right::Look(Arc::clone(arn));
         if self.permitted(&right).is_err() {
@@ -226,7 +226,7 @@ impl Looks {
                 Ok(targets) => {
                     failed_looks.reset();
                     failed = None;
-                    known.send_replace(Known::All(targets));
+                    known.send_replace(KnownTargets::All(targets));
                     sleep(looks.step()).await;
                     continue;
                 }
@@ -240,7 +240,7 @@ impl Looks {
             }
             // What can't be looked at lists nobody. Else one mistyped ARN would hold every hook.
             if error.category == Category::Invalid {
-                known.send_replace(Known::All(HashMap::new()));
+                known.send_replace(KnownTargets::All(HashMap::new()));
             }
             sleep(failed_looks.step()).await;
         }
@@ -263,7 +263,7 @@ impl Looks {
         // All targets: one that is asked for by its ID alone is found only on the group's own port.
         let request = self.client.describe_target_health().target_group_arn(arn);
         let by = Instant::now() + CALL_TIMEOUT;
-        let answer = self.gate.aws(DESCRIBE, &subject(arn), LifecycleClass::Describe, by, || request.send()).await;
+        let answer = self.gate.aws(DESCRIBE, &subject(arn), AwsClass::Describe, by, || request.send()).await;
         let answer = match answer {
             Ok(answer) => answer,
             Err(error) if error.category == Category::NotFound => return Ok(HashMap::new()),
@@ -337,7 +337,7 @@ impl Looks {
         let (by, count) = (Instant::now() + CALL_TIMEOUT, targets.len());
         let request = self.client.deregister_targets().target_group_arn(&**arn).set_targets(Some(targets));
         // Completions of hooks pass another gate: nothing but looks waits for this.
-        let class = LifecycleClass::Complete;
+        let class = AwsClass::Complete;
         let called = self.gate.aws(DEREGISTER, &subject(arn), class, by, || request.send()).await;
         match &called {
             Ok(_) => {

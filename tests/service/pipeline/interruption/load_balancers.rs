@@ -586,6 +586,22 @@ async fn a_refused_batch_is_tried_again_one_by_one() {
     stage.rest(&[&replica]).await;
 }
 
+/// The group is gone, or the instance is not what AWS calls a target.
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_deregistered_is_asked_for_once() {
+    for status in [400, 404] {
+        let (stage, _) = behind(1, s(30));
+        stage.world.faults.add(Rule::on("DeregisterTargets", Fault::Status(status)));
+        let replica = stage.start(&DEREGISTER).await;
+        let token = stage.terminate(0, s(300), Wrapping::Event);
+        stage.until_handled(s(400)).await;
+        stage.completed_once(&token);
+        assert_eq!(stage.calls("DeregisterTargets"), 1, "after {status}");
+        waited(&replica, "time-over", 1);
+        stage.rest(&[&replica]).await;
+    }
+}
+
 /// The first looks don't wait for each other; later ones are paced.
 #[tokio::test(start_paused = true)]
 async fn a_node_with_many_groups_leaves_them_at_once() {

@@ -155,30 +155,35 @@ async fn a_flap_of_readiness_during_the_drain_releases_nothing() {
     stage.rest(&[&replica]).await;
 }
 
-/// A spot warning from before the restart of the Node is read late.
+/// A message from before the restart of the Node is read late.
 #[tokio::test(start_paused = true)]
-async fn a_spot_warning_from_before_the_restart_is_not_acted_on() {
-    let stage = Stage::new(1, 2);
-    let at = stage.world.clock.now();
-    sleep(s(700)).await;
-    // Stopped at 120 s, started again at 600 s, while no replica ran.
-    stage.world.kube.reboot(&node(0));
-    stage.world.kube.set_ready(&node(0), false);
-    stage.world.kube.set_ready(&node(0), true);
-    sleep(s(100)).await;
-    stage.block(0);
-    stage.world.aws.sqs.send(messages::spot("late", &instance(0), at).replace("\"terminate\"", "\"stop\""));
-    let replica = stage.start(&[]).await;
-    stage.until_handled(s(60)).await;
-    sleep(s(3600)).await;
-    let pods = stage.world.kube.pods_on(&node(0)).len();
-    assert!(
-        pods == 2 && !stage.cordoned(0),
-        "{pods} pods left, cordoned {} {:?}",
-        stage.cordoned(0),
-        stage.world.kube.evictions()
-    );
-    stage.rest(&[&replica]).await;
+async fn what_was_announced_before_the_restart_is_not_acted_on() {
+    let spot = |action: &str| {
+        let action = format!("\"{action}\"");
+        move |at| messages::spot("late", &instance(0), at).replace("\"terminate\"", &action)
+    };
+    let (stop, hibernate) = (spot("stop"), spot("hibernate"));
+    let stopping = |at| messages::state_change("late", &instance(0), "stopping", at);
+    let bodies: [&dyn Fn(Timestamp) -> String; 3] = [&stop, &hibernate, &stopping];
+    for body in bodies {
+        let stage = Stage::new(1, 2);
+        let body = body(stage.world.clock.now());
+        sleep(s(700)).await;
+        // Stopped at 120 s or before, started again at 600 s, while no replica ran.
+        stage.world.kube.reboot(&node(0));
+        stage.set_ready(0, false);
+        stage.set_ready(0, true);
+        sleep(s(100)).await;
+        stage.block(0);
+        stage.world.aws.sqs.send(body.clone());
+        let replica = stage.start(&["--on-state-change", "drain"]).await;
+        stage.until_handled(s(60)).await;
+        sleep(s(3600)).await;
+        let (pods, evictions) = (stage.world.kube.pods_on(&node(0)).len(), stage.world.kube.evictions());
+        assert!(pods == 2 && evictions.is_empty(), "{body}: {pods} pods left, {evictions:?}");
+        assert!(!stage.cordoned(0), "{body}: {}", stage.story());
+        stage.rest(&[&replica]).await;
+    }
 }
 
 /// The restart was a scheduled one, and the spot instance is stopped all the same.

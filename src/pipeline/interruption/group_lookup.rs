@@ -1,0 +1,110 @@
+//! Looks up where instances are in their Auto Scaling groups. All who ask share the calls: searches of hooks, confirmations of notices,
+//! and those who want to know the target groups of an instance.
+
+use crate::clients::batch::Batcher;
+use crate::clients::gate::{AwsClass, AwsError, CALL_TIMEOUT, Gate, Operation};
+use crate::fact::Facts;
+use crate::pipeline::event::InstanceId;
+use crate::runtime::task::Tasks;
+use aws_sdk_autoscaling::Client;
+use aws_sdk_autoscaling::types::AutoScalingInstanceDetails;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Maximum number of instances in a call.
+const MAX_INSTANCES: usize = 50;
+
+/// Time that a question waits for others to share its call.
+const BATCH_WAIT: Duration = Duration::from_millis(100);
+
+const DESCRIBE: Operation = Operation::new("autoscaling", "DescribeAutoScalingInstances");
+
+/// Where an instance is in its Auto Scaling group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InGroup {
+    /// The group's name.
+    pub group: String,
+    /// The lifecycle state, such as `Terminating:Wait`:
+    /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-lifecycle.html>. That of an instance in a warm pool begins with
+    /// `Warmed:`.
+    pub state: String,
+}
+
+impl InGroup {
+    /// Whether the instance waits at a hook for its termination.
+    #[must_use]
+    pub fn waits_to_terminate(&self) -> bool {
+        self.state.ends_with("Terminating:Wait")
+    }
+
+    /// Whether the instance will wait at the hooks for its termination, if there are any, or is there already.
+    #[must_use]
+    pub fn begins_to_terminate(&self) -> bool {
+        self.waits_to_terminate() || self.state.ends_with("Terminating")
+    }
+
+    /// Whether all hooks for the termination are over.
+    #[must_use]
+    pub fn is_past_hooks(&self) -> bool {
+        self.state.ends_with("Terminating:Proceed") || self.state.ends_with("Terminated")
+    }
+
+    /// Whether the group terminates the instance, takes it back into its warm pool, or holds it at a hook for one of both.
+    #[must_use]
+    pub fn leaves(&self) -> bool {
+        // An instance that is launched waits, too.
+        let waits = self.state.ends_with(":Wait") && self.state != "Pending:Wait";
+        waits || self.state.contains("Terminat")
+    }
+
+    fn of(found: AutoScalingInstanceDetails) -> Option<(String, Self)> {
+        Some((found.instance_id?, Self { group: found.auto_scaling_group_name?, state: found.lifecycle_state? }))
+    }
+}
+
+/// Asks Auto Scaling about instances. Clones share their calls.
+#[derive(Clone, Debug)]
+pub struct GroupLookup(Arc<Batcher<InstanceId, Option<InGroup>>>);
+
+impl GroupLookup {
+    /// Asks with `client`, through a gate of its own: a lifecycle call waits for no look.
+    #[must_use]
+    pub fn new(client: Client, tasks: &Tasks, facts: Facts) -> Self {
+        let gate = Gate::new(facts);
+        let call = move |instances| look_up(client.clone(), gate.clone(), instances);
+        Self(Arc::new(Batcher::start(tasks, DESCRIBE, MAX_INSTANCES, BATCH_WAIT, call)))
+    }
+
+    /// Returns where the instance is now, as far as Auto Scaling shows; `None` if it is in no group.
+    ///
+    /// # Errors
+    /// AWS did not answer. The caller retries.
+    pub async fn find(&self, instance: &InstanceId) -> Result<Option<InGroup>, AwsError> {
+        self.0.ask(instance.clone()).await
+    }
+}
+
+/// Returns where each instance is, in their order.
+async fn look_up(
+    client: Client,
+    gate: Gate<AwsClass>,
+    instances: Vec<InstanceId>,
+) -> Vec<Result<Option<InGroup>, AwsError>> {
+    let ids: BTreeSet<&str> = instances.iter().map(InstanceId::as_str).collect();
+    let subject = match instances.as_slice() {
+        [one] => one.to_string(),
+        _ => format!("{} instances", ids.len()),
+    };
+    let ids = ids.into_iter().map(str::to_owned).collect();
+    let request = client.describe_auto_scaling_instances().set_instance_ids(Some(ids));
+    let by = Instant::now() + CALL_TIMEOUT;
+    let answer = match gate.aws(DESCRIBE, &subject, AwsClass::Describe, by, || request.send()).await {
+        Ok(answer) => answer,
+        Err(error) => return vec![Err(error); instances.len()],
+    };
+    let found: HashMap<String, InGroup> =
+        answer.auto_scaling_instances.unwrap_or_default().into_iter().filter_map(InGroup::of).collect();
+    instances.iter().map(|instance| Ok(found.get(instance.as_str()).cloned())).collect()
+}
