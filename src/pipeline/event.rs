@@ -96,7 +96,7 @@ pub struct Malformed {
     pub what: String,
 }
 
-/// One announcement of AWS about one instance.
+/// One statement of AWS, or of its Node, about one instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
     /// The notice's identity: a copy with the same one is the same notice.
@@ -115,9 +115,7 @@ impl Notice {
     pub const fn kind(&self) -> NoticeKind {
         self.detail.kind()
     }
-}
 
-impl Notice {
     /// Returns the notice's version.
     #[must_use]
     pub fn version(&self) -> Version {
@@ -240,7 +238,7 @@ pub enum Identity {
     },
     /// A Health event and one of the instances it affects; AWS sends the event again when it changes.
     Health {
-        /// The event's ARN; of a change that EC2 lists, its id there.
+        /// The event's ARN, of a fault with `#issue`; of a change that EC2 lists, its id there.
         arn: String,
         /// The affected instance.
         instance: InstanceId,
@@ -366,7 +364,7 @@ pub enum Detail {
     },
     /// The Node has this condition, `TYPE=STATUS`, for longer than it may.
     Condition(String),
-    /// These of EC2's status checks fail: `system`, `instance`, `attached-ebs`.
+    /// This of EC2's status checks fails: `system`, `instance`, `attached-ebs`.
     StatusCheck(&'static str),
     /// What the Node said, or EC2 listed, of this kind is no longer so.
     TakenBack(NoticeKind),

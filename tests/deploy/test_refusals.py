@@ -164,6 +164,10 @@ SENTENCES = [
         "settings: {onCondition: ['Ready=Unknown:5m=drain']}",
         "settings.onCondition has no effect without nodes in settings.source: set settings.source: [queue, nodes]",
     ),
+    (
+        "settings: {verify: never}",
+        "settings.verify: never has no effect without settings.maxDraining: set a maximum such as 20%, or remove it",
+    ),
     ("agent: {enabled: true}", "agent.enabled has no effect without nodes in settings.source: set settings.source: [queue, nodes]"),
     *[
         (ALONE + setting, f"{name} needs calls to AWS that are not made with settings.source: [nodes] alone; "

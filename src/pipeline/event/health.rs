@@ -58,8 +58,10 @@ pub(super) fn event(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
     }
     let arn = fields.event_arn.name(At("detail.", "eventArn"))?;
     let code = fields.event_type_code.name(At("detail.", "eventTypeCode"))?;
+    // A fault is asked of nobody: who forges one must not revise a change.
+    let arn = if is_issue { format!("{arn}#issue") } else { arn.to_owned() };
     let first = |instance: InstanceId, withdrawn| Notice {
-        identity: Identity::Health { arn: arn.to_owned(), instance: instance.clone() },
+        identity: Identity::Health { arn, instance: instance.clone() },
         instance,
         at: head.at,
         detail: Detail::ScheduledChange(ScheduledChange {

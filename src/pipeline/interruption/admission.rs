@@ -8,7 +8,7 @@ use super::waits::Waiting;
 use super::{Case, Interrupter, NoticeOutcome, Verify, WaitLog};
 use crate::clients::gate::Category;
 use crate::fact::{Fact, Unusual, Wait, WaitOutcome};
-use crate::pipeline::event::{InstanceId, Notice};
+use crate::pipeline::event::{Detail, InstanceId, Notice, ScheduledChange};
 use crate::pipeline::node::Node;
 use crate::pipeline::node::mark::{is_drained, is_drained_for, start_of};
 use std::collections::HashSet;
@@ -44,9 +44,7 @@ impl Case {
         if admitted.is_some() {
             return Finding::Admitted;
         }
-        // What has left its mark was admitted before: a takeover goes on.
-        let is_marked = |node: &Arc<Node>| is_drained_for(node, &identity, notice.start());
-        if !notice.is_withdrawn() && node.as_ref().is_some_and(is_marked) {
+        if node.as_ref().is_some_and(|node| self.was_admitted(node)) {
             *admitted = Some(interrupter.draining.admit_anyway(&notice.instance));
             return Finding::Admitted;
         }
@@ -136,6 +134,15 @@ impl Case {
         finding
     }
 
+    /// Whether the notice has left its mark, before a takeover. Of a change the mark does not tell whether its begin ends the capacity, so
+    /// that it must be of the same message.
+    fn was_admitted(&self, node: &Node) -> bool {
+        let Self { notice, message, .. } = self;
+        let is_hard = matches!(notice.detail, Detail::ScheduledChange(ScheduledChange { hard: true, .. }));
+        let by = is_hard.then_some(&**message);
+        !notice.is_withdrawn() && is_drained_for(node, &notice.identity.to_string(), notice.start(), by)
+    }
+
     /// Waits for a copy that revises the notice and may be taken up: a drain for which there was no room is changed, and called off, as
     /// AWS says, and not by any message.
     pub(super) async fn revised(&self, newest: &mut watch::Receiver<Arc<Notice>>) -> Arc<Notice> {
@@ -157,7 +164,9 @@ impl Case {
 
     async fn accepts(&self, copy: &Notice) {
         let Interrupter { policy, draining, .. } = &*self.interrupter;
-        let (verify, needed) = (policy.admission.verify, policy.is_wary() && policy.admits(copy));
+        // Auto Scaling knows no action of the hook, which is left out: that harms nobody.
+        let is_without_hook = self.notice.hook().is_some() && matches!(copy.detail, Detail::AsgTermination { .. });
+        let (verify, needed) = (policy.admission.verify, policy.is_wary() && policy.admits(copy) && !is_without_hook);
         let Some(proof) = Proof::of(copy, verify).filter(|_| needed) else { return };
         let proof = proof.of_known(self.notice.start());
         let had_room = async {

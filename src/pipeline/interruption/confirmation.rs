@@ -4,9 +4,9 @@
 use super::group_lookup::{GroupLookup, InGroup};
 use super::policy::Verify;
 use crate::clients::batch::Batcher;
-use crate::clients::gate::{AwsError, CALL_TIMEOUT, Gate, LifecycleClass, Operation};
+use crate::clients::gate::{AwsClass, AwsError, CALL_TIMEOUT, Gate, Operation};
 use crate::fact::Facts;
-use crate::pipeline::event::{Detail, Identity, InstanceId, Notice, NoticeKind, ScheduledChange};
+use crate::pipeline::event::{CapacityBlock, Detail, Identity, InstanceId, Notice, NoticeKind, ScheduledChange};
 use crate::pipeline::node::{DESCRIBE_INSTANCES, Listing, by_id, describe};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
@@ -33,7 +33,7 @@ const NEAR: Duration = Duration::from_mins(3);
 /// Time that a question waits for others to share its calls.
 const BATCH_WAIT: Duration = Duration::from_millis(50);
 
-/// Time ahead for which ends of Capacity Blocks are looked up: AWS warns 40 minutes before.
+/// Time ahead for which AWS's warnings of the ends of Capacity Blocks are looked up.
 const BLOCK_LOOK_AHEAD: Duration = Duration::from_hours(1);
 
 /// Maximum difference between the times of a change, or of a block's end, that a message names and that EC2 lists: a nearer one presses
@@ -66,10 +66,12 @@ pub enum Proof {
         /// The begin.
         start: Option<Timestamp>,
     },
-    /// The Capacity Block in which the instance runs is about to end, at this time.
+    /// The Capacity Block in which the instance runs is about to end, and its instances are terminated at this time.
     EndingBlock {
         /// The end of the reservation.
         ends: Option<Timestamp>,
+        /// The time, some time before the end, which differs with the instances' type.
+        terminates_at: Option<Timestamp>,
     },
 }
 
@@ -91,8 +93,8 @@ impl Proof {
                 Some(Self::ListedChange { hard: *hard, start: *start })
             }
             // No call shows the interruption of another reservation, before it comes.
-            Detail::CapacityReservation { .. } => match notice.identity {
-                Identity::Block { ends, .. } => Some(Self::EndingBlock { ends }),
+            Detail::CapacityReservation { terminates_at } => match notice.identity {
+                Identity::Block { ends, .. } => Some(Self::EndingBlock { ends, terminates_at: *terminates_at }),
                 _ => (verify == Verify::Always).then_some(Self::Stops),
             },
             Detail::ScheduledChange(_)
@@ -187,7 +189,7 @@ impl Confirmations {
 #[derive(Clone)]
 struct Asked {
     ec2: Client,
-    gate: Gate<LifecycleClass>,
+    gate: Gate<AwsClass>,
     listing: Listing,
     clock: Clock,
 }
@@ -233,7 +235,7 @@ impl Asked {
         loop {
             let request = self.ec2.describe_spot_instance_requests().filters(by_id(ids(questions)));
             let request = request.set_next_token(page.take());
-            let (class, by) = (LifecycleClass::Describe, Instant::now() + CALL_TIMEOUT);
+            let (class, by) = (AwsClass::Describe, Instant::now() + CALL_TIMEOUT);
             let answer = self.gate.aws(SPOT_REQUESTS, &subject(questions), class, by, || request.send()).await?;
             for request in answer.spot_instance_requests() {
                 let code = request.status().and_then(|status| status.code()).unwrap_or_default();
@@ -288,14 +290,17 @@ impl Asked {
         let ending = found.iter().filter_map(|instance| {
             let reservation = instance.capacity_reservation_id()?;
             let block = blocks.iter().find(|block| block.reservation == reservation)?;
-            Some((instance.instance_id()?, block.ends))
+            Some((instance.instance_id()?, block))
         });
-        let is_then = |said: &Proof, listed| match said {
-            Proof::EndingBlock { ends } => ends.is_some() && are_near(*ends, listed),
+        let is_then = |said: &Proof, listed: &CapacityBlock| match said {
+            Proof::EndingBlock { ends: Some(ends), terminates_at: Some(at) } => {
+                let is_in_time = *at > listed.terminates_at || are_near(Some(*at), Some(listed.terminates_at));
+                are_near(Some(*ends), listed.ends) && is_in_time
+            }
             _ => false,
         };
-        let proven =
-            ending.flat_map(|(id, ends)| about(questions, Some(id)).filter(move |(_, proof)| is_then(proof, ends)));
+        let of_block = |(id, block)| about(questions, Some(id)).filter(move |(_, proof)| is_then(proof, block));
+        let proven = ending.flat_map(of_block);
         Ok(proven.collect())
     }
 

@@ -329,4 +329,16 @@ mod tests {
         assert_eq!(next(Heartbeats::Every(s(120)), 1), Some(54), "never too late for the hook");
         assert_eq!(next(Heartbeats::Off, 500), None);
     }
+
+    #[test]
+    fn no_beat_is_due_when_none_keeps_the_action_alive() {
+        let (begun, times) = (Instant::now(), HookTimes::of(s(60)));
+        let due = |sent: Duration| {
+            let expires = begun + sent + s(60);
+            due_beat(Heartbeats::Every(s(20)), begun, expires, times, begun + times.life() * 2)
+        };
+        assert_eq!(due(Duration::ZERO), Some(begun + s(20)));
+        assert_eq!(due(times.life() - s(21)), Some(begun + times.life() - s(1)));
+        assert_eq!(due(times.life() - s(20)), None);
+    }
 }

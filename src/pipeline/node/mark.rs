@@ -71,7 +71,7 @@ pub(super) struct NoticeAnnotation {
     /// Deadline of the drain, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Timestamp>,
-    /// End of a drain that goes on after the deadline, because a lifecycle hook leaves room for the longest grace period of a pod.
+    /// End of a drain that goes on after the deadline: a lifecycle hook leaves room for the longest grace period of a pod, or for a wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ends: Option<Timestamp>,
     /// Begin of the announced change, if AWS names it.
@@ -343,10 +343,12 @@ pub fn start_of(node: &Node, identity: &str) -> Option<Timestamp> {
     mark_of(node, identity)?.start
 }
 
-/// Returns whether the notice with this identity has left the mark of a drain on the Node, for a change that begins at `start`.
+/// Returns whether the notice with this identity has left the mark of a drain on the Node, for a change that begins at `start`; if
+/// `message` is given, brought by that.
 #[must_use]
-pub fn is_drained_for(node: &Node, identity: &str, start: Option<Timestamp>) -> bool {
-    mark_of(node, identity).is_some_and(|mark| mark.deadline.is_some() && mark.start == start.map(whole_seconds))
+pub fn is_drained_for(node: &Node, identity: &str, start: Option<Timestamp>, message: Option<&str>) -> bool {
+    let mark = mark_of(node, identity).filter(|mark| mark.deadline.is_some() && mark.start == start.map(whole_seconds));
+    mark.is_some_and(|mark| message.is_none_or(|message| mark.message == message))
 }
 
 /// Returns whether the Node carries the annotation of a notice.

@@ -60,7 +60,10 @@ impl NodeTable {
             // A patch's answer may have arrived while an older list was read.
             if is_older(node, known) {
                 *node = Arc::clone(known);
-            } else if !node.conditions.is_empty() {
+                continue;
+            }
+            remember_let_go(&mut self.let_go, known, node);
+            if !node.conditions.is_empty() {
                 Arc::make_mut(node).remember_conditions(known, false);
             }
         }
@@ -82,11 +85,7 @@ impl NodeTable {
                 return;
             }
             node.remember_conditions(known, true);
-            if is_drained_since(known, &node.boot) && !is_drained(&node) {
-                let now = Instant::now();
-                self.let_go.retain(|_, at| now < *at + LET_GO);
-                self.let_go.insert(node.instance.clone(), now);
-            }
+            remember_let_go(&mut self.let_go, known, &node);
         }
         let node = Arc::new(node);
         let before = self.by_name.insert(Arc::clone(&node.name), Arc::clone(&node));
@@ -159,6 +158,15 @@ fn place(by_instance: &mut HashMap<InstanceId, Vec<Arc<Node>>>, node: &Arc<Node>
 }
 
 /// Returns whether `node` is an older version of the Node `known`.
+/// Remembers that the Node's last mark of a drain was removed without a restart.
+fn remember_let_go(let_go: &mut HashMap<InstanceId, Instant>, known: &Node, node: &Node) {
+    if is_drained_since(known, &node.boot) && !is_drained(node) {
+        let now = Instant::now();
+        let_go.retain(|_, at| now < *at + LET_GO);
+        let_go.insert(node.instance.clone(), now);
+    }
+}
+
 fn is_older(node: &Node, known: &Node) -> bool {
     known.uid == node.uid && older(&node.resource_version, &known.resource_version)
 }

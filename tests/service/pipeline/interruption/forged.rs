@@ -236,6 +236,51 @@ async fn a_confirmed_drain_is_neither_put_off_nor_called_off_by_a_forged_revisio
     stage.rest(&[&replica]).await;
 }
 
+/// A fault is asked of nobody, so it says nothing of the change whose ARN it has.
+#[tokio::test(start_paused = true)]
+async fn a_forged_fault_neither_ends_the_drain_for_a_change_nor_removes_its_mark() {
+    for faults in [&[][..], &["--health-issue", "AWS_EC2_INSTANCE_STORE_DRIVE_PERFORMANCE_DEGRADED=report"]] {
+        let stage = Stage::new(1, 1);
+        stage.block(0);
+        let (ec2, start) = (&stage.world.aws.ec2, stage.world.clock.now() + s(3000));
+        ec2.schedule(&instance(0), ("change-0", "instance-retirement"), start);
+        let replica = stage.start(&[&VERIFIED[..], faults].concat()).await;
+        // The ARN of a fault is made of this name.
+        stage.health(0, ("f", RETIREMENT), start, "upcoming");
+        stage.until("it is confirmed", s(10), || stage.cordoned(0)).await;
+        for status in ["open", "closed"] {
+            sleep(s(10)).await;
+            stage.fault(0, "AWS_EC2_INSTANCE_STORE_DRIVE_PERFORMANCE_DEGRADED", status);
+        }
+        sleep(s(60)).await;
+        assert!(stage.cordoned(0), "{}", stage.story());
+        stage.unblock(0);
+        stage.until_handled(s(60)).await;
+        replica.ended_as("scheduled-change", "drained", 1);
+        stage.fault(0, "AWS_EC2_INSTANCE_STORE_DRIVE_PERFORMANCE_DEGRADED", "closed");
+        sleep(s(600)).await;
+        assert!(stage.cordoned(0), "{}", stage.story());
+        stage.rest(&[&replica]).await;
+    }
+}
+
+/// The begin of a change ends the capacity, or it does not: the message alone says so, and the mark that another left does not.
+#[tokio::test(start_paused = true)]
+async fn a_mark_of_a_reboot_confirms_no_retirement() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let there = stage.with_own_queue();
+    let (ec2, start) = (&stage.world.aws.ec2, stage.world.clock.now() + s(900));
+    ec2.schedule(&instance(0), ("change-0", "system-reboot"), start);
+    let (replica, other) = (stage.start(&VERIFIED).await, there.start(&VERIFIED).await);
+    stage.health(0, ("c-0", "AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED"), start, "upcoming");
+    stage.until("it is confirmed", s(10), || stage.cordoned(0)).await;
+    there.health(0, ("c-0", RETIREMENT), start, "upcoming");
+    sleep(s(899)).await;
+    assert!(stage.has_pod("web-0-0"), "a budget is overridden\n{}", stage.story());
+    drop((replica, other));
+}
+
 /// The drain is over; the mark stays until the change has happened.
 #[tokio::test(start_paused = true)]
 async fn a_forged_end_of_a_change_removes_no_mark() {

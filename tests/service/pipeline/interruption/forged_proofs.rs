@@ -136,7 +136,7 @@ async fn a_drain_is_not_called_off_by_another_begin() {
 async fn a_block_that_ends_later_confirms_no_earlier_end() {
     let stage = Stage::new(1, 1);
     stage.block(0);
-    let ends = now(&stage) + s(59 * 60);
+    let ends = now(&stage) + s(65 * 60);
     stage.world.aws.ec2.reserve(&instance(0), BLOCK);
     stage.world.aws.ec2.add_reservation(BLOCK, true, "p5.48xlarge", ends);
     let replica = stage.start(&VERIFIED).await;
@@ -144,6 +144,11 @@ async fn a_block_that_ends_later_confirms_no_earlier_end() {
     stage.world.aws.sqs.send(messages::capacity_block("e", BLOCK, now(&stage), early));
     sleep(s(120)).await;
     untouched(&stage, 0);
+    // The instances of UltraServers are terminated an hour before, and those of others half an hour.
+    stage.world.aws.sqs.send(messages::capacity_block("u", BLOCK, now(&stage), ends));
+    stage.until_handled(s(300)).await;
+    untouched(&stage, 0);
+    sleep(s(20 * 60)).await;
     stage.world.aws.sqs.send(messages::capacity_block("f", BLOCK, now(&stage), ends));
     stage.until("the real end is confirmed", s(60), || stage.cordoned(0)).await;
     drop(replica);
@@ -249,7 +254,8 @@ async fn an_old_message_of_a_real_hook_is_proven_by_its_first_heartbeat() {
     stage.rest(&[&replica]).await;
 }
 
-/// Within the limit nothing is confirmed. The instance is in service, and Auto Scaling knows no action of the token.
+/// Within the limit nothing is confirmed. The instance is in service, and Auto Scaling knows no action of the token. A copy comes to
+/// another replica, which finds the mark.
 #[tokio::test(start_paused = true)]
 async fn a_forged_hook_within_the_limit_overrides_no_budget() {
     for age in [s(7200), s(0)] {
@@ -257,12 +263,17 @@ async fn a_forged_hook_within_the_limit_overrides_no_budget() {
         stage.block(0);
         stage.world.aws.autoscaling.join("group", &instance(0));
         stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(s(300)));
-        let replica = stage.start(&["--max-draining", "1"]).await;
+        let there = stage.with_own_queue();
+        let (replica, other) =
+            (stage.start(&["--max-draining", "1"]).await, there.start(&["--max-draining", "1"]).await);
         let names = ("group", "hook", "00000000-0000-4000-8000-000000000000");
         let body = messages::lifecycle(Wrapping::Event, true, names, &instance(0), now(&stage) - age);
-        stage.world.aws.sqs.send(body);
+        stage.world.aws.sqs.send(body.clone());
+        stage.until("marked", s(30), || stage.cordoned(0)).await;
+        there.world.aws.sqs.send(body);
         stage.until_handled(s(4000)).await;
+        there.until_handled(s(4000)).await;
         assert!(stage.has_pod("web-0-0"), "{age:?}: a budget is overridden\n{}", stage.story());
-        stage.rest(&[&replica]).await;
+        stage.rest(&[&replica, &other]).await;
     }
 }
