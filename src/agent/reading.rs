@@ -57,9 +57,8 @@ impl Event {
     }
 }
 
-/// Reads the answer about this kind. `None` if it announces nothing; `Err(())` if it is nonsense. Of several events it is the one that
-/// was `last` said, for as long as it is listed, and then the next.
-pub(super) fn read(kind: SaidKind, text: &str, last: Option<&Said>) -> Result<Option<Said>, ()> {
+/// Reads the answer about this kind, which may announce several events: the first to begin comes first. `Err(())` if it is nonsense.
+pub(super) fn read(kind: SaidKind, text: &str) -> Result<Vec<Said>, ()> {
     let said = |what: String, at, id| Said { what, at, id };
     let said = match kind {
         SaidKind::Spot => {
@@ -85,23 +84,18 @@ pub(super) fn read(kind: SaidKind, text: &str, last: Option<&Said>) -> Result<Op
                     None => nonsense = true,
                 }
             }
-            // One annotation names one event. Another one that comes before it calls nothing off.
-            let is_other = |said: &Said| last.is_none_or(|last| last.id != said.id);
-            match ahead.into_iter().min_by_key(|said| (is_other(said), said.at)) {
-                Some(said) => said,
-                None if nonsense => return Err(()),
-                None => return Ok(None),
-            }
+            ahead.sort_by(|one, other| (one.at, &one.id).cmp(&(other.at, &other.id)));
+            return if nonsense && ahead.is_empty() { Err(()) } else { Ok(ahead) };
         }
         SaidKind::Termination => match text.trim() {
             "Terminated" => said("terminate".to_owned(), None, String::new()),
             state if state.len() < 64 && state.bytes().all(|b| b.is_ascii_alphanumeric() || b == b':') => {
-                return Ok(None);
+                return Ok(Vec::new());
             }
             _ => return Err(()),
         },
     };
-    said.checked(kind).map(Some).map_err(drop)
+    said.checked(kind).map(|said| vec![said]).map_err(drop)
 }
 
 #[cfg(test)]
@@ -109,7 +103,7 @@ mod tests {
     use super::*;
 
     fn text(kind: SaidKind, text: &str) -> Result<Option<String>, ()> {
-        read(kind, text, None).map(|said| said.map(|said| said.text()))
+        read(kind, text).map(|said| (!said.is_empty()).then(|| Said::text(&said)))
     }
 
     #[test]
@@ -137,7 +131,7 @@ mod tests {
             (
                 Maintenance,
                 events,
-                r#"{"what":"instance-retirement","at":"2029-01-20T09:00:43Z","id":"instance-event-3"}"#,
+                r#"[{"what":"instance-retirement","at":"2029-01-20T09:00:43Z","id":"instance-event-3"},{"what":"system-reboot","at":"2029-01-21T09:00:43Z","id":"instance-event-2"}]"#,
             ),
             (Termination, "Terminated", r#"{"what":"terminate"}"#),
         ] {
@@ -149,14 +143,10 @@ mod tests {
         {
             assert_eq!(text(kind, answer), Ok(None), "{answer}");
         }
-        let retirement = read(Maintenance, events, None).unwrap().unwrap();
-        let earlier =
-            events.replace("21 Jan 2029 09:00:43", "9 Jan 2029 09:00:43").replacen('[', r#"[{"Code": "x"},"#, 1);
-        let said = |last: Option<&Said>| read(Maintenance, &earlier, last).unwrap().unwrap().id;
-        assert_eq!((said(None), said(Some(&retirement))), ("instance-event-2".to_owned(), retirement.id.clone()));
         // What can't be said hides none that can.
-        let odd = earlier.replacen("instance-event-2", "no word", 1);
-        assert_eq!(read(Maintenance, &odd, None).unwrap().unwrap().id, retirement.id);
+        let odd = events.replacen("instance-event-2", "no word", 1).replacen('[', r#"[{"Code": "x"},"#, 1);
+        let said = read(Maintenance, &odd).unwrap();
+        assert_eq!(said.iter().map(|said| &*said.id).collect::<Vec<_>>(), ["instance-event-3"]);
     }
 
     #[test]

@@ -65,8 +65,8 @@ impl Words {
 struct Saying {
     /// What the metadata say.
     read: Words,
-    /// What the last reading that announced something said.
-    last: Option<Said>,
+    /// What the metadata have last announced.
+    last: Vec<Said>,
     /// What the Node says: not known until the agent has written it.
     written: Words,
     /// When that was written.
@@ -80,34 +80,36 @@ struct Saying {
 }
 
 impl Saying {
-    fn note(&mut self, said: Option<Said>) {
+    fn note(&mut self, mut said: Vec<Said>) {
         self.answered = true;
-        let Some(said) = said else {
+        if said.is_empty() {
             self.silent = self.silent.saturating_add(1);
             if self.silent >= READINGS_TO_TAKE_BACK {
                 self.read = Words::Nothing;
             }
             return;
-        };
+        }
         self.silent = 0;
         // A time that moves a little is no other notice: the drain goes on.
-        let is_told = self.said().is_some_and(|last| said.repeats(last));
-        if !is_told {
-            self.read = Words::Said(said.text());
+        let is_told =
+            said.len() == self.last.len() && said.iter().zip(&self.last).all(|(said, last)| said.repeats(last));
+        if !is_told || self.read.text().is_none() {
+            // Beside another one, too.
+            for said in &mut said {
+                if let Some(last) = self.last.iter().find(|last| said.repeats(last)) {
+                    said.clone_from(last);
+                }
+            }
+            self.read = Words::Said(Said::text(&said));
         }
-        self.last = Some(said);
-    }
-
-    /// Returns what the metadata say now, if something.
-    fn said(&self) -> Option<&Said> {
-        self.read.text().and(self.last.as_ref())
+        self.last = said;
     }
 
     /// Returns what is to be written, if the Node does not say it, or may not say any longer what the metadata still do.
     fn change(&self) -> Option<Words> {
         let is_new = self.read != Words::Unknown && (self.read != self.written || self.unsure);
         let is_old = || self.written_at.is_some_and(|at| at.elapsed() >= SAID_AGAIN);
-        (is_new || self.answered && self.said().is_some() && is_old()).then(|| self.read.clone())
+        (is_new || self.answered && self.read.text().is_some() && is_old()).then(|| self.read.clone())
     }
 }
 
@@ -158,19 +160,19 @@ impl Agent {
         }
     }
 
-    /// Reads all metadata. A kind without an answer stays as it was; after a failure that is not of its path alone the rest is not asked.
+    /// Reads all metadata. A kind without an answer stays as it was; if the first has none, and the next fails like a service that is away,
+    /// the rest is not asked.
     /// Returns the failure, and whether to wait longer for the next answers: what fails about one kind must not delay the others.
     async fn read_all(&mut self) -> (Option<MetadataFailure>, bool) {
         let (mut failure, mut makes_sense) = (None, false);
         self.kinds.iter_mut().for_each(|kind| kind.answered = false);
         for kind in SaidKind::ALL {
             let said = match self.metadata.get(path(kind)).await {
-                Ok(Some(text)) => {
-                    read(kind, &text, self.kinds[kind as usize].said()).map_err(|()| MetadataFailure::Nonsense)
-                }
-                Ok(None) => Ok(None),
-                Err(Failure::Path(why)) => Err(why),
-                Err(Failure::All(why)) => return (Some(why), true),
+                Ok(Some(text)) => read(kind, &text).map_err(|()| MetadataFailure::Nonsense),
+                Ok(None) => Ok(Vec::new()),
+                // A path that a filter keeps from us hides no other.
+                Err(Failure::All(why)) if !makes_sense && kind != SaidKind::ALL[0] => return (Some(why), true),
+                Err(Failure::All(why) | Failure::Path(why)) => Err(why),
             };
             match said {
                 Ok(said) => {

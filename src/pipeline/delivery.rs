@@ -40,7 +40,7 @@ const CRASH_DELAY: Duration = Duration::from_secs(10);
 /// kilobytes.
 const MAX_AT_ONCE: usize = 1_000;
 
-/// Maximum number of notices that are acted on at once.
+/// Maximum number of notices of messages that are acted on at once, besides the first of each message.
 pub const MAX_NOTICES: usize = 20_000;
 
 /// Maximum number of characters that are logged of a malformed message.

@@ -25,7 +25,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 /// Interval between scans of what Nodes say, if none says anything new: for what could not be done before.
@@ -95,7 +95,9 @@ impl Deliverer {
         let Interrupter { drainer, clock, .. } = &*self.interrupter;
         if !(self.hears_aws && clock.is_answered()) {
             let by = Instant::now() + TIME_TIMEOUT;
-            let _ = server_date::ask_api_server(&drainer.client, &drainer.gate, *clock, &self.facts, by).await;
+            // In a storm the gate may be full for longer, and the turn must not be lost meanwhile.
+            let asked = server_date::ask_api_server(&drainer.client, &drainer.gate, *clock, &self.facts, by);
+            let _ = timeout_at(by, asked).await;
         }
     }
 
@@ -227,7 +229,7 @@ impl Deliverer {
                 }
                 if version.of_condition().is_some() && self.begins_repair(&node, &said.notice) {
                     let brake = brake.get_or_insert_with(|| self.brake());
-                    if work.repairs.hold(brake, &node) {
+                    if !self.knows_broken() || work.repairs.hold(brake, &node) {
                         continue;
                     }
                 }

@@ -7,9 +7,9 @@ use super::repairs::Repairs;
 use super::{Deliverer, NoticeCopy, Verdict, verdict};
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category};
 use crate::fact::{Fact, NoticeKind, NoticeRef};
-use crate::pipeline::event::{CapacityBlock, Detail, Identity, InstanceId, Notice, Version};
+use crate::pipeline::event::{CapacityBlock, Detail, Identity, Notice, Version};
 use crate::pipeline::interruption::NoticeOutcome;
-use crate::pipeline::node::handled::{Known, Standing, known, known_as, message_of, standing};
+use crate::pipeline::node::handled::{KnownNotice, Standing, known, known_as, message_of, standing};
 use crate::pipeline::node::is_from_node;
 use crate::pipeline::node::mark::{deadline_of, is_going};
 use crate::pipeline::node::plan::Plan;
@@ -86,7 +86,8 @@ impl Deliverer {
             }
             let now = self.interrupter.clock.now();
             let listed = answers.notices();
-            let brake = self.brake_of_checks(&listed);
+            let is_failing = |notice: &Notice| matches!(notice.detail, Detail::StatusCheck(_));
+            let brake = if listed.iter().any(is_failing) { self.brake() } else { Brake::default() };
             let versions: HashSet<Version> = listed.iter().map(Notice::version).collect();
             ended.retain(|version| versions.contains(version));
             let listed = listed.into_iter().filter(|notice| !ended.contains(&notice.version()));
@@ -106,15 +107,6 @@ impl Deliverer {
             }
             repairs.tell(NoticeKind::StatusCheck, &self.facts);
         }
-    }
-
-    /// Notes the instances of which EC2 lists failing status checks. If there are any, counts the broken Nodes.
-    fn brake_of_checks(&self, listed: &[Notice]) -> Brake {
-        let failing = listed.iter().filter(|notice| matches!(notice.detail, Detail::StatusCheck(_)));
-        let failing: HashSet<InstanceId> = failing.map(|notice| notice.instance.clone()).collect();
-        let is_whole = failing.is_empty();
-        self.failing.set(failing);
-        if is_whole { Brake::default() } else { self.brake() }
     }
 
     /// Whether the work on a failing status check does not begin: too many fail, or the node goes for another reason.
@@ -204,11 +196,14 @@ impl Deliverer {
         (version, is_settled && !is_planned)
     }
 
-    /// Whether work that calls have failed, or for which there was no room, is tried again: the change is still ahead, and its plan, or who
-    /// has told of it, stays.
+    /// Whether work that calls have failed, or for which there was no room, is tried again: the change is still ahead, or the Node or EC2
+    /// goes on saying the same. Its plan, or who has told of it, stays.
     pub(super) fn is_tried_again(&self, notice: &Notice, outcome: NoticeOutcome) -> bool {
         let is_ahead = || notice.start().is_some_and(|start| start > self.interrupter.clock.now());
-        matches!(outcome, NoticeOutcome::Failed | NoticeOutcome::NotAdmitted) && !notice.is_withdrawn() && is_ahead()
+        let goes_on = notice.kind().is_repair() || matches!(notice.identity, Identity::Said { .. });
+        matches!(outcome, NoticeOutcome::Failed | NoticeOutcome::NotAdmitted)
+            && !notice.is_withdrawn()
+            && (goes_on || is_ahead())
     }
 
     /// Notes on the Node that the notice has ended. `outcome` is `None` if a message told of it, too. Returns whether that is done.
@@ -253,7 +248,7 @@ impl Deliverer {
     pub(super) fn said_before(&self, notice: &Notice, message: &str) -> Option<(Arc<Node>, Notice)> {
         let node = self.interrupter.index.get(&notice.instance)?;
         let is_noted = if notice.is_withdrawn() {
-            matches!(self.known_on(&node, notice), Some(Known::Same(identity)) if identity != notice.identity)
+            matches!(self.known_on(&node, notice), Some(KnownNotice::Same(identity)) if identity != notice.identity)
         } else {
             told::patch(&node, notice, message).is_some()
         };
@@ -261,7 +256,7 @@ impl Deliverer {
     }
 
     /// Returns by what the Node knows the notice of a message: what it has said itself, or what EC2 lists.
-    fn known_on(&self, node: &Node, notice: &Notice) -> Option<Known> {
+    fn known_on(&self, node: &Node, notice: &Notice) -> Option<KnownNotice> {
         let said = same_as(node, notice, self.interrupter.clock.now());
         said.and_then(|said| known_as(node, &said)).or_else(|| known(node, notice))
     }
@@ -293,7 +288,7 @@ impl Deliverer {
         let Some(node) = self.interrupter.index.get(&notice.instance) else { return self.join(notice, message) };
         match self.known_on(&node, &notice) {
             None => self.join(notice, message),
-            Some(Known::Same(identity)) => {
+            Some(KnownNotice::Same(identity)) => {
                 let before = message_of(&node, &identity).map(Arc::from);
                 let copy = self.join(Notice { identity, ..notice }, before.as_ref().unwrap_or(message));
                 if let NoticeCopy::Running(_, seat) = &copy {
@@ -301,7 +296,7 @@ impl Deliverer {
                 }
                 copy
             }
-            Some(Known::Handled) => {
+            Some(KnownNotice::Handled) => {
                 self.tell_joined(&notice, message);
                 NoticeCopy::Late(NoticeOutcome::Drained)
             }

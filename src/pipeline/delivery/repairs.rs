@@ -2,7 +2,7 @@
 
 use super::Deliverer;
 use crate::fact::{Fact, Facts, NoticeKind, RepairStop};
-use crate::pipeline::event::{InstanceId, Notice};
+use crate::pipeline::event::{Detail, InstanceId, Notice};
 use crate::pipeline::interruption::{Action, Interrupter};
 use crate::pipeline::node::mark::{is_going, is_repaired, newest_copy};
 use crate::pipeline::node::{Brake, Node, Share};
@@ -42,16 +42,29 @@ impl Repairs {
     }
 }
 
-/// The instances of which EC2 has last listed failing status checks.
-#[derive(Debug, Default)]
-pub struct FailingChecks(Mutex<HashSet<InstanceId>>);
+/// The instances of which EC2 has last listed failing status checks; `None` until it was asked for the first time.
+#[derive(Debug)]
+pub struct FailingChecks(Mutex<Option<HashSet<InstanceId>>>);
 
 impl FailingChecks {
-    pub(super) fn set(&self, failing: HashSet<InstanceId>) {
-        *self.lock() = failing;
+    /// None, before EC2 was asked, if it ever `is_asked`.
+    #[must_use]
+    pub fn new(is_asked: bool) -> Self {
+        Self(Mutex::new((!is_asked).then(HashSet::new)))
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashSet<InstanceId>> {
+    /// Notes EC2's answer.
+    pub(super) fn answered(&self, listed: &[Notice]) {
+        let failing = listed.iter().filter(|notice| matches!(notice.detail, Detail::StatusCheck(_)));
+        *self.lock() = Some(failing.map(|notice| notice.instance.clone()).collect());
+    }
+
+    /// Notes that EC2 gave no answer: the last one counts, or none.
+    pub(super) fn not_answered(&self) {
+        self.lock().get_or_insert_default();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<HashSet<InstanceId>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -63,15 +76,17 @@ impl Deliverer {
     pub(super) fn brake(&self) -> Brake {
         let Interrupter { policy, index, .. } = &*self.interrupter;
         let rules: Vec<_> = policy.conditions.iter().filter(|rule| rule.action != Action::Report).collect();
-        let checks = if repairs(policy.actions.of(NoticeKind::StatusCheck)) {
-            self.failing.lock().clone()
-        } else {
-            HashSet::new()
-        };
+        let counts = repairs(policy.actions.of(NoticeKind::StatusCheck));
+        let checks = self.failing.lock().clone().filter(|_| counts).unwrap_or_default();
         index.brake(|node| {
             let shows = || checks.contains(&node.instance) || rules.iter().any(|rule| node.has_condition(&rule.name));
             is_repaired(node) || !is_going(node) && shows()
         })
+    }
+
+    /// Whether all that says which Nodes are broken was heard, since the start.
+    pub(super) fn knows_broken(&self) -> bool {
+        !repairs(self.interrupter.policy.actions.of(NoticeKind::StatusCheck)) || self.failing.lock().is_some()
     }
 
     /// Whether the notice would begin work on the Node, rather than report or go on.

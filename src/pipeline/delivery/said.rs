@@ -28,7 +28,7 @@ enum SaidEnd {
     /// Nothing is left to do, and a note on the Node says so.
     Handled,
     /// Nothing is left to do, and nothing is noted.
-    Settled,
+    Unnoted,
     /// It is taken again after this pause, if the Node says it still.
     Again(Duration),
 }
@@ -68,7 +68,7 @@ impl Deliverer {
         let version = notice.version();
         let end = if told { SaidEnd::Handled } else { self.work_on(&node, notice.clone(), message.into(), &cut).await };
         let pause = match end {
-            SaidEnd::Settled => return (version, true),
+            SaidEnd::Unnoted => return (version, true),
             SaidEnd::Again(pause) => pause,
             SaidEnd::Handled => {
                 if notice.is_withdrawn() {
@@ -184,7 +184,7 @@ impl Deliverer {
             (_, Ok(NoticeOutcome::NotAdmitted)) => SaidEnd::Again(ROOM_DELAY),
             (_, Ok(outcome)) if self.is_tried_again(notice, outcome) => SaidEnd::Again(ROOM_DELAY),
             // A plan is on the Node, and a notice without an effect leaves nothing there.
-            (_, Ok(outcome)) if !is_work(outcome) => SaidEnd::Settled,
+            (_, Ok(outcome)) if !is_work(outcome) => SaidEnd::Unnoted,
             _ => SaidEnd::Handled,
         }
     }

@@ -24,7 +24,9 @@ impl Deliverer {
             let mut logged = None;
             let is_noted = loop {
                 match self.write_shift(&shift).await {
-                    Ok(is_noted) => break is_noted,
+                    Ok(Some(is_noted)) => break is_noted,
+                    // The watch will tell which others there are.
+                    Ok(None) => sleep(backoff.step()).await,
                     Err(error) => {
                         // Once: a right that is missing would be told for hours.
                         if logged.replace(error.category) != Some(error.category) {
@@ -47,19 +49,24 @@ impl Deliverer {
         }
     }
 
-    /// Returns whether a Node notes it: none does if a newer event has told of the shift, or if there is no Node.
-    async fn write_shift(&self, shift: &Shift) -> Result<bool, KubeError> {
+    /// Returns whether a Node notes it: none does if a newer event has told of the shift, or if there is no Node. `None` if all that were to
+    /// note it are gone.
+    async fn write_shift(&self, shift: &Shift) -> Result<Option<bool>, KubeError> {
         let nodes = self.interrupter.index.all_that(|node| !node.is_excluded());
-        let mut is_noted = false;
-        for node in shift.carriers(&nodes) {
-            let by = Instant::now() + CALL_TIMEOUT;
+        let carriers = shift.carriers(&nodes);
+        let (mut is_noted, mut are_gone) = (false, !carriers.is_empty());
+        for node in carriers {
+            let (by, mut notes) = (Instant::now() + CALL_TIMEOUT, false);
             let patch = |current: &_| {
                 let patch = shift.patch(current);
-                is_noted |= patch.is_some() || shift.is_noted(current);
+                notes = patch.is_some() || shift.is_noted(current);
                 patch
             };
-            self.interrupter.marker.note(&node, by, patch).await?;
+            if self.interrupter.marker.note(&node, by, patch).await? {
+                is_noted |= notes;
+                are_gone = false;
+            }
         }
-        Ok(is_noted)
+        Ok((!are_gone).then_some(is_noted))
     }
 }

@@ -101,17 +101,21 @@ pub enum BadSaying {
 }
 
 impl Said {
-    /// Reads the value of an annotation of this kind.
+    /// Reads the value of an annotation of this kind: several, in a list, if there are several changes.
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn parse(kind: SaidKind, text: &str) -> Result<Self, BadSaying> {
+    pub fn parse(kind: SaidKind, text: &str) -> Result<Vec<Self>, BadSaying> {
         if text.len() > MAX_LENGTH {
             return Err(BadSaying::TooLong(text.len()));
         }
+        let said = match kind {
+            SaidKind::Maintenance if text.starts_with('[') => serde_json::from_str(text),
+            _ => serde_json::from_str(text).map(|one| vec![one]),
+        };
         // The reader's own words: they name the place, and repeat at most a field's name.
-        let said: Self = serde_json::from_str(text).map_err(|error| BadSaying::Malformed(clipped(&error)))?;
-        said.checked(kind)
+        let said: Vec<Self> = said.map_err(|error| BadSaying::Malformed(clipped(&error)))?;
+        said.into_iter().map(|said| said.checked(kind)).collect()
     }
 
     /// Returns what is said, if a Node may say it.
@@ -145,10 +149,19 @@ impl Said {
         self.what == other.what && self.id == other.id && is_near
     }
 
-    /// Returns the value of the annotation.
+    /// Returns the value of the annotation that says all of it, without the last ones if it would be too long.
     #[must_use]
-    pub fn text(&self) -> String {
-        super::mark::text(self)
+    pub fn text(mut all: &[Self]) -> String {
+        loop {
+            let text = match all {
+                [one] => super::mark::text(one),
+                all => super::mark::text(&all),
+            };
+            match all {
+                [first @ .., _] if text.len() > MAX_LENGTH => all = first,
+                _ => return text,
+            }
+        }
     }
 
     /// Returns the notice for this instance. `now` bounds the notice's time: a notice is never later than the annotation that gives it,
@@ -196,9 +209,13 @@ fn clipped(error: &serde_json::Error) -> String {
 
 /// Returns what the Node says, by the annotation's name: the notices, and what is none.
 pub fn said(node: &Node, now: Timestamp) -> impl Iterator<Item = (&String, Result<NodeNotice, BadSaying>)> {
-    node.sayings().map(move |(name, text)| {
+    node.sayings().flat_map(move |(name, text)| {
         let kind = kind_named(kind_in(name)).ok_or(BadSaying::Unknown);
-        (name, kind.and_then(|kind| Said::parse(kind, text)?.notice(kind, &node.instance, now)))
+        let notices = match kind.and_then(|kind| Ok((kind, Said::parse(kind, text)?))) {
+            Ok((kind, all)) => all.iter().map(|said| said.notice(kind, &node.instance, now)).collect(),
+            Err(error) => vec![Err(error)],
+        };
+        notices.into_iter().map(move |notice| (name, notice))
     })
 }
 
@@ -262,8 +279,9 @@ fn said_before(node: &Node, now: Timestamp) -> impl Iterator<Item = String> {
 #[must_use]
 pub fn taken_back(node: &Node, others: &[Arc<Node>], rules: &[ConditionRule], now: Timestamp) -> Vec<NodeNotice> {
     let (mut messages, mut unreadable) = (BTreeSet::new(), Vec::new());
-    // What is stale is still said.
-    let all = others.iter().map(|other| &**other).chain([node]).flat_map(|node| said(node, Timestamp::MIN));
+    // What is stale is still said. One that a renamed kubelet has left has no agent any more.
+    let speaking = others.iter().map(|other| &**other).filter(|other| other.ready).chain([node]);
+    let all = speaking.flat_map(|node| said(node, Timestamp::MIN));
     for (name, notice) in all {
         match notice {
             Ok(notice) => drop(messages.insert(notice.message)),
@@ -271,7 +289,6 @@ pub fn taken_back(node: &Node, others: &[Arc<Node>], rules: &[ConditionRule], no
         }
     }
     let nodes = others.iter().map(|other| &**other).chain([node]);
-    // One that a renamed kubelet has left says nothing of the instance.
     let current = nodes.max_by_key(|node| (node.ready, node.ready_since)).unwrap_or(node);
     messages.extend(current.conditions.iter().map(|condition| conditions::message(&condition.name)));
     messages.extend(said_before(node, now));

@@ -421,3 +421,44 @@ async fn a_failure_of_one_path_hides_no_other_and_takes_nothing_back() {
         assert_eq!((agent.lines("answer"), agent.metrics.ready().is_ok()), (1, true), "{status:?}");
     }
 }
+
+/// A filter answers as a service that is overloaded, for the first path alone.
+#[tokio::test(start_paused = true)]
+async fn a_path_that_is_kept_from_the_agent_hides_no_other() {
+    let stage = Stage::new(1, 0);
+    let agent = stage.agent(0, Service::default());
+    agent.service.0.lock().unwrap().statuses.insert(ACTION, 503);
+    agent.service.set(STATE, "Terminated");
+    stage.until("said", s(5), || stage.says(0).len() == 1).await;
+    assert_eq!(agent.lines("throttled"), 1);
+}
+
+/// An instance has several scheduled events, and the one that was announced last begins first.
+#[tokio::test(start_paused = true)]
+async fn all_scheduled_events_are_said_and_each_is_a_notice() {
+    let stage = Stage::new(1, 2);
+    let agent = stage.agent(0, Service::default());
+    let flags = ["--source", "nodes", "--pod-namespace", "ebbtide", "--pod-name", "a"];
+    let replica = stage.start(&[&flags[..], &["--when", "scheduled-change=2h-before"]].concat()).await;
+    let event = |id: u8, code: &str, hours: u64| {
+        let at: jiff::Timestamp = stage.in_seconds(hours * 3600).parse().unwrap();
+        let at = at.strftime("%d %b %Y %H:%M:%S GMT");
+        format!(
+            "{{\"NotBefore\": \"{at}\", \"Code\": \"{code}\", \"EventId\": \"instance-event-{id}\", \"State\": \"active\"}}"
+        )
+    };
+    let reboot = event(1, "system-reboot", 240);
+    agent.service.set(SCHEDULED, format!("[{reboot}]"));
+    let plans = || stage.annotations(0).into_keys().filter(|name| name.starts_with("ebbtide/planned.")).count();
+    stage.until("planned", s(60), || plans() == 1).await;
+    agent.service.set(SCHEDULED, format!("[{reboot}, {}]", event(2, "instance-stop", 3)));
+    stage.until("both are planned", s(60), || plans() == 2).await;
+    stage.until("drained before the stop", s(3600 + 120), || stage.world.kube.pods().is_empty()).await;
+    stage.until("only the reboot is planned", s(120), || plans() == 1).await;
+    assert!(stage.says(0)["ebbtide/says.maintenance"].starts_with('['), "{:?}", stage.says(0));
+    // The stop is over: nothing of the reboot is taken back.
+    agent.service.set(SCHEDULED, format!("[{reboot}]"));
+    stage.until("taken back", s(60), || !stage.cordoned(0)).await;
+    assert_eq!(plans(), 1, "{}", stage.story());
+    stage.rest_for(&[&replica], s(60)).await;
+}

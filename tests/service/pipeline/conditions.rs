@@ -2,6 +2,7 @@
 
 use super::nodes::outcomes;
 use crate::harness::{Replica, Stage, instance, metric, node, s};
+use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages::Wrapping;
 use std::time::Duration;
@@ -544,5 +545,53 @@ async fn a_node_that_goes_because_of_its_repair_counts_as_broken() {
     stage.world.kube.remove_node(&node(1));
     stage.until("begun", s(60), || stage.cordoned(2) && stage.cordoned(3)).await;
     stage.until("noted", s(60), || stage.handled(2) + stage.handled(3) == 2).await;
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
+/// A replica starts after all of them broke: what EC2 says counts from the start.
+#[tokio::test(start_paused = true)]
+async fn a_new_replica_begins_no_repair_before_it_knows_the_failing_checks() {
+    let flags = ["--source", "queue,nodes,looks", "--pod-namespace", "ebbtide", "--pod-name", "a"];
+    let checks = ["--ec2-poll-interval", "5m", "--on", "status-check=cordon"];
+    let flags = [&flags[..], &DRAIN, &checks].concat();
+    let stage = Stage::new(10, 1);
+    for n in [0, 1] {
+        stage.fails(n, "system", 0);
+        stage.breaks(n + 2);
+    }
+    sleep(s(1200)).await;
+    stage.world.faults.add(Rule::on("DescribeInstanceStatus", Fault::Slow(s(5))).times(2));
+    let replica = stage.start(&flags).await;
+    sleep(s(600)).await;
+    assert_eq!((stage.count_cordoned(10), stage.calls("patch nodes")), (0, 0), "{}", stage.story());
+    stage.mends(2);
+    stage.mends(3);
+    stage.until("begun", s(300), || stage.count_cordoned(10) == 2).await;
+    drop(replica);
+    // Without the right to ask, the conditions alone count.
+    let stage = Stage::new(10, 1);
+    stage.breaks(2);
+    sleep(s(1200)).await;
+    stage.world.faults.add(Rule::on("DescribeInstanceStatus", Fault::Status(403)));
+    let replica = stage.start(&flags).await;
+    stage.until("begun", s(60), || stage.cordoned(2)).await;
+    stage.until("noted", s(60), || stage.handled(2) == 1).await;
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
+/// Nobody can tell whose instance it is for longer than the drain's patience, and the node stays broken.
+#[tokio::test(start_paused = true)]
+async fn a_repair_is_tried_again_after_calls_have_failed_for_long() {
+    let stage = Stage::new(3, 1);
+    let replica =
+        stage.with_both("a", &[&DRAIN[..], &["--require-tag", "--drain-timeout", "node-condition=5m"]].concat()).await;
+    stage.world.faults.add(Rule::on("DescribeInstances", Fault::Status(500)));
+    stage.set_condition(1, KERNEL, "False", 3600);
+    sleep(s(1200)).await;
+    assert!(!stage.cordoned(1));
+    replica.ended_as("node-condition", "failed", 1);
+    stage.world.faults.clear();
+    stage.until("drained", s(1200), || stage.world.kube.pods_on(&node(1)).is_empty()).await;
+    stage.until("noted", s(60), || stage.handled(1) == 1).await;
     stage.rest_for(&[&replica], s(60)).await;
 }

@@ -1,6 +1,6 @@
 //! `--source nodes`: what Nodes say is acted on by one replica at a time, without a queue.
 
-use crate::harness::{Replica, Stage, metric, node, s};
+use crate::harness::{Replica, Stage, instance, metric, node, s};
 use ebbtide::service::Exit;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::Pod;
@@ -399,7 +399,7 @@ async fn what_is_taken_back_while_no_replica_runs_is_undone_by_the_next() {
 #[tokio::test(start_paused = true)]
 async fn another_node_of_the_instance_that_says_nothing_takes_nothing_back() {
     let stage = Stage::new(1, 0);
-    stage.world.kube.add_node("former", &crate::harness::instance(0));
+    stage.world.kube.add_node("former", &instance(0));
     stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").grace(s(60)).stops_in(s(40)));
     let replica = stage.without_queue("one", &[]).await;
     stage.says_spot(0, 120);
@@ -426,7 +426,7 @@ async fn a_node_that_registers_again_takes_nothing_back_before_its_agent_speaks(
         stage.until("tried", s(10), || !stage.tries_of("web-0-0").is_empty()).await;
         sleep(s(10)).await;
         stage.world.kube.remove_node(&node(0));
-        stage.world.kube.add_node(&node(0), &crate::harness::instance(0));
+        stage.world.kube.add_node(&node(0), &instance(0));
         stage
             .world
             .kube
@@ -574,4 +574,40 @@ async fn two_installations_in_one_namespace_have_a_turn_each() {
         replica.ended_once("spot", "drained");
     }
     stage.rest_for(&[&one, &two], s(60)).await;
+}
+
+/// The clock is compared with the API server's every five minutes, through the gate that the evictions have filled.
+#[tokio::test(start_paused = true)]
+async fn evictions_that_hang_do_not_cost_the_turn() {
+    let stage = Stage::new(200, 1);
+    let first = stage.without_queue("a", &["--on", "rebalance=drain"]).await;
+    stage.until("its turn", s(5), || stage.nodes_holder().as_deref() == Some("a")).await;
+    let second = stage.without_queue("b", &["--on", "rebalance=drain"]).await;
+    sleep(s(200)).await;
+    stage.world.faults.add(Rule::on("create pods/eviction", Fault::Hang));
+    for n in 0..200 {
+        stage.annotate(n, REBALANCE, &format!("{{\"what\":\"rebalance\",\"at\":\"{}\"}}", stage.world.clock.now()));
+    }
+    for _ in 0..200 {
+        sleep(s(1)).await;
+        assert_eq!(stage.nodes_holder().as_deref(), Some("a"), "{}", stage.story());
+    }
+    stage.world.faults.clear();
+    stage.until("drained", s(120), || stage.world.kube.pods().is_empty()).await;
+    stage.until("noted", s(60), || (0..200).all(|n| stage.handled(n) == 1)).await;
+    stage.rest_for(&[&first, &second], s(60)).await;
+}
+
+/// Whoever may patch a Node may have it say anything.
+#[tokio::test(start_paused = true)]
+async fn what_a_node_says_and_aws_denies_drains_nothing() {
+    let stage = Stage::new(1, 1);
+    stage.world.aws.ec2.set_spot_request(&instance(0), "fulfilled");
+    let replica = stage.with_both("a", &["--verify", "always"]).await;
+    stage.until("its turn", s(5), || stage.nodes_holder().is_some()).await;
+    stage.says_spot(0, 120);
+    sleep(s(119)).await;
+    assert!(!stage.cordoned(0) && stage.world.kube.evictions().is_empty(), "{}", stage.story());
+    stage.until("not admitted", s(30), || outcomes(&replica, "spot", "not-admitted") == "1").await;
+    drop(replica);
 }

@@ -57,6 +57,12 @@ impl Case {
                 // A takeover.
                 return WaitOutcome::Met;
             }
+            if let Some(shift) = interrupter.shifts.holding_back(&known, interrupter.clock.now()) {
+                // It has begun meanwhile: a wave of none.
+                (room_since, told_at, passing) = (None, None, false);
+                self.wait_in(&shift, waiting).await;
+                continue;
+            }
             let taking = match interrupter.waves.turn(waves, &known, interrupter.clock, passing) {
                 Turn::Now(taking) => taking,
                 Turn::Later { reason, ahead, look_again } => {

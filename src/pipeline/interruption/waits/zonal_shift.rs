@@ -4,6 +4,7 @@ use super::waiting::Waiting;
 use crate::fact::WaitOutcome;
 use crate::pipeline::interruption::Case;
 use crate::pipeline::node::mark::{Place, place_of};
+use crate::pipeline::node::shift::Shift;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
@@ -26,11 +27,16 @@ impl Case {
             }
             let now = interrupter.clock.now();
             let Some(shift) = interrupter.shifts.holding_back(&known, now) else { return WaitOutcome::Met };
-            waiting.says(format!(
-                "traffic of {} is shifted away from {}, until {} at the latest",
-                shift.resource, shift.away_from, shift.until
-            ));
-            sleep_until(interrupter.clock.instant_of(shift.until).min(Instant::now() + LOOK)).await;
+            self.wait_in(&shift, waiting).await;
         }
+    }
+
+    /// Waits until the shift may be over.
+    pub(super) async fn wait_in(&self, shift: &Shift, waiting: &Waiting<'_>) {
+        waiting.says(format!(
+            "traffic of {} is shifted away from {}, until {} at the latest",
+            shift.resource, shift.away_from, shift.until
+        ));
+        sleep_until(self.interrupter.clock.instant_of(shift.until).min(Instant::now() + LOOK)).await;
     }
 }

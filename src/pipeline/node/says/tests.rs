@@ -76,6 +76,7 @@ fn what_is_not_as_the_agent_writes_it_is_no_notice() {
         ("maintenance", r#"{"what":"instance-stop","at":"2026-12-01T10:00:00Z"}"#),
         ("maintenance", r#"{"what":"a b","at":"2026-12-01T10:00:00Z","id":"x"}"#),
         ("maintenance", r#"{"what":"instance-stop","at":"2026-12-01T10:00:00Z","id":"x/y"}"#),
+        ("maintenance", r#"[{"what":"instance-stop","at":"2026-12-01T10:00:00Z","id":"x"},{}]"#),
         ("termination", r#"{"what":"terminate\n"}"#),
         ("termination", &long),
         ("weather", r#"{"what":"rain"}"#),
@@ -97,8 +98,14 @@ fn a_time_ahead_is_now() {
 #[test]
 fn what_was_written_is_read() {
     let said = Said { what: "instance-stop".to_owned(), at: Some(at(ENDS)), id: "instance-event-1".to_owned() };
-    assert_eq!(said.text(), r#"{"what":"instance-stop","at":"2026-11-24T22:01:30Z","id":"instance-event-1"}"#);
-    assert_eq!(Said::parse(SaidKind::Maintenance, &said.text()), Ok(said));
+    let text = r#"{"what":"instance-stop","at":"2026-11-24T22:01:30Z","id":"instance-event-1"}"#;
+    assert_eq!(Said::text(std::slice::from_ref(&said)), text);
+    assert_eq!(Said::text(&[said.clone(), said.clone()]), format!("[{text},{text}]"));
+    for all in [vec![said.clone()], vec![said.clone(), said.clone()]] {
+        assert_eq!(Said::parse(SaidKind::Maintenance, &Said::text(&all)), Ok(all));
+    }
+    let many = Said::parse(SaidKind::Maintenance, &Said::text(&vec![said.clone(); 100])).unwrap();
+    assert!(many.len() > 10 && many.iter().all(|one| *one == said), "{many:?}");
 }
 
 #[test]

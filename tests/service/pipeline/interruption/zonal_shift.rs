@@ -276,3 +276,29 @@ async fn a_shift_ends_the_one_before_of_its_resource() {
     }
     stage.rest(&[&replica]).await;
 }
+
+/// Of two nodes in a healthy zone one has the place, and the other waits for it when the shift begins.
+#[tokio::test(start_paused = true)]
+async fn a_shift_that_begins_while_a_node_waits_for_its_place_holds_it_back() {
+    let stage = three_zones();
+    stage.label(2, ZONE, "euw1-az1");
+    stage.block(1);
+    let wave = ["--wave", "topology.k8s.aws/zone-id=1"];
+    let replica = stage.start(&[&FLAGS[..], &wave].concat()).await;
+    let tokens: Vec<_> = (1..3).map(|n| stage.terminate(n, s(300), Wrapping::Event)).collect();
+    stage.until("one has the place", s(30), || !stage.tries_of("web-1-0").is_empty()).await;
+    shift(&stage, "Autoshift In Progress");
+    sleep(s(30)).await;
+    stage.unblock(1);
+    stage.until("the first goes on", s(60), || !stage.action(&tokens[0]).completions.is_empty()).await;
+    stage.world.kube.remove_node(&node(1));
+    sleep(s(3600)).await;
+    assert_eq!((stage.cordoned(2), stage.first_eviction(2)), (true, None), "{}", stage.story());
+    shift(&stage, "Autoshift Completed");
+    stage.until("the second goes on", s(12), || stage.first_eviction(2).is_some()).await;
+    stage.until_handled(s(60)).await;
+    for token in &tokens {
+        stage.completed_once(token);
+    }
+    stage.rest(&[&replica]).await;
+}
