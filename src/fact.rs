@@ -1,4 +1,4 @@
-//! What happened, as values. Stages emit [`Fact`]s; the log, metrics, Kubernetes Events and the history
+//! What happened, as values. Stages emit [`Fact`]s; the log, metrics, Kubernetes Events, the history, notifications and traces
 //! subscribe to them.
 //!
 //! Telemetry never delays a drain: a [`Subscriber`] returns at once. A subscriber that has to wait owns a bounded buffer and counts
@@ -193,11 +193,11 @@ pub enum Fact<'a> {
     },
     /// A Node with marks was deleted.
     MarkedNodeGone { on: NodeRef<'a> },
-    /// Removing marks failed; retried.
+    /// Removing marks, or writing a note, failed; retried.
     ReleaseFailed { on: NodeRef<'a>, category: Category, error: &'a dyn fmt::Display },
     /// The group was asked to replace the instance, or was not: then the node is drained without. `group` is empty if it has none.
     Replacement { about: NoticeRef<'a>, group: &'a str, result: Replacement },
-    /// A call about a group whose node is to be replaced failed. Emitted once in some minutes if a permission is missing.
+    /// A call about a group whose node is to be replaced failed. Those of Auto Scaling are emitted once in some minutes for each category.
     ReplacementFailed { group: &'a str, error: &'a dyn fmt::Display },
     /// A launched instance's Node is not Ready yet.
     LaunchAwaited { about: NoticeRef<'a>, at_most: Duration },

@@ -118,7 +118,7 @@ impl Subscriber for Log {
             Fact::TestNotice { about } => about!(info, about, "a test: this notice was made by ebbtide send"),
             Fact::NoticeJoined { about } => about!(info, about, "a second copy of the notice joined the first"),
             Fact::OwnerUnknown { about, error, .. } => {
-                about!(warn, about, %error, "looking up the instance's cluster failed; retried");
+                about!(warn, about, %error, "asking EC2 about the instance failed; retried");
             }
             Fact::ReservationUnknown { message, reservation, error, .. } => {
                 warn!(message_id = message, reservation, %error, "looking up a capacity reservation's instances failed; retried");
@@ -309,7 +309,7 @@ impl Subscriber for Log {
                 on!(info, on, why = why.as_str(), uncordoned, "marks removed from the node");
             }
             Fact::ReleaseFailed { on, error, .. } => {
-                on!(warn, on, %error, "removing marks from the node failed; retried");
+                on!(warn, on, %error, "writing or removing marks or notes failed; retried");
             }
 
             // Events, checks, Leases and calls.

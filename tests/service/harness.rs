@@ -306,7 +306,10 @@ impl Stage {
             let messages = |outcome| metric(&text, &format!("ebbtide_messages_total{{outcome=\"{outcome}\"}}"));
             let ended: f64 = ["deleted", "released", "lease-ended", "left"].into_iter().map(messages).sum();
             let open = messages("received") - ended;
-            assert!(open.abs() < 0.5, "{open} messages were received and are not accounted for, or were counted twice\n{text}");
+            assert!(
+                open.abs() < 0.5,
+                "{open} messages were received and are not accounted for, or were counted twice\n{text}"
+            );
         }
         let beats = self.world.calls.count("RecordLifecycleActionHeartbeat");
         tokio::time::sleep(time).await;

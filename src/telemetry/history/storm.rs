@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Maximum number of notices in [`WINDOW`] that are kept one by one.
-pub(super) const MAX_CALM: usize = 20;
+const MAX_CALM: usize = 20;
 
 /// Time in which notices are counted. A storm is over for new notices when none has come for as long.
 pub(in crate::telemetry) const WINDOW: SignedDuration = SignedDuration::from_mins(1);

@@ -2,7 +2,8 @@
 
 use super::{All, MIN_OFTEN_RECEIVES};
 use crate::fact::{
-    Category, DeadlineType, Fact, HookFailure, LeaseEnd, MessageCount, MessageRelease, NotificationResult, ReceiveOrder, label,
+    Category, DeadlineType, Fact, HookFailure, LeaseEnd, MessageCount, MessageRelease, NotificationResult,
+    ReceiveOrder, label,
 };
 
 impl All {

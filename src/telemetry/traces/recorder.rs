@@ -203,7 +203,7 @@ impl Recorder {
         let begin = received.as_ref().map_or(now, |received| received.sent);
         let status = Status::of(true, &"given up");
         let whole = Span { name: "interruption", begin, end: now, attributes, status };
-        let trace = Trace { id, whole, parts: Vec::new(), events: Vec::new(), missing: (0, 0) };
+        let trace = Trace { id, whole, parts: Vec::new(), events: Vec::new(), missing_events: 0 };
         let mut open = Open { trace, message: message.into(), drain: None, waits: Vec::new(), ended: None };
         if let Some(received) = received {
             open.part("receive", received.sent, received.at, Status::Ok, Vec::new());

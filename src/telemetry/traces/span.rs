@@ -70,8 +70,8 @@ pub(super) struct Trace {
     pub whole: Span,
     pub parts: Vec<Span>,
     pub events: Vec<Event>,
-    /// The number of spans and of events that did not fit.
-    pub missing: (usize, usize),
+    /// The number of events that did not fit.
+    pub missing_events: usize,
 }
 
 impl Trace {
@@ -80,10 +80,12 @@ impl Trace {
         // The clock follows AWS's, and may be set back.
         span.end = span.end.max(span.begin);
         self.whole.end = self.whole.end.max(span.end);
-        if self.parts.len() < MAX_PARTS { self.parts.push(span) } else { self.missing.0 += 1 }
+        if self.parts.len() < MAX_PARTS {
+            self.parts.push(span);
+        }
     }
 
     pub(super) fn happened(&mut self, event: Event) {
-        if self.events.len() < MAX_PARTS { self.events.push(event) } else { self.missing.1 += 1 }
+        if self.events.len() < MAX_PARTS { self.events.push(event) } else { self.missing_events += 1 }
     }
 }
