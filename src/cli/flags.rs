@@ -78,7 +78,7 @@ pub enum Command {
     Send(send::Send),
     /// Show what the replicas are doing: what is drained, how long is left, what blocks
     #[command(after_help = "Needs the right to list pods and to get pods/proxy with --namespace; nothing else.\n\
-                            Exit codes: 0 if nothing is blocked, 1 if no replica answers, 2 for wrong flags, 3 if something is blocked or has failed in the last hour.")]
+                            Exit codes: 0 if nothing is blocked, 1 if no replica answers, 2 for wrong flags, 3 if something is blocked or has failed in the last hour, or if a replica does not answer or the queue can't be read.")]
     Status(status::Status),
     /// Check everything that run needs, with a remedy for each problem; change nothing
     #[command(after_help = "Takes the service's flags and variables, too: --help-all shows them.\n\

@@ -1,4 +1,4 @@
-//! One GET over plain HTTP, bounded in time and size: for the status of other replicas.
+//! One GET over plain HTTP, bounded in time and size: for the status of other replicas and for `ebbtide status`.
 
 use bytes::Bytes;
 use http::{Request, StatusCode};

@@ -1,4 +1,4 @@
-//! One watch of one resource, from a version on. The loops around it, for Nodes and for pods, decide what its end means.
+//! One watch of one resource, from a version on. The loops around it, for Nodes, pods and attachments of volumes, decide what its end means.
 //!
 //! kube's own watcher does not fit. It hides bookmarks, so that a quiet watch looks like a dead one. And it restarts an ended watch
 //! at once, even if a broken proxy ends every watch.

@@ -158,9 +158,9 @@ labels! {
     RepairStop {
         /// More than half of the zones, and at least two, have a fifth of their nodes broken.
         Zones => "zones",
-        /// More than a fifth of the nodes of its group are broken.
+        /// More than a fifth of the nodes of its group, rounded up, are broken.
         Group => "group",
-        /// More than a fifth of all nodes are broken.
+        /// More than a fifth of all nodes, rounded up, are broken.
         Cluster => "cluster",
     }
 }

@@ -49,7 +49,8 @@ pub struct Service {
     pub(super) messages: mpsc::UnboundedReceiver<Message>,
     pub(super) deliverer: Arc<Deliverer>,
     pub(super) deliveries: Group<()>,
-    /// The watch of Nodes, the admin server and the undo task: the service does not work without them.
+    /// The watch of Nodes, the admin server, the planner, the undo task, and without a queue what tells readiness: the service does not work
+    /// without them.
     pub(super) fixed: FuturesUnordered<Handle<()>>,
     /// Writes Events. Not one of the fixed tasks: drains go on without Events.
     pub(super) event_writer: Option<StoppableTask>,

@@ -79,7 +79,7 @@ pub struct Notifications {
     )]
     pub notify_routing_key: Option<Secret>,
 
-    /// Proxy for notifications [default: that of `HTTPS_PROXY`, for an https URL]
+    /// Proxy for notifications [default: that of `HTTPS_PROXY` or `ALL_PROXY`, for an https URL]
     #[arg(
         long,
         env = "EBBTIDE_NOTIFY_PROXY",

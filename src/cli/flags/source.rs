@@ -53,7 +53,7 @@ pub struct Sources {
     /// drain or replace; once per condition
     ///
     /// Tolerated from 1s to 24h. Conditions are those of the EKS node monitoring agent, the node problem detector and Kubernetes itself (Ready=Unknown). Needs nodes
-    /// in --source. No work begins while more than a fifth of a group or of all nodes, or most zones, are affected.
+    /// in --source. No work begins while more than a fifth, rounded up, of a group or of all nodes, or most zones, are affected.
     #[arg(
         long,
         env = "EBBTIDE_ON_CONDITION",

@@ -23,11 +23,12 @@ const KUBE_PROXY: [&str; 2] = ["HTTPS_PROXY", "https_proxy"];
 const WEBHOOK_PROXY: &str = "--notify-proxy";
 
 /// Variables that name AWS's endpoints: of all services, or of one.
-const ENDPOINTS: [&str; 9] = [
+const ENDPOINTS: [&str; 10] = [
     "AWS_ENDPOINT_URL",
     "AWS_ENDPOINT_URL_SQS",
     "AWS_ENDPOINT_URL_AUTO_SCALING",
     "AWS_ENDPOINT_URL_EC2",
+    "AWS_ENDPOINT_URL_ELASTIC_LOAD_BALANCING_V2",
     "AWS_ENDPOINT_URL_STS",
     "AWS_ENDPOINT_URL_EVENTBRIDGE",
     "AWS_ENDPOINT_URL_SSO",

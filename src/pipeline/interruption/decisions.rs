@@ -123,7 +123,7 @@ impl Policy {
     }
 
     /// Returns the waits before evictions that begin, or have begun, at `begin`. Together they take at most half of the time to the
-    /// deadline.
+    /// deadline; a wave or a zonal shift under a hook lasts as long as heartbeats can put the end off.
     #[must_use]
     pub fn waits_before(
         &self,

@@ -159,7 +159,7 @@ impl Case {
     }
 
     /// Returns whether the Node carries the notice's mark.
-    pub(super) fn has_mark(&self, node: &Node) -> bool {
+    fn has_mark(&self, node: &Node) -> bool {
         newest_copy(node, &self.notice.identity.to_string()).is_some()
     }
 

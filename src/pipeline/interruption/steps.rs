@@ -8,7 +8,8 @@
 //!     └▶ MarkOutOfService ─▶ End                        End ◀─ Complete | LeaveHook ◀─── Wait ◀───┘
 //! ```
 //!
-//! Every step but the last may be left out. [`Sequence::next`] takes what the step before has found, and returns the next step. The
+//! A change that is not near is kept by `Plan` in place of `Admit`; a hook that nothing has proven by `LeaveUnprovenHook`. Every step but
+//! the last may be left out. [`Sequence::next`] takes what the step before has found, and returns the next step. The
 //! interruption executes the steps, and `simulate` narrates them: what is decided about a notice is decided here and nowhere else.
 
 use super::NoticeOutcome;

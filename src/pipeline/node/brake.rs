@@ -23,7 +23,7 @@ impl Share {
         self.of += 1;
     }
 
-    /// Whether more than a fifth is broken. One node always may be.
+    /// Whether more than a fifth, rounded up, is broken: one node always may be.
     const fn is_over(self) -> bool {
         self.broken > self.of.div_ceil(ONE_OF)
     }

@@ -37,7 +37,7 @@ pub struct NodeNotice {
 
 /// What is known about the notice of a message that EC2 lists as well.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Known {
+pub enum KnownNotice {
     /// Nothing is left to do.
     Handled,
     /// It is the notice with this identity, which was acted on first.
@@ -86,7 +86,7 @@ fn brought_by_other(node: &Node, notice: &Notice, own: Option<&str>) -> bool {
 
 /// Returns what is known about the notice of a message, if it was acted on first because EC2 lists it.
 #[must_use]
-pub fn known(node: &Node, notice: &Notice) -> Option<Known> {
+pub fn known(node: &Node, notice: &Notice) -> Option<KnownNotice> {
     let start = Some(start_of(notice)?);
     let is_handled = |key: &String, text: &String| key.starts_with(HANDLED_PREFIX) && *text == value(notice);
     match (&notice.identity, &notice.detail) {
@@ -97,7 +97,7 @@ pub fn known(node: &Node, notice: &Notice) -> Option<Known> {
                 return None;
             }
             if !change.withdrawn && node.annotations.iter().any(|(key, text)| is_handled(key, text)) {
-                return Some(Known::Handled);
+                return Some(KnownNotice::Handled);
             }
             let listed = |id: String| Identity::Health { arn: id, instance: instance.clone() };
             // The mark of a listed change names that change in place of a message.
@@ -106,12 +106,12 @@ pub fn known(node: &Node, notice: &Notice) -> Option<Known> {
             let marked = marks.find(|(key, listed)| **key == key_of(NOTICE_PREFIX, &listed.to_string()));
             let plans = || Plan::all(node).filter(|plan| Some(whole_seconds(plan.start)) == start);
             let planned = || plans().map(|plan| listed(plan.event)).find(|listed| listed.listed_as().is_some());
-            marked.map(|(_, listed)| listed).or_else(planned).map(Known::Same)
+            marked.map(|(_, listed)| listed).or_else(planned).map(KnownNotice::Same)
         }
         (Identity::Block { .. }, _) => {
             let handled = node.annotations.get_key_value(&key_of(HANDLED_PREFIX, &notice.identity.to_string()));
             let handled = handled.is_some_and(|(key, text)| is_handled(key, text));
-            (handled && !brought_by_other(node, notice, notice.identity.listed_as())).then_some(Known::Handled)
+            (handled && !brought_by_other(node, notice, notice.identity.listed_as())).then_some(KnownNotice::Handled)
         }
         _ => None,
     }
@@ -154,12 +154,12 @@ pub(super) fn is_handled(node: &Node, notice: &Notice) -> bool {
 
 /// Returns what is known about the notice of a message that is the same as `said`, which the Node gives.
 #[must_use]
-pub fn known_as(node: &Node, said: &Notice) -> Option<Known> {
+pub fn known_as(node: &Node, said: &Notice) -> Option<KnownNotice> {
     let key = key_of(NOTICE_PREFIX, &said.identity.to_string());
     if is_handled(node, said) {
-        return Some(Known::Handled);
+        return Some(KnownNotice::Handled);
     }
-    node.annotations.contains_key(&key).then(|| Known::Same(said.identity.clone()))
+    node.annotations.contains_key(&key).then(|| KnownNotice::Same(said.identity.clone()))
 }
 
 /// Returns the begin of the announced change, the end of the block, or the time that the Node names, in whole seconds: AWS may move it.

@@ -7,10 +7,10 @@ use crate::fact::HoldPoint;
 use serde_json::{Map, Value, json};
 
 /// Name of the annotation that names the point at which an interruption waits.
-pub(super) const HOLD_ANNOTATION: &str = "ebbtide/hold";
+const HOLD_ANNOTATION: &str = "ebbtide/hold";
 
 /// Name of the annotation by which others let it go on: one of the points, several with commas, or `true` for all of them.
-pub(super) const RELEASE_ANNOTATION: &str = "ebbtide/release";
+const RELEASE_ANNOTATION: &str = "ebbtide/release";
 
 /// Name of the annotation that names the point whose time was over: nobody is asked again.
 const HELD_ANNOTATION: &str = "ebbtide/held";

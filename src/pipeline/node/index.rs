@@ -29,7 +29,7 @@ pub struct Index(Arc<IndexInner>);
 struct IndexInner {
     /// Selects, by label, the Nodes that Ebbtide may act on.
     selector: Selector,
-    /// Labels of waves.
+    /// Labels that waits read.
     labels: Vec<Box<str>>,
     /// The conditions that count.
     rules: Arc<[ConditionRule]>,
@@ -63,7 +63,7 @@ struct Shown {
 const QUIET: Duration = Duration::from_secs(2);
 
 impl Index {
-    /// Returns an empty index. `selector` selects the Nodes that Ebbtide may act on; `labels` are those of waves, `rules` those of
+    /// Returns an empty index. `selector` selects the Nodes that Ebbtide may act on; `labels` are those that waits read, `rules` those of
     /// conditions.
     #[must_use]
     pub fn new(selector: Selector, labels: Vec<Box<str>>, rules: Arc<[ConditionRule]>) -> Self {

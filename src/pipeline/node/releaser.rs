@@ -1,4 +1,4 @@
-//! Removes marks when they are due: after `--uncordon-after`, and when a Node has returned after a restart.
+//! Removes marks when they are due: after `--uncordon-after`, when a Node has returned after a restart, and when somebody has uncordoned it.
 //!
 //! All that a removal needs is on the Node, so it does not matter which replica wrote a mark, or whether that replica still lives.
 //! Two replicas that release the same Node do no harm: the second patch meets a conflict, reads the Node again and finds nothing to

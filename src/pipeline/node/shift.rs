@@ -19,7 +19,7 @@ const SHIFT_PREFIX: &str = "ebbtide/shift.";
 
 /// Maximum time that a shift counts after the last event that told of it. No event tells that a manual shift has expired, and events are
 /// best effort.
-pub const MAX_SHIFT: Duration = Duration::from_hours(6);
+const MAX_SHIFT: Duration = Duration::from_hours(6);
 
 /// Time for which the note of a shift that is over is kept, so that an older event that comes late begins nothing.
 const KEPT_FOR: Duration = Duration::from_hours(24);

@@ -55,7 +55,7 @@ pub struct Node {
     pub taints: Box<[Taint]>,
     /// Annotations under `ebbtide/`.
     pub annotations: BTreeMap<String, String>,
-    /// Labels under `ebbtide/`, the label that keeps load balancers away, and those of waves.
+    /// Labels under `ebbtide/`, the label that keeps load balancers away, and those that waits read.
     pub labels: BTreeMap<String, String>,
 }
 

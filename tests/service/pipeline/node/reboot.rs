@@ -6,6 +6,7 @@ use ebbtide_sim::aws::HookResult;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages::{self, Wrapping};
+use jiff::Timestamp;
 use tokio::time::sleep;
 
 #[tokio::test(start_paused = true)]
@@ -176,7 +177,7 @@ async fn what_was_announced_before_the_restart_is_not_acted_on() {
         sleep(s(100)).await;
         stage.block(0);
         stage.world.aws.sqs.send(body.clone());
-        let replica = stage.start(&["--on-state-change", "drain"]).await;
+        let replica = stage.start(&["--on", "state-change=drain"]).await;
         stage.until_handled(s(60)).await;
         sleep(s(3600)).await;
         let (pods, evictions) = (stage.world.kube.pods_on(&node(0)).len(), stage.world.kube.evictions());
