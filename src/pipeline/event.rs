@@ -206,7 +206,10 @@ impl Iterator for Notices {
         let notice = self.next.take()?;
         self.next = self.others.pop_front().map(|(instance, withdrawn)| {
             let mut next = notice.clone();
-            if let Identity::Health { instance: of, .. } | Identity::Block { instance: of, .. } = &mut next.identity {
+            if let Identity::Health { instance: of, .. }
+            | Identity::Fault { instance: of, .. }
+            | Identity::Block { instance: of, .. } = &mut next.identity
+            {
                 of.clone_from(&instance);
             }
             if let Detail::ScheduledChange(change) = &mut next.detail {
@@ -236,9 +239,16 @@ pub enum Identity {
         /// The lifecycle action's token.
         token: String,
     },
-    /// A Health event and one of the instances it affects; AWS sends the event again when it changes.
+    /// A Health event about a change, and one of the instances it affects; AWS sends the event again when it changes.
     Health {
-        /// The event's ARN, of a fault with `#issue`; of a change that EC2 lists, its id there.
+        /// The event's ARN; of a change that EC2 lists, its id there.
+        arn: String,
+        /// The affected instance.
+        instance: InstanceId,
+    },
+    /// The same about a fault. AWS is not asked about one: who forges it must not revise a change.
+    Fault {
+        /// The event's ARN.
         arn: String,
         /// The affected instance.
         instance: InstanceId,
@@ -284,7 +294,11 @@ impl Identity {
         match self {
             Self::Health { arn, .. } => (!arn.starts_with("arn:")).then_some(arn),
             Self::Block { reservation, .. } => Some(reservation),
-            Self::Hook { .. } | Self::Said { .. } | Self::Condition { .. } | Self::Event { .. } => None,
+            Self::Hook { .. }
+            | Self::Fault { .. }
+            | Self::Said { .. }
+            | Self::Condition { .. }
+            | Self::Event { .. } => None,
         }
     }
 }
@@ -294,6 +308,7 @@ impl fmt::Display for Identity {
         match self {
             Self::Hook { group, hook, token } => write!(f, "{group}/{hook}/{token}"),
             Self::Health { arn, instance } => write!(f, "{arn}/{instance}"),
+            Self::Fault { arn, instance } => write!(f, "fault/{arn}/{instance}"),
             Self::Block { reservation, ends: Some(ends), instance } => write!(f, "{reservation}/{ends}/{instance}"),
             Self::Block { reservation, ends: None, instance } => write!(f, "{reservation}/{instance}"),
             Self::Said { kind, at: Some(at), instance } => write!(f, "node/{kind}/{at}/{instance}"),
@@ -501,7 +516,9 @@ impl Notice {
     pub fn is_test(&self) -> bool {
         match &self.identity {
             Identity::Hook { token, .. } => token.starts_with(TEST),
-            Identity::Health { arn, .. } => arn.rsplit('/').next().is_some_and(|last| last.contains(TEST)),
+            Identity::Health { arn, .. } | Identity::Fault { arn, .. } => {
+                arn.rsplit('/').next().is_some_and(|last| last.contains(TEST))
+            }
             Identity::Block { .. } | Identity::Said { .. } | Identity::Condition { .. } => false,
             Identity::Event { id, .. } => id.starts_with(TEST),
         }

@@ -58,10 +58,12 @@ pub(super) fn event(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
     }
     let arn = fields.event_arn.name(At("detail.", "eventArn"))?;
     let code = fields.event_type_code.name(At("detail.", "eventTypeCode"))?;
-    // A fault is asked of nobody: who forges one must not revise a change.
-    let arn = if is_issue { format!("{arn}#issue") } else { arn.to_owned() };
+    let arn = arn.to_owned();
+    let identity = |arn, instance| {
+        if is_issue { Identity::Fault { arn, instance } } else { Identity::Health { arn, instance } }
+    };
     let first = |instance: InstanceId, withdrawn| Notice {
-        identity: Identity::Health { arn, instance: instance.clone() },
+        identity: identity(arn, instance.clone()),
         instance,
         at: head.at,
         detail: Detail::ScheduledChange(ScheduledChange {

@@ -90,7 +90,7 @@ pub fn known(node: &Node, notice: &Notice) -> Option<KnownNotice> {
     let start = Some(start_of(notice)?);
     let is_handled = |key: &String, text: &String| key.starts_with(HANDLED_PREFIX) && *text == value(notice);
     match (&notice.identity, &notice.detail) {
-        (Identity::Health { instance, .. }, Detail::ScheduledChange(change)) if !change.is_issue => {
+        (Identity::Health { instance, .. }, Detail::ScheduledChange(change)) => {
             let identity = notice.identity.to_string();
             let keys = [key_of(NOTICE_PREFIX, &identity), plan_key(&identity)];
             if keys.iter().any(|key| node.annotations.contains_key(key)) {

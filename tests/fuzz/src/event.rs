@@ -22,7 +22,7 @@ pub fn check(body: &str) {
                 let mut texts = vec![notice.instance.to_string()];
                 match &notice.identity {
                     Identity::Hook { group, hook, token } => texts.extend([group.clone(), hook.clone(), token.clone()]),
-                    Identity::Health { arn, .. } => texts.push(arn.trim_end_matches("#issue").to_owned()),
+                    Identity::Health { arn, .. } | Identity::Fault { arn, .. } => texts.push(arn.clone()),
                     Identity::Block { reservation, .. } => texts.push(reservation.clone()),
                     Identity::Said { .. } | Identity::Condition { .. } => {
                         panic!("no message is what a Node says: {notice:?}")
