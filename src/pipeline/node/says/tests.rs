@@ -125,6 +125,17 @@ fn a_notice_that_a_message_brought_is_only_noted() {
 }
 
 #[test]
+fn a_node_that_a_renamed_kubelet_has_left_says_nothing_for_the_new_one() {
+    let own = given(&spot()).remove(0).unwrap();
+    let mut node = node(&[]);
+    mark(&mut node, &own.notice.identity.to_string(), "spot", "2026-11-24T21:59:30Z", &own.message);
+    for (ready, gone) in [(true, 0), (false, 1)] {
+        let other = Arc::new(Node { ready, ..spot() });
+        assert_eq!(taken_back(&node, &[other], &[], at(NOW)).len(), gone, "it is ready: {ready}");
+    }
+}
+
+#[test]
 fn a_node_that_registers_again_withdraws_nothing_before_its_agent_speaks() {
     let own = given(&spot()).remove(0).unwrap();
     let condition = "node/condition/KernelReady=False";
