@@ -4,6 +4,7 @@ use crate::harness::{Stage, instance, node, s};
 use ebbtide_sim::aws::HookSpec;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::messages::{self, Wrapping};
+use jiff::Timestamp;
 use tokio::time::sleep;
 
 use super::admission::{LIMITED, MARKED, VERIFIED, request, untouched, unusual};
@@ -245,23 +246,35 @@ async fn a_forged_fault_neither_ends_the_drain_for_a_change_nor_removes_its_mark
         let (ec2, start) = (&stage.world.aws.ec2, stage.world.clock.now() + s(3000));
         ec2.schedule(&instance(0), ("change-0", "instance-retirement"), start);
         let replica = stage.start(&[&VERIFIED[..], faults].concat()).await;
-        // The ARN of a fault is made of this name.
-        stage.health(0, ("f", RETIREMENT), start, "upcoming");
+        stage.health(0, ("c-0", RETIREMENT), start, "upcoming");
         stage.until("it is confirmed", s(10), || stage.cordoned(0)).await;
+        let fault = |status: &str| {
+            let body = with_arn(&stage, "AWS_EC2_INSTANCE_STORE_DRIVE_PERFORMANCE_DEGRADED", start);
+            let body = body.replace("\"scheduledChange\"", "\"issue\"");
+            stage.world.aws.sqs.send(body.replace("\"upcoming\"", &format!("\"{status}\"")));
+        };
         for status in ["open", "closed"] {
             sleep(s(10)).await;
-            stage.fault(0, "AWS_EC2_INSTANCE_STORE_DRIVE_PERFORMANCE_DEGRADED", status);
+            fault(status);
         }
         sleep(s(60)).await;
         assert!(stage.cordoned(0), "{}", stage.story());
         stage.unblock(0);
         stage.until_handled(s(60)).await;
         replica.ended_as("scheduled-change", "drained", 1);
-        stage.fault(0, "AWS_EC2_INSTANCE_STORE_DRIVE_PERFORMANCE_DEGRADED", "closed");
+        fault("closed");
         sleep(s(600)).await;
         assert!(stage.cordoned(0), "{}", stage.story());
         stage.rest(&[&replica]).await;
     }
+}
+
+/// Returns a message about the first node with this code, and the ARN of the change `c-0`, a retirement.
+fn with_arn(stage: &Stage, code: &str, start: Timestamp) -> String {
+    let real = messages::scheduled_change("c-0", RETIREMENT, &[&instance(0)], stage.world.clock.now(), start);
+    let named = |code: &str| format!("\"eventTypeCode\":\"{code}\"");
+    assert!(real.contains(&named(RETIREMENT)), "{real}");
+    real.replace(&named(RETIREMENT), &named(code))
 }
 
 /// The begin of a change ends the capacity, or it does not: the message alone says so, and the mark that another left does not.
@@ -273,7 +286,7 @@ async fn a_mark_of_a_reboot_confirms_no_retirement() {
     let (ec2, start) = (&stage.world.aws.ec2, stage.world.clock.now() + s(900));
     ec2.schedule(&instance(0), ("change-0", "system-reboot"), start);
     let (replica, other) = (stage.start(&VERIFIED).await, there.start(&VERIFIED).await);
-    stage.health(0, ("c-0", "AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED"), start, "upcoming");
+    stage.world.aws.sqs.send(with_arn(&stage, "AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED", start));
     stage.until("it is confirmed", s(10), || stage.cordoned(0)).await;
     there.health(0, ("c-0", RETIREMENT), start, "upcoming");
     sleep(s(899)).await;
