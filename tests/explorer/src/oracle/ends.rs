@@ -61,9 +61,10 @@ impl Oracle {
                 // If the timeout can't be read, it counts as 30 s.
                 let unknown = event + wanted.min(if off { s(30) } else { s(3000) }) - 3_000;
                 let first = end.min(unknown).min(unnamed.unwrap_or(end));
-                // docs/security.md, "Limits": nothing but a heartbeat proves an action.
+                // docs/security.md, "Limits": at half-time a heartbeat shows that the action is made up.
                 let is_made_up = self.plan.flags.limit.is_some() && notice.proof.is_none() && !off;
-                let hard = (wanted >= window.min(limit) && !is_made_up).then_some(end);
+                let is_shown = self.plan.faults.is_empty() && self.now() > event + window / 2 + s(30);
+                let hard = (wanted >= window.min(limit) && !(is_made_up && is_shown)).then_some(end);
                 Ends { hard, soft: Some(first) }
             }
             Kind::Condition => soft(self.begins(sent) + patience.unwrap_or(s(3600))),
