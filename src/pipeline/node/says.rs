@@ -11,7 +11,7 @@ use super::Node;
 use super::condition::ConditionRule;
 use super::conditions;
 use super::handled::{Standing, has_notes, is_handled, standing};
-use super::mark::{NoticeAnnotation, is_told_to_terminate, mark_of, name_of, notices};
+use super::mark::{NoticeAnnotation, is_told_to_terminate, mark_of, name_of, notices, whole_seconds};
 use super::names::{FROM_NODE, is_from_node};
 use super::plan::Plan;
 use super::release::NodeRelease;
@@ -212,11 +212,22 @@ pub fn said(node: &Node, now: Timestamp) -> impl Iterator<Item = (&String, Resul
     node.sayings().flat_map(move |(name, text)| {
         let kind = kind_named(kind_in(name)).ok_or(BadSaying::Unknown);
         let notices = match kind.and_then(|kind| Ok((kind, Said::parse(kind, text)?))) {
-            Ok((kind, all)) => all.iter().map(|said| said.notice(kind, &node.instance, now)).collect(),
+            Ok((kind, all)) => {
+                all.iter().map(|said| Ok(dated(node, said.notice(kind, &node.instance, now)?))).collect()
+            }
             Err(error) => vec![Err(error)],
         };
         notices.into_iter().map(move |notice| (name, notice))
     })
+}
+
+/// Returns the notice of a change with the time of the mark that it has left: a message that calls the change off after that is newer,
+/// whichever replica goes on with the drain.
+fn dated(node: &Node, mut said: NodeNotice) -> NodeNotice {
+    let start = said.notice.start().map(whole_seconds);
+    let mark = mark_of(node, &said.notice.identity.to_string()).filter(|mark| start.is_some() && mark.start == start);
+    said.notice.at = mark.and_then(|mark| mark.since).map_or(said.notice.at, |since| since.min(said.notice.at));
+    said
 }
 
 /// Returns the word for the kind in the name of an annotation.

@@ -421,6 +421,30 @@ async fn a_change_that_aws_calls_off_and_its_node_takes_back_leaves_no_mark() {
 }
 
 /// A replica that was down when the change began learns of it by the Node's plan and by the message, at once.
+/// The replica that goes on takes the Node's word and receives both messages at the same time.
+#[tokio::test(start_paused = true)]
+async fn a_change_that_is_called_off_before_a_takeover_is_released_when_its_node_takes_it_back() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let first = stage.with_both("a", &[]).await;
+    in_turn(&stage, "a").await;
+    let begin = ahead_by(&stage, s(3600));
+    says_stop(&stage, begin);
+    stage.until("cordoned", s(10), || stage.cordoned(0)).await;
+    sends_stop(&stage, begin);
+    sleep(s(30)).await;
+    first.stop().await;
+    stage.health(0, ("h", "AWS_EC2_INSTANCE_STOP_SCHEDULED"), begin, "closed");
+    sleep(s(30)).await;
+    let second = stage.with_both("b", &[]).await;
+    sleep(s(60)).await;
+    stage.takes_back(0, MAINTENANCE);
+    stage.until("released", s(60), || !stage.cordoned(0)).await;
+    stage.until_handled(s(60)).await;
+    assert!(stage.has_pod("web-0-0"));
+    stage.rest_for(&[&second], s(60)).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_message_that_carries_out_its_node_s_plan_can_be_called_off() {
     let stage = Stage::new(1, 1);
