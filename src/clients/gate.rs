@@ -1,9 +1,9 @@
 //! The gate of outgoing calls: how many at once, in which order, with which timeout, and with which result.
 //!
-//! Calls to the API server pass one [`Gate`], except those about the turn of a replica; each kind of calls to AWS has its own, except SQS. The number of calls in flight adapts to what
-//! the server bears. A call waits for its admission before its timeout begins. Only callers retry, because they know their
-//! deadline. But a throttled call waits in the gate for the time that the server asks for, in bounds, so that its caller may try
-//! again at once.
+//! Calls to the API server pass one [`Gate`], except those about the turn of a replica; each kind of calls to AWS has its own, except
+//! SQS. The number of calls in flight adapts to what the server bears. A call waits for its admission before its timeout begins. Only
+//! callers retry, because they know their deadline. But a throttled call waits in the gate for the time that the server asks for, in
+//! bounds, so that its caller may try again at once.
 
 mod admit;
 mod backoff;

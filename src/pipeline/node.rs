@@ -53,7 +53,7 @@ pub use marker::{CordonOutcome, Marker, Released};
 pub use names::{IGNORE_ANNOTATION, is_from_node};
 pub use owner::{
     ClusterNames, DESCRIBE_INSTANCES, InstanceRecord, ManagedTag, Membership, OwnerLookup, by_id, clusters_in,
-    describe, instances_in,
+    describe, instances_in, subject_of,
 };
 pub use releaser::NodeReleaser;
 pub use wire::{Node, NodeApi, TrimmedNode, node_api};

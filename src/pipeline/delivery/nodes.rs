@@ -228,8 +228,8 @@ impl Deliverer {
                     continue;
                 }
                 if version.of_condition().is_some() && self.begins_repair(&node, &said.notice) {
-                    let brake = brake.get_or_insert_with(|| self.brake());
-                    if !self.knows_broken() || work.repairs.hold(brake, &node) {
+                    // Without all answers there is nothing to count yet.
+                    if !self.knows_broken() || work.repairs.hold(brake.get_or_insert_with(|| self.brake()), &node) {
                         continue;
                     }
                 }

@@ -15,7 +15,8 @@ const COUNT_KEPT: Duration = Duration::from_secs(1);
 /// Time after which a notice that waits for room looks again: drains of other replicas end without a word.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
-/// Maximum number of notices that wait unproven, or twice as many as there are nodes. Each holds its message, and those who forge them have many.
+/// Maximum number of notices that wait unproven, or twice as many as there are nodes. Each holds its message, and those who forge them
+/// have many.
 const UNPROVEN: usize = 1_000;
 
 /// Maximum number of them about one instance: AWS has fewer kinds.

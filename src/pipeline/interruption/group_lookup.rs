@@ -5,6 +5,7 @@ use crate::clients::batch::Batcher;
 use crate::clients::gate::{AwsClass, AwsError, CALL_TIMEOUT, Gate, Operation};
 use crate::fact::Facts;
 use crate::pipeline::event::InstanceId;
+use crate::pipeline::node::subject_of;
 use crate::runtime::task::Tasks;
 use aws_sdk_autoscaling::Client;
 use aws_sdk_autoscaling::types::AutoScalingInstanceDetails;
@@ -27,8 +28,8 @@ pub struct InGroup {
     /// The group's name.
     pub group: String,
     /// The lifecycle state, such as `Terminating:Wait`:
-    /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-lifecycle.html>. That of an instance in a warm pool begins with
-    /// `Warmed:`.
+    /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-lifecycle.html>. That of an instance in a warm pool begins
+    /// with `Warmed:`.
     pub state: String,
 }
 
@@ -92,11 +93,8 @@ async fn look_up(
     gate: Gate<AwsClass>,
     instances: Vec<InstanceId>,
 ) -> Vec<Result<Option<InGroup>, AwsError>> {
+    let subject = subject_of(&instances);
     let ids: BTreeSet<&str> = instances.iter().map(InstanceId::as_str).collect();
-    let subject = match instances.as_slice() {
-        [one] => one.to_string(),
-        _ => format!("{} instances", ids.len()),
-    };
     let ids = ids.into_iter().map(str::to_owned).collect();
     let request = client.describe_auto_scaling_instances().set_instance_ids(Some(ids));
     let by = Instant::now() + CALL_TIMEOUT;

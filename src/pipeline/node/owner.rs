@@ -163,6 +163,15 @@ pub async fn describe(
     }
 }
 
+/// Names the instances of a call in its errors.
+#[must_use]
+pub fn subject_of(instances: &[InstanceId]) -> String {
+    match instances {
+        [one] => one.to_string(),
+        many => format!("{} instances", many.len()),
+    }
+}
+
 /// Returns the names of clusters in the tags of an instance. EKS sets the second and the third; node groups, Karpenter and most other
 /// tools set the first.
 #[must_use]
@@ -309,10 +318,7 @@ impl InstanceQuery {
     }
 
     async fn look_up(&self, instances: &[InstanceId]) -> Result<HashMap<String, Found>, AwsError> {
-        let subject = match instances {
-            [one] => one.to_string(),
-            many => format!("{} instances", many.len()),
-        };
+        let subject = subject_of(instances);
         let example = self.cluster.to_learn_from();
         let mut ids: Vec<String> = instances.iter().chain(&example).map(ToString::to_string).collect();
         ids.sort_unstable();

@@ -224,9 +224,10 @@ pub fn said(node: &Node, now: Timestamp) -> impl Iterator<Item = (&String, Resul
 /// Returns the notice of a change with the time of the mark that it has left: a message that calls the change off after that is newer,
 /// whichever replica goes on with the drain.
 fn dated(node: &Node, mut said: NodeNotice) -> NodeNotice {
-    let start = said.notice.start().map(whole_seconds);
-    let mark = mark_of(node, &said.notice.identity.to_string()).filter(|mark| start.is_some() && mark.start == start);
-    said.notice.at = mark.and_then(|mark| mark.since).map_or(said.notice.at, |since| since.min(said.notice.at));
+    if let Some(start) = said.notice.start().map(whole_seconds) {
+        let mark = mark_of(node, &said.notice.identity.to_string()).filter(|mark| mark.start == Some(start));
+        said.notice.at = mark.and_then(|mark| mark.since).map_or(said.notice.at, |since| since.min(said.notice.at));
+    }
     said
 }
 
