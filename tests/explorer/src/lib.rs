@@ -20,7 +20,8 @@ pub mod world;
 
 #[cfg(test)]
 mod tests {
-    use crate::{plan::Plan, shrink, world};
+    use crate::plan::{Flags, Plan};
+    use crate::{shrink, world};
     use std::sync::atomic::{AtomicU64, Ordering};
 
     /// Number of worlds of a short run.
@@ -40,6 +41,38 @@ mod tests {
             explore();
             other.join().expect("no rule must be broken");
         });
+    }
+
+    /// Replicas that have other settings than the judge knows break its rules, in one of a few worlds from this seed on.
+    #[test]
+    fn the_judge_sees_what_disobeys() {
+        let rules: [(&str, u64, fn(&mut Flags)); 7] = [
+            ("no eviction of a pod that must stay", 6, |flags| flags.evict_daemonsets = true),
+            ("no eviction of a pod that asks not to be disturbed", 35, |flags| flags.respect = false),
+            ("no completion while a pod could be evicted", 1, |flags| flags.drain_timeout = Some(1)),
+            ("a hook gets the result that the settings say", 161, |flags| flags.on_failed = None),
+            ("no mark on a node that stays", 10, |flags| flags.uncordon_after = None),
+            ("no cordon before a notice is due", 1, |flags| flags.before = None),
+            ("no message deleted before its drain ended", 1, |flags| flags.others.push("--dry-run")),
+        ];
+        for (rule, first, disobeys) in rules {
+            let mut plans = (first..first + 100).map(|seed| Plan { disobeys, ..Plan::random(seed) });
+            assert!(plans.any(|plan| broken(&world::run(&plan)) == Some(rule)), "not seen: {rule}");
+        }
+    }
+
+    /// A story that is not small enough is hard to read, and one of another rule misleads.
+    #[test]
+    fn a_world_that_breaks_a_rule_becomes_smaller() {
+        let plan = Plan { disobeys: |flags| flags.evict_daemonsets = true, ..Plan::random(6) };
+        let (small, shown) = shrink::shrink(&plan);
+        assert_eq!(broken(&shown), Some("no eviction of a pod that must stay"), "{small}");
+        let pods = small.nodes.iter().map(|node| node.pods.len()).sum::<usize>();
+        assert_eq!((small.nodes.len(), pods, small.notices.len(), small.faults.len()), (1, 1, 1, 0), "{small}");
+    }
+
+    fn broken(outcome: &world::Outcome) -> Option<&'static str> {
+        outcome.broken.as_ref().map(|broken| broken.rule)
     }
 
     /// The plan repeats, and nearly always the story. Not the order in which tokio's watch channels wake tasks at one instant: they

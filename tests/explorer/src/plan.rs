@@ -14,8 +14,10 @@ use std::time::Duration;
 pub struct Plan {
     /// Seed of all random numbers in the service and in the simulation.
     pub seed: u64,
-    /// The settings of all replicas.
+    /// The settings of all replicas, as the judge knows them.
     pub flags: Flags,
+    /// What the replicas make of the settings without the judge's knowledge: nothing, but where the judge itself is tested.
+    pub disobeys: fn(&mut Flags),
     /// Seconds by which the machine's clock is ahead.
     pub clock_ahead: i64,
     /// For each replica the ends of its processes, one after the other.
@@ -339,7 +341,7 @@ impl Plan {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, flags, clock_ahead, replicas, nodes, notices, faults } = self;
+        let Self { seed, flags, disobeys: _, clock_ahead, replicas, nodes, notices, faults } = self;
         writeln!(f, "seed {seed}, clock {clock_ahead} s ahead, {flags:?}")?;
         replicas.iter().try_for_each(|ends| writeln!(f, "replica {ends:?}"))?;
         nodes.iter().try_for_each(|node| writeln!(f, "{node:?}"))?;

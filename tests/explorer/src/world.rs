@@ -153,7 +153,9 @@ async fn keep(
     calm: Duration,
     stop: &CancellationToken,
 ) -> (Replica, [u32; 2]) {
-    let mut flags = plan.flags.args();
+    let mut flags = plan.flags.clone();
+    (plan.disobeys)(&mut flags);
+    let mut flags = flags.args();
     if plan.flags.source != Source::Queue {
         flags.push(format!("--pod-name=replica-{slot}"));
     }

@@ -107,8 +107,10 @@ impl Oracle {
         let by_node = notice.teller == Teller::Both && seen.taken_back.contains_key(&sent.notice);
         // The mark of a recommendation expires.
         let lasts = drains(notice.kind, &self.plan.flags) && notice.kind != Kind::Rebalance;
-        // A plan holds no cordon: that was another notice's, and has expired.
-        let is_begun = self.begins(sent) <= self.now();
+        // A plan holds no cordon: that was another notice's, and has expired. A replica that has just started looks at plans a little later.
+        let begins = self.begins(sent);
+        let is_calm = self.plan.replicas.iter().all(Vec::is_empty);
+        let is_begun = begins == sent.at || is_calm && begins + BEGINS_WITHIN <= self.now();
         self.plan.faults.is_empty() && by_node && is_told && lasts && is_begun && !is_free
     }
 

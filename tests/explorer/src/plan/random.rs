@@ -101,7 +101,7 @@ impl Plan {
             flags.source = Source::Both;
             tellers(rng, &mut notices);
         }
-        let mut plan = Self { seed, flags, clock_ahead, replicas, nodes, notices, faults };
+        let mut plan = Self { seed, flags, disobeys: |_| (), clock_ahead, replicas, nodes, notices, faults };
         plan.add();
         plan.add_hooks();
         plan.add_looks();
