@@ -5,7 +5,7 @@
 
 mod ends;
 mod hooks;
-mod limits;
+pub mod limits;
 mod plans;
 mod pods;
 mod repairs;

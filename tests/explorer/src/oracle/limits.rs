@@ -3,8 +3,8 @@
 use super::{Oracle, Seen, Sent};
 use crate::plan::{Kind, Target};
 
-/// Calls by which AWS confirms notices.
-const CONFIRMATIONS: [&str; 4] =
+/// Calls by which AWS confirms notices: docs/security.md, "Limits".
+pub const CONFIRMATIONS: [&str; 4] =
     ["DescribeInstances", "DescribeSpotInstanceRequests", "DescribeAutoScalingInstances", "DescribeInstanceStatus"];
 
 impl Oracle {

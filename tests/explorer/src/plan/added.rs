@@ -5,6 +5,7 @@ use super::random::{BUSY, chance, many, one, some, span};
 use super::{
     AtHook, Budget, Flags, Kind, NodePlan, Notice, Owner, Plan, PodKind, PodPlan, Source, Target, Teller, Trouble,
 };
+use crate::oracle::limits::CONFIRMATIONS;
 use ebbtide_sim::messages::Wrapping;
 use fastrand::Rng;
 
@@ -185,6 +186,13 @@ impl Plan {
         }
         if chance(rng, 40) {
             self.faults.clear();
+        }
+        for span in &mut self.faults {
+            if let Trouble::Calls(operation, ..) = &mut span.trouble
+                && chance(rng, 30)
+            {
+                *operation = one(rng, &CONFIRMATIONS);
+            }
         }
     }
 
