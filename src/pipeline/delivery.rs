@@ -65,7 +65,11 @@ pub fn verdict(ends: impl IntoIterator<Item = Result<NoticeOutcome, TaskError>>)
 }
 
 /// The interruptions that run, one for each identity.
-pub type Interruptions = Slots<Identity, MessageLink, NoticeOutcome>;
+pub type Interruptions = Slots<InterruptionKey, MessageLink, NoticeOutcome>;
+
+/// What makes notices one interruption: their identity, and whether AWS has still to confirm that it is called off, while nothing is done
+/// for it. The change itself does not wait for that.
+pub type InterruptionKey = (Identity, bool);
 
 /// Takes messages to their end.
 pub struct Deliverer {
@@ -95,7 +99,7 @@ type Copies = Mutex<BTreeMap<usize, Arc<NoticeCopy>>>;
 /// A message's copy of a notice.
 enum NoticeCopy {
     /// The notice is being acted on.
-    Running(Version, Seat<Identity, MessageLink, NoticeOutcome>),
+    Running(Version, Seat<InterruptionKey, MessageLink, NoticeOutcome>),
     /// The notice had ended before this copy came.
     Late(NoticeOutcome),
 }
@@ -229,11 +233,16 @@ impl Deliverer {
             let (kind, instance) = (notice.kind(), notice.instance.as_str());
             self.facts.emit(&Fact::TestNotice { about: NoticeRef { kind, instance, node: None, message } });
         }
-        let (seat, joined) = self.interruptions.join(
-            notice.identity.clone(),
-            || MessageLink::new(Arc::clone(&notice), VISIBILITY_TIMEOUT),
-            |shared, stop| Arc::clone(&self.interrupter).act(Arc::clone(message), shared, stop),
-        );
+        let is_doubted = notice.is_withdrawn() && self.interrupter.policy.is_verified(&notice);
+        let key = |is_doubted| (notice.identity.clone(), is_doubted);
+        let running = if is_doubted { self.interruptions.join_running(&key(false)) } else { None };
+        let (seat, joined) = running.map(|seat| (seat, true)).unwrap_or_else(|| {
+            self.interruptions.join(
+                key(is_doubted),
+                || MessageLink::new(Arc::clone(&notice), VISIBILITY_TIMEOUT),
+                |shared, stop| Arc::clone(&self.interrupter).act(Arc::clone(message), shared, stop),
+            )
+        });
         seat.shared().revise(&notice);
         if notice.hook().is_some_and(|hook| hook.direct) {
             seat.shared().direct.store(true, Ordering::Release);

@@ -58,6 +58,7 @@ mod pipeline {
         mod before_evictions;
         mod delay;
         mod forged;
+        mod forged_marks;
         mod forged_proofs;
         mod hold;
         mod honest;

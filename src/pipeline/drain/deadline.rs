@@ -165,8 +165,8 @@ impl Plan {
     /// Returns the plan for several deadlines; `None` without any. `fixed_end` is the earliest end of the capacity that is known besides,
     /// from interruptions that have left; `elsewhere` is the latest end of a hook that another replica keeps alive.
     ///
-    /// AWS waits for every hook of an instance, and each can be kept alive: the latest counts, as long as all live. Of other ends of the
-    /// capacity the earliest counts, of patience the longest.
+    /// AWS waits for every hook of an instance, and each can be kept alive: the latest counts, as long as all live of which this is known.
+    /// Of other ends of the capacity the earliest counts, of patience the longest.
     #[must_use]
     pub fn of(
         all: impl Iterator<Item = Deadline> + Clone,
@@ -177,7 +177,8 @@ impl Plan {
             Deadline::Hook(end) => Some(end),
             _ => None,
         });
-        let all_live_until = hooks.clone().map(|end| end.latest).min();
+        // Whoever makes a hook up ends no other.
+        let all_live_until = hooks.clone().filter(|end| !end.assumed).map(|end| end.latest).min();
         let last = hooks.max_by_key(|end| end.ends);
         let hooks_end = last.map(|end| elsewhere.map_or(end.ends, |elsewhere| end.ends.max(elsewhere)));
         let hooks_end = hooks_end.map(|ends| ends.min(all_live_until.unwrap_or(ends)));
@@ -249,7 +250,7 @@ mod tests {
             (vec![hook(270, 30_000), soft(3600)], 270, hard(270)),
             (vec![soft(60), hook(270, 30_000)], 60, hard(270)),
             (vec![hook(270, 30_000), assumed(2997)], 2997, soft(2997)),
-            (vec![hook(3570, 172_800), assumed(2997)], 2997, hard(2997)),
+            (vec![hook(3570, 172_800), assumed(2997)], 3570, hard(3570)),
         ] {
             let plan = plan(&all).unwrap();
             assert_eq!((plan.first(), plan.end()), (now + s(first), end), "{all:?}");

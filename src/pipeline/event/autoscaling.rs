@@ -4,7 +4,7 @@
 //! that is announced in both ways is worked on once.
 
 use super::wire::{At, Head, Text, detail, quote, root};
-use super::{Detail, Hook, Identity, Malformed, Notice, Parsed, WarmPool};
+use super::{Detail, Hook, Identity, InstanceId, Malformed, Notice, Parsed, WarmPool};
 use jiff::Timestamp;
 use serde::Deserialize;
 
@@ -91,7 +91,12 @@ impl Action<'_> {
         direct: bool,
     ) -> Result<Parsed, Malformed> {
         let instance = self.instance.instance(At(within, "EC2InstanceId"))?;
-        let token = self.lifecycle_action_token.name(At(within, "LifecycleActionToken"))?.to_owned();
+        let at_token = At(within, "LifecycleActionToken");
+        let token = self.lifecycle_action_token.name(at_token)?.to_owned();
+        // The identities of other notices end so: who forges a hook must not meet their marks.
+        if token.contains('/') || InstanceId::new(&token).is_some() {
+            return Err(at_token.bad(format!("{} is not a token", quote(&token))));
+        }
         let hook = Hook {
             group: self.auto_scaling_group_name.name(At(within, "AutoScalingGroupName"))?.to_owned(),
             name: self.lifecycle_hook_name.name(At(within, "LifecycleHookName"))?.to_owned(),

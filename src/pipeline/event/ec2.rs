@@ -90,7 +90,12 @@ pub(super) fn capacity_reservation(body: &str, head: &Head<'_>) -> Result<Parsed
 /// `Capacity Block Expiration Warning`.
 pub(super) fn capacity_block(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
     let fields: Fields<'_> = detail(body)?;
-    let reservation = fields.capacity_reservation_id.name(At("detail.", "capacity-reservation-id"))?.to_owned();
+    let at = At("detail.", "capacity-reservation-id");
+    let reservation = fields.capacity_reservation_id.name(at)?.to_owned();
+    // It becomes a part of an identity: who forges it must not meet the marks of others.
+    if !reservation.starts_with("cr-") || reservation.contains('/') {
+        return Err(at.bad(format!("{} is not the id of a reservation", quote(&reservation))));
+    }
     let ends = fields.end_date.time_if_any();
     // The event does not say whether the block is one of UltraServers, but comes before the terminations.
     let begins = |lead: Duration| ends?.checked_sub(lead).ok().filter(|begins| *begins > head.at);

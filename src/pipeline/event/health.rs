@@ -1,6 +1,6 @@
 //! AWS Health's scheduled changes: maintenance, a reboot, a stop or a retirement, of one instance or of many. And the faults of instances.
 
-use super::wire::{At, Head, List, Object, Text, detail};
+use super::wire::{At, Head, List, Object, Text, detail, quote};
 use super::{Detail, Identity, IgnoreReason, InstanceId, Malformed, Notice, Notices, Parsed, ScheduledChange};
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -56,7 +56,12 @@ pub(super) fn event(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
         let why = if closed { IgnoreReason::Closed } else { IgnoreReason::NotScheduledChange };
         return Ok(Parsed::Ignored(why));
     }
-    let arn = fields.event_arn.name(At("detail.", "eventArn"))?;
+    let at = At("detail.", "eventArn");
+    let arn = fields.event_arn.name(at)?;
+    // Other notices have identities without: who forges one of Health's must not meet their marks.
+    if !arn.starts_with("arn:") {
+        return Err(at.bad(format!("{} is not an ARN", quote(arn))));
+    }
     let code = fields.event_type_code.name(At("detail.", "eventTypeCode"))?;
     let arn = arn.to_owned();
     let identity = |arn, instance| {

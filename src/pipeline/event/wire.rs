@@ -89,11 +89,13 @@ impl Text<'_> {
         }
     }
 
-    /// Returns a name or identifier, which is required, not empty, and of a plausible length.
+    /// Returns a name or identifier, which is required, not empty, and of a plausible length. None of AWS's has control characters, which
+    /// would be six bytes each in an annotation.
     pub(super) fn name(&self, at: At) -> Result<&str, Malformed> {
         match self.text(at)? {
             "" => Err(at.bad("empty")),
             text if text.len() > MAX_NAME => Err(at.bad(format!("{} bytes, too long for a name", text.len()))),
+            text if text.contains(char::is_control) => Err(at.bad("a name with control characters")),
             text => Ok(text),
         }
     }

@@ -1,7 +1,7 @@
 //! Whether a notice may have its node drained: within the maximum number of drains, or once AWS confirms it.
 
 use super::completion::KeptHook;
-use super::confirmation::Proof;
+use super::confirmation::{Proof, SPOT_TOLERANCE};
 use super::draining::{Admitted, UnprovenWait};
 use super::step::Finding;
 use super::waits::Waiting;
@@ -10,7 +10,7 @@ use crate::clients::gate::Category;
 use crate::fact::{Fact, Unusual, Wait, WaitOutcome};
 use crate::pipeline::event::{Detail, InstanceId, Notice, ScheduledChange};
 use crate::pipeline::node::Node;
-use crate::pipeline::node::mark::{is_drained, is_drained_for, start_of};
+use crate::pipeline::node::mark::{deadline_of, is_drained, is_drained_for, start_of};
 use std::collections::HashSet;
 use std::future::pending;
 use std::sync::{Arc, OnceLock};
@@ -134,13 +134,19 @@ impl Case {
         finding
     }
 
-    /// Whether the notice has left its mark, before a takeover. Of a change the mark does not tell whether its begin ends the capacity, so
-    /// that it must be of the same message.
+    /// Whether the notice has left its mark, before a takeover. One that presses more than the mark says is another's.
     fn was_admitted(&self, node: &Node) -> bool {
-        let Self { notice, message, .. } = self;
+        let Self { interrupter, notice, .. } = self;
+        let Interrupter { policy, clock, .. } = &**interrupter;
+        let identity = notice.identity.to_string();
         let is_hard = matches!(notice.detail, Detail::ScheduledChange(ScheduledChange { hard: true, .. }));
-        let by = is_hard.then_some(&**message);
-        !notice.is_withdrawn() && is_drained_for(node, &notice.identity.to_string(), notice.start(), by)
+        let presses = || {
+            let deadline = policy.deadline(notice, Some(node), None, clock, Instant::now()).at();
+            let least = clock.timestamp_of(deadline + SPOT_TOLERANCE);
+            matches!(notice.detail, Detail::Spot { .. })
+                && deadline_of(node, &identity, None).is_some_and(|marked| marked > least)
+        };
+        !notice.is_withdrawn() && is_drained_for(node, &identity, notice.start(), is_hard) && !presses()
     }
 
     /// Waits for a copy that revises the notice and may be taken up: a drain for which there was no room is changed, and called off, as

@@ -65,6 +65,11 @@ impl KeptHook {
         });
     }
 
+    /// Says that the work goes on: from now on the hook's end may override a budget.
+    pub(super) fn admit(&self) {
+        self.state.send_if_modified(|state| !std::mem::replace(&mut state.admitted, true));
+    }
+
     /// Returns the hook with its present times.
     pub(super) fn with_times(&self) -> (&Self, HookTimes) {
         (self, self.state.borrow().times)

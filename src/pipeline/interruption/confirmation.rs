@@ -6,12 +6,14 @@ use super::policy::Verify;
 use crate::clients::batch::Batcher;
 use crate::clients::gate::{AwsClass, AwsError, CALL_TIMEOUT, Gate, Operation};
 use crate::fact::Facts;
-use crate::pipeline::event::{CapacityBlock, Detail, Identity, InstanceId, Notice, NoticeKind, ScheduledChange};
+use crate::pipeline::event::{
+    CapacityBlock, Detail, Identity, InstanceAction, InstanceId, Notice, NoticeKind, ScheduledChange,
+};
 use crate::pipeline::node::{DESCRIBE_INSTANCES, Listing, by_id, describe};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
 use aws_sdk_ec2::Client;
-use aws_sdk_ec2::types::{Instance, InstanceStateName};
+use aws_sdk_ec2::types::{Instance, InstanceInterruptionBehavior, InstanceStateName, SpotInstanceRequest};
 use futures_util::future::{BoxFuture, join_all};
 use jiff::Timestamp;
 use std::collections::{BTreeSet, HashSet};
@@ -40,13 +42,21 @@ const BLOCK_LOOK_AHEAD: Duration = Duration::from_hours(1);
 /// its drain, a later one puts it off.
 const START_TOLERANCE: Duration = Duration::from_mins(5);
 
+/// Maximum time by which a spot warning may be older than the mark of EC2 on its request: an older one presses its drain.
+pub(super) const SPOT_TOLERANCE: Duration = Duration::from_mins(1);
+
 const SPOT_REQUESTS: Operation = Operation::new("ec2", "DescribeSpotInstanceRequests");
 
 /// What AWS shows of an instance that a notice is about. An instance that stops or is terminated is a proof of all but a hook.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Proof {
-    /// The request of the spot instance is marked for its end.
-    SpotRequest,
+    /// The request of the spot instance is marked for its end, since then; or for its hibernation, which begins at once.
+    SpotRequest {
+        /// AWS's time of the warning.
+        at: Timestamp,
+        /// Whether the instance hibernates.
+        hibernates: bool,
+    },
     /// The instance waits in its Auto Scaling group: in this, if the message names it.
     WaitsInGroup {
         /// The group.
@@ -81,7 +91,9 @@ impl Proof {
     #[must_use]
     pub fn of(notice: &Notice, verify: Verify) -> Option<Self> {
         match &notice.detail {
-            Detail::Spot { .. } => Some(Self::SpotRequest),
+            Detail::Spot { action } => {
+                Some(Self::SpotRequest { at: notice.at, hibernates: *action == InstanceAction::Hibernate })
+            }
             Detail::AsgTerminate(hook) => Some(Self::WaitsInGroup { group: Some(hook.group.clone()) }),
             Detail::AsgTermination { .. } => Some(Self::WaitsInGroup { group: None }),
             Detail::StateChange { .. } => Some(Self::Stops),
@@ -120,7 +132,7 @@ impl Proof {
     #[must_use]
     pub const fn expected(&self) -> &'static str {
         match self {
-            Self::SpotRequest => "its spot request is marked for interruption",
+            Self::SpotRequest { .. } => "its spot request is marked for interruption",
             Self::WaitsInGroup { .. } => "its Auto Scaling group terminates it",
             Self::Stops => "EC2 stops or terminates it",
             Self::ListedChange { .. } => "EC2 lists the change",
@@ -168,7 +180,7 @@ impl Confirmations {
                 let is_named = |found: &InGroup| group.as_ref().is_none_or(|group| found.group == *group);
                 return Ok(self.groups.find(instance).await?.is_some_and(|found| found.leaves() && is_named(&found)));
             }
-            Proof::SpotRequest => &self.spot,
+            Proof::SpotRequest { .. } => &self.spot,
             _ => &self.others,
         };
         batcher.ask((instance.clone(), proof.clone())).await
@@ -203,7 +215,7 @@ impl Asked {
         let of = |wanted: fn(&Proof) -> bool| -> Vec<Question> {
             questions.iter().filter(|(_, proof)| wanted(proof)).cloned().collect()
         };
-        let spot = of(|proof| *proof == Proof::SpotRequest);
+        let spot = of(|proof| matches!(proof, Proof::SpotRequest { .. }));
         let changes = of(|proof| matches!(proof, Proof::ListedChange { .. } | Proof::UnlistedChange { .. }));
         let blocks = of(|proof| matches!(proof, Proof::EndingBlock { .. }));
         let going = of(|proof| !matches!(proof, Proof::UnlistedChange { .. }));
@@ -238,11 +250,7 @@ impl Asked {
             let (class, by) = (AwsClass::Describe, Instant::now() + CALL_TIMEOUT);
             let answer = self.gate.aws(SPOT_REQUESTS, &subject(questions), class, by, || request.send()).await?;
             for request in answer.spot_instance_requests() {
-                let code = request.status().and_then(|status| status.code()).unwrap_or_default();
-                let ends = ["marked-for-", "instance-terminated-", "instance-stopped-"];
-                if ends.iter().any(|prefix| code.starts_with(prefix)) {
-                    proven.extend(about(questions, request.instance_id()));
-                }
+                proven.extend(about(questions, request.instance_id()).filter(|(_, proof)| shows(request, proof)));
             }
             page = answer.next_token.filter(|token| !token.is_empty());
             if page.is_none() {
@@ -307,6 +315,20 @@ impl Asked {
     async fn instances(&self, questions: &[Question]) -> Result<Vec<Instance>, AwsError> {
         describe(&self.ec2, &self.gate, &by_id(ids(questions)), &subject(questions)).await
     }
+}
+
+/// Whether the status of a spot request says that the instance ends as the warning says, or has ended.
+fn shows(request: &SpotInstanceRequest, proof: &Proof) -> bool {
+    let Proof::SpotRequest { at, hibernates } = proof else { return false };
+    let (code, since) = request.status().map_or((None, None), |status| (status.code(), status.update_time()));
+    let code = code.unwrap_or_default();
+    let does =
+        !hibernates || request.instance_interruption_behavior() == Some(&InstanceInterruptionBehavior::Hibernate);
+    // The status of one that has ended is newer than its warning.
+    let is_new =
+        since.is_none_or(|since| at.saturating_add(SPOT_TOLERANCE).is_ok_and(|at| at.as_second() >= since.secs()));
+    let is_marked = code.starts_with("marked-for-") && does && is_new;
+    is_marked || ["instance-terminated-", "instance-stopped-"].iter().any(|prefix| code.starts_with(prefix))
 }
 
 /// Whether the time that a message names, if it names one, is near the one that EC2 lists.

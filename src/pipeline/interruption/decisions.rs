@@ -112,14 +112,15 @@ impl Policy {
         let deadline = drains.then_some(deadline);
         let stands = self.stands(notice.kind(), self.action(notice));
         let over = stands.map(|stands| deadline.unwrap_or(now) + stands);
+        let (start, hard) = match &notice.detail {
+            Detail::ScheduledChange(change) => (change.start, change.hard),
+            _ => (None, false),
+        };
         Mark::new(&notice.identity.to_string(), notice.kind().as_str(), notice.at, message)
             .with_deadline(deadline.map(|at| clock.timestamp_of(at)))
             .with_expiry(over.map(|at| clock.timestamp_of(at)))
             .with_return_sign(comes_back(&notice.detail))
-            .with_start(match &notice.detail {
-                Detail::ScheduledChange(change) => change.start,
-                _ => None,
-            })
+            .with_start(start, hard)
     }
 
     /// Returns the waits before evictions that begin, or have begun, at `begin`. Together they take at most half of the time to the

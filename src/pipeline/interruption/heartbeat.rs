@@ -39,6 +39,8 @@ pub(super) struct HookState {
     pub times: HookTimes,
     /// The deadline of the work: the latest time at which the completion is expected.
     pub deadline: Deadline,
+    /// Whether the work goes on, and does not wait for its admission.
+    pub admitted: bool,
 }
 
 /// The input of a heartbeat.
@@ -118,7 +120,22 @@ impl Beating {
         let (node, now) = (interrupter.index.get(&notice.instance), Instant::now());
         let deadline = interrupter.policy.deadline(notice, node.as_deref(), Some(times), &interrupter.clock, now);
         self.link.visibility_timeout.send_replace(times.visibility());
-        self.state.send_replace(HookState { times, deadline });
+        self.state.send_modify(|state| (state.times, state.deadline) = (times, deadline));
+    }
+
+    /// Takes the end of the hook for our patience only, until AWS accepts a heartbeat.
+    fn doubt(&self) {
+        let Case { interrupter, notice, .. } = &self.case;
+        let times = HookTimes { assumed: true, ..self.state.borrow().times };
+        let (node, now) = (interrupter.index.get(&notice.instance), Instant::now());
+        let deadline = interrupter.policy.deadline(notice, node.as_deref(), Some(times), &interrupter.clock, now);
+        self.state.send_if_modified(|state| {
+            let is_new = !state.times.assumed;
+            if is_new {
+                (state.times, state.deadline) = (times, deadline);
+            }
+            is_new
+        });
     }
 
     /// Notes that the instance waits at the hook.
@@ -133,7 +150,7 @@ impl Beating {
     async fn beats(&self) {
         let interrupter = &self.case.interrupter;
         let mut last = interrupter.hooks.last_beat(&self.hook).unwrap_or(self.begun).max(self.begun);
-        let mut state = self.state.subscribe();
+        let (mut state, is_wary) = (self.state.subscribe(), interrupter.policy.is_wary());
         let times = state.borrow().times;
         let must_be_proven = self.case.must_be_proven(&self.link, &self.hook, times);
         if must_be_proven || self.hook.token.is_none() && interrupter.policy.heartbeats != Heartbeats::Off {
@@ -143,8 +160,11 @@ impl Beating {
             last = beaten;
         }
         loop {
-            let HookState { times, deadline } = *state.borrow_and_update();
-            let (expires, finish) = (last + times.heartbeat, deadline.at());
+            let HookState { times, deadline, admitted } = *state.borrow_and_update();
+            let expires = last + times.heartbeat;
+            // The first shows whether there is such an action at all, before its end overrides a budget.
+            let is_shown = !is_wary || !admitted || self.link.proven.load(Ordering::Acquire);
+            let finish = if is_shown { deadline.at() } else { expires.max(deadline.at()) };
             let due = due_beat(interrupter.policy.heartbeats, self.begun, expires, times, finish);
             if due.is_none() && !times.assumed {
                 return;
@@ -157,6 +177,9 @@ impl Beating {
                 () = clock::until(due.map(|due| earlier(due).max(floor(due)))) => {}
             }
             let Some(beaten) = self.beat(times, expires, true).await else { return };
+            if is_wary {
+                self.is_proven().await;
+            }
             last = beaten;
         }
     }
@@ -166,7 +189,7 @@ impl Beating {
     /// found by its instance may be that of another hook.
     async fn beat(&self, times: HookTimes, expires: Instant, is_known: bool) -> Option<Instant> {
         let hooks = &self.case.interrupter.hooks;
-        let instance = self.case.notice.instance.as_str();
+        let (instance, is_wary) = (self.case.notice.instance.as_str(), self.case.interrupter.policy.is_wary());
         let dead_at = self.begun + times.life();
         // Nobody knows what is left of an action that is not known.
         let mut late = Backoff::new(Duration::from_secs(1), if is_known { times.heartbeat / 2 } else { FIRST_RETRY });
@@ -181,9 +204,8 @@ impl Beating {
                 }
                 Ok(HookReply::Over) => {
                     self.tell(HeartbeatResult::Over, None);
-                    // AWS does not know the action of a test message: that says nothing about the instance.
-                    let is_wary = self.case.interrupter.policy.is_wary();
-                    if self.hook.is_test() {
+                    // AWS does not know the action of a test message: that says nothing about the instance. But anybody can name one so.
+                    if self.hook.is_test() && !is_wary {
                         return None;
                     }
                     if is_known && !is_wary {
@@ -196,7 +218,11 @@ impl Beating {
                 Err(error) => error,
             };
             self.tell(HeartbeatResult::Failed(error.category), Some(&error));
-            if error.category == Category::Denied && !is_known {
+            let is_denied = error.category == Category::Denied;
+            if is_denied && is_wary && self.hook.token.is_some() {
+                // Whoever writes to the queue may name a group for which Ebbtide has no right.
+                self.doubt();
+            } else if is_denied && !is_known {
                 // Nothing will prove it.
                 self.is_proven().await;
             }
@@ -212,7 +238,7 @@ impl Beating {
             if is_final || Instant::now() >= dead_at {
                 return None;
             }
-            let late = if Instant::now() < expires { None } else { Some(late.step()) };
+            let late = if Instant::now() < expires && !is_denied { None } else { Some(late.step()) };
             sleep(late.unwrap_or_else(|| retry_in(times, expires))).await;
         }
     }
@@ -256,7 +282,7 @@ impl Case {
     pub(super) fn must_be_proven(&self, link: &MessageLink, hook: &Hook, times: HookTimes) -> bool {
         let (policy, clock) = (&self.interrupter.policy, &self.interrupter.clock);
         let is_old = || clock.notice_instant(self.notice.at) + times.heartbeat / OLD < Instant::now();
-        let is_doubted = hook.token.is_none() || policy.is_wary() && is_old() && !hook.is_test();
+        let is_doubted = hook.token.is_none() || policy.is_wary() && is_old();
         let can_be = !policy.dry_run && policy.heartbeats != Heartbeats::Off;
         can_be && is_doubted && !link.proven.load(Ordering::Acquire)
     }

@@ -15,6 +15,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 
+/// Wait before a heartbeat that was denied is tried again: rights may come late, and seldom do.
+const DENIED_RETRY: Duration = Duration::from_mins(1);
+
 impl Case {
     /// Waits until the watch shows the instance's Node in service, or excluded, while the action lives and the hook's times stay.
     pub(super) async fn await_ready(&self, until: Instant, hook: Option<&KeptHook>) -> Finding {
@@ -55,7 +58,7 @@ impl Case {
     }
 
     /// Whether Auto Scaling knows the lifecycle action of a launch, as it shows by accepting a heartbeat: whoever may write to the queue can
-    /// tell of any. Nothing shows it without the right to send heartbeats, or in a dry run.
+    /// tell of any, also of a group for which there is no right. Nothing shows it without heartbeats, or in a dry run.
     async fn is_shown(&self, hook: &Hook, by: Instant) -> bool {
         let Interrupter { hooks, policy, .. } = &*self.interrupter;
         if policy.dry_run || policy.heartbeats == Heartbeats::Off {
@@ -69,9 +72,8 @@ impl Case {
             };
             let about = self.about();
             self.tell(&Fact::Heartbeat { about, result: HeartbeatResult::Failed(error.category), error: Some(&error) });
-            let wait = backoff.step();
+            let wait = if error.category == Category::Denied { DENIED_RETRY } else { backoff.step() };
             match error.category {
-                Category::Denied => return true,
                 Category::Invalid | Category::NotFound => return false,
                 _ if Instant::now() + wait >= by => return false,
                 _ => sleep(wait).await,

@@ -232,6 +232,9 @@ impl Interruption {
                     return outcome;
                 }
             };
+            if let (Finding::Admitted, Some(hook)) = (&finding, &self.hook) {
+                hook.admit();
+            }
             if let Finding::Node(node) | Finding::Launched(Some(node)) = &finding {
                 self.case.node = Some(Arc::clone(node));
             }
@@ -283,10 +286,10 @@ impl Interruption {
         let pool = self.case.node.as_ref().map(|node| node.pool.named());
         let again = std::mem::replace(&mut self.has_begun, true);
         self.case.tell(&Fact::NoticeBegun { about, action, until, hard, again, pool });
-        self.hook = notice
-            .hook()
-            .zip(times)
-            .map(|(hook, times)| KeptHook::keep(&self.case, &self.link, hook, HookState { times, deadline }));
+        self.hook = notice.hook().zip(times).map(|(hook, times)| {
+            let state = HookState { times, deadline, admitted: self.admitted.is_some() };
+            KeptHook::keep(&self.case, &self.link, hook, state)
+        });
         Finding::Begun
     }
 

@@ -10,6 +10,7 @@ mod progress;
 
 pub use hint::is_told_to_terminate;
 pub(super) use limit::{crowded_out, is_drained_since, is_full};
+pub use limit::{is_drained, is_drained_for};
 pub use progress::{
     Place, WaveState, deadline_of, deadlines_of, has_had_mark, is_going, is_repaired, place_of, wave_state,
 };
@@ -77,6 +78,9 @@ pub(super) struct NoticeAnnotation {
     /// Begin of the announced change, if AWS names it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start: Option<Timestamp>,
+    /// Whether the capacity ends with that.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub hard: bool,
     /// The message that brought the notice; the change or the reservation that EC2 lists, if none did.
     pub message: String,
     /// The message that has told what only the Node had said before.
@@ -143,10 +147,10 @@ impl Mark {
         self
     }
 
-    /// Sets the begin of the announced change.
+    /// Sets the begin of the announced change, and whether the capacity ends with it.
     #[must_use]
-    pub fn with_start(mut self, at: Option<Timestamp>) -> Self {
-        self.notice.start = at.map(whole_seconds);
+    pub fn with_start(mut self, at: Option<Timestamp>, hard: bool) -> Self {
+        (self.notice.start, self.notice.hard) = (at.map(whole_seconds), hard);
         self
     }
 
@@ -331,24 +335,12 @@ pub(super) fn has_new_drain(node: &Node, known: &Node) -> bool {
     notices(node).any(|(name, mark)| mark.deadline.is_some() && !known.annotations.contains_key(name))
 }
 
-/// Returns whether a mark on the Node is that of a drain, whenever its deadline is: that comes from the message.
-#[must_use]
-pub fn is_drained(node: &Node) -> bool {
-    notices(node).any(|(_, mark)| mark.deadline.is_some())
-}
-
-/// Returns the begin of the change by the mark of the notice with this identity.
+/// Returns the begin of the change by the mark, or the plan, of the notice with this identity.
 #[must_use]
 pub fn start_of(node: &Node, identity: &str) -> Option<Timestamp> {
-    mark_of(node, identity)?.start
-}
-
-/// Returns whether the notice with this identity has left the mark of a drain on the Node, for a change that begins at `start`; if
-/// `message` is given, brought by that.
-#[must_use]
-pub fn is_drained_for(node: &Node, identity: &str, start: Option<Timestamp>, message: Option<&str>) -> bool {
-    let mark = mark_of(node, identity).filter(|mark| mark.deadline.is_some() && mark.start == start.map(whole_seconds));
-    mark.is_some_and(|mark| message.is_none_or(|message| mark.message == message))
+    // A plan has the same field.
+    let mut names = [key_of(NOTICE_PREFIX, identity), key_of(PLAN_PREFIX, identity)].into_iter();
+    names.find_map(|name| read(node.annotations.get(&name)?).start)
 }
 
 /// Returns whether the Node carries the annotation of a notice.

@@ -46,7 +46,8 @@ mod tests {
     /// Replicas that have other settings than the judge knows break its rules, in one of a few worlds from this seed on.
     #[test]
     fn the_judge_sees_what_disobeys() {
-        let rules: [(&str, u64, fn(&mut Flags)); 7] = [
+        type Case = (&'static str, u64, fn(&mut Flags));
+        let rules: [Case; 7] = [
             ("no eviction of a pod that must stay", 6, |flags| flags.evict_daemonsets = true),
             ("no eviction of a pod that asks not to be disturbed", 35, |flags| flags.respect = false),
             ("no completion while a pod could be evicted", 1, |flags| flags.drain_timeout = Some(1)),

@@ -602,7 +602,7 @@ async fn evictions_that_hang_do_not_cost_the_turn() {
 #[tokio::test(start_paused = true)]
 async fn what_a_node_says_and_aws_denies_drains_nothing() {
     let stage = Stage::new(1, 1);
-    stage.world.aws.ec2.set_spot_request(&instance(0), "fulfilled");
+    stage.world.aws.ec2.set_spot_request(&instance(0), "fulfilled", "terminate", stage.world.clock.now());
     let replica = stage.with_both("a", &["--verify", "always"]).await;
     stage.until("its turn", s(5), || stage.nodes_holder().is_some()).await;
     stage.says_spot(0, 120);

@@ -1,14 +1,21 @@
 //! How many annotations a Node carries, and which give way to others; and which count as drains.
 
-use super::{Mark, Node, notices};
+use super::{Mark, Node, mark_of, notices, whole_seconds};
+use jiff::Timestamp;
 
 /// Maximum number of annotations with one prefix: all annotations of a Node share 256 KiB, and whoever writes to the queue has them
 /// written.
 const MAX_OF_A_PREFIX: usize = 64;
 
-/// Whether the Node has as many annotations with this prefix as it may have.
+/// Number of their bytes from which on there is no room for another: 64 of AWS's own names take less.
+const MAX_BYTES_OF_A_PREFIX: usize = 32 * 1024;
+
+/// Whether the Node has as many annotations with this prefix as it may have, or as long ones.
 pub(in crate::pipeline::node) fn is_full(node: &Node, prefix: &str) -> bool {
-    node.annotations.keys().filter(|key| key.starts_with(prefix)).count() >= MAX_OF_A_PREFIX
+    let of_prefix = node.annotations.iter().filter(|(key, _)| key.starts_with(prefix));
+    let (count, bytes) =
+        of_prefix.fold((0, 0), |(count, bytes), (key, value)| (count + 1, bytes + key.len() + value.len()));
+    count >= MAX_OF_A_PREFIX || bytes >= MAX_BYTES_OF_A_PREFIX
 }
 
 /// Returns the annotation with this prefix that gives way to `key`: that with the earliest time, if the Node has as many as it may have,
@@ -17,6 +24,20 @@ pub(in crate::pipeline::node) fn crowded_out<'a>(node: &'a Node, prefix: &str, k
     let all = node.annotations.iter().filter(|(key, _)| key.starts_with(prefix));
     let oldest = all.min_by_key(|(_, time)| *time).map(|(key, _)| key);
     oldest.filter(|_| is_full(node, prefix) && !node.annotations.contains_key(key))
+}
+
+/// Returns whether a mark on the Node is that of a drain, whenever its deadline is: that comes from the message.
+#[must_use]
+pub fn is_drained(node: &Node) -> bool {
+    notices(node).any(|(_, mark)| mark.deadline.is_some())
+}
+
+/// Returns whether the notice with this identity has left the mark of a drain on the Node, for a change that begins at `start`; if `hard`,
+/// for one with which the capacity ends.
+#[must_use]
+pub fn is_drained_for(node: &Node, identity: &str, start: Option<Timestamp>, hard: bool) -> bool {
+    let mark = mark_of(node, identity).filter(|mark| mark.deadline.is_some() && mark.start == start.map(whole_seconds));
+    mark.is_some_and(|mark| mark.hard || !hard)
 }
 
 /// Returns whether the Node carries a mark of a drain that was set since this boot.

@@ -180,8 +180,9 @@ mod tests {
     fn evictions_that_have_begun_go_on_when_the_mark_is_written_again() {
         let mut node = Node::for_tests("node-1");
         let settings = MarkSettings::default();
-        let mark =
-            |start| Mark::new("a", "rebalance", at(9), "m").with_deadline(Some(at(50))).with_start(Some(at(start)));
+        let mark = |start| {
+            Mark::new("a", "rebalance", at(9), "m").with_deadline(Some(at(50))).with_start(Some(at(start)), false)
+        };
         apply(&mut node, |node| mark(30).in_wave().patch(node, &settings));
         apply(&mut node, |node| mark(31).in_wave().patch(node, &settings));
         assert_eq!(place_of(&node, "a"), Some(Place::Waits), "AWS has revised the notice");

@@ -185,7 +185,7 @@ fn the_out_of_service_taint_comes_with_its_mark() {
 #[test]
 fn a_change_that_is_put_off_rewrites_its_mark() {
     let (node, settings) = (Node::for_tests("node-1"), MarkSettings::default());
-    let starting = |start| mark("h", "scheduled-change").with_start(Some(at(start)));
+    let starting = |start| mark("h", "scheduled-change").with_start(Some(at(start)), false);
     let marked = patched(&node, &starting("2026-12-05T02:00:00.5Z").patch(&node, &settings).unwrap());
     assert_eq!(starting("2026-12-05T02:00:00Z").patch(&marked, &settings), None);
     let put_off = patched(&marked, &starting("2026-12-12T02:00:00Z").patch(&marked, &settings).unwrap());

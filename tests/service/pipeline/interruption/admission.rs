@@ -13,7 +13,7 @@ pub(super) const VERIFIED: [&str; 2] = ["--verify", "always"];
 
 /// The instance of the n-th node has a spot request with this status.
 pub(super) fn request(stage: &Stage, n: usize, code: &str) {
-    stage.world.aws.ec2.set_spot_request(&instance(n), code);
+    stage.world.aws.ec2.set_spot_request(&instance(n), code, "terminate", stage.world.clock.now());
 }
 
 pub(super) fn untouched(stage: &Stage, n: usize) {

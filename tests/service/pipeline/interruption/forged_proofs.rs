@@ -3,11 +3,15 @@
 use super::admission::{LIMITED, VERIFIED, request, untouched};
 use crate::harness::{Stage, instance, node, s};
 use ebbtide_sim::aws::HookSpec;
+use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::messages::{self, Wrapping};
 use jiff::Timestamp;
 use tokio::time::sleep;
 
 const RETIREMENT: &str = "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED";
+const STOP: &str = "AWS_EC2_INSTANCE_STOP_SCHEDULED";
+const TEST_TOKEN: &str = "ebbtide-test-1";
+const ANY_TOKEN: &str = "00000000-0000-4000-8000-000000000000";
 const BLOCK: &str = "cr-0123456789abcdef0";
 
 fn now(stage: &Stage) -> Timestamp {
@@ -115,6 +119,22 @@ async fn a_change_is_not_called_off_by_another_begin() {
     stage.rest(&[&replica]).await;
 }
 
+/// Until it is near, its plan says when it begins.
+#[tokio::test(start_paused = true)]
+async fn a_planned_change_is_not_called_off_by_another_begin() {
+    let stage = Stage::new(1, 1);
+    let start = now(&stage) + s(3000);
+    stage.world.aws.ec2.schedule(&instance(0), ("change-0", "instance-stop"), start);
+    let replica = stage.start(&[&VERIFIED[..], &["--when", "scheduled-change=10m-before"]].concat()).await;
+    stage.health(0, ("c-0", STOP), start, "upcoming");
+    stage.until_handled(s(60)).await;
+    untouched(&stage, 0);
+    stage.health(0, ("c-0", STOP), start + s(30 * 24 * 3600), "closed");
+    stage.until("it is drained when it is near", s(2600), || drained(&stage, 0)).await;
+    stage.until_handled(s(7200)).await;
+    stage.rest(&[&replica]).await;
+}
+
 /// Its drain is going on, and may be called off as little.
 #[tokio::test(start_paused = true)]
 async fn a_drain_is_not_called_off_by_another_begin() {
@@ -179,19 +199,24 @@ async fn forged_notices_of_an_instance_do_not_crowd_out_its_honest_one() {
 /// It is a hint that an instance comes out of its warm pool, and Auto Scaling knows nothing of it.
 #[tokio::test(start_paused = true)]
 async fn a_forged_launch_from_a_warm_pool_uncordons_nothing() {
-    let stage = Stage::new(1, 1);
-    stage.block(0);
-    let replica = stage.start(&["--on", "asg-launch=ready"]).await;
-    stage.terminate(0, s(600), Wrapping::Event);
-    stage.until("cordoned", s(10), || stage.cordoned(0)).await;
-    stage.world.aws.autoscaling.add_hook("group", "launch", HookSpec::launching(s(300)));
-    let names = ("group", "launch", "00000000-0000-4000-8000-000000000000");
-    let way = ("WarmPool", "AutoScalingGroup");
-    let body = messages::lifecycle_between(Wrapping::Event, false, names, &instance(0), now(&stage), way);
-    stage.world.aws.sqs.send(body);
-    sleep(s(60)).await;
-    assert!(stage.cordoned(0), "{}", stage.story());
-    drop(replica);
+    for is_denied in [false, true] {
+        let stage = Stage::new(1, 1);
+        stage.block(0);
+        let replica = stage.start(&["--on", "asg-launch=ready"]).await;
+        stage.terminate(0, s(600), Wrapping::Event);
+        stage.until("cordoned", s(10), || stage.cordoned(0)).await;
+        stage.world.aws.autoscaling.add_hook("group", "launch", HookSpec::launching(s(300)));
+        let names = ("group", "launch", ANY_TOKEN);
+        let way = ("WarmPool", "AutoScalingGroup");
+        let body = messages::lifecycle_between(Wrapping::Event, false, names, &instance(0), now(&stage), way);
+        if is_denied {
+            stage.world.faults.add(Rule::on("RecordLifecycleActionHeartbeat", Fault::Status(403)));
+        }
+        stage.world.aws.sqs.send(body);
+        sleep(s(60)).await;
+        assert!(stage.cordoned(0), "denied: {is_denied}\n{}", stage.story());
+        drop(replica);
+    }
 }
 
 /// Each costs some bytes for each instance that it names.
@@ -217,18 +242,23 @@ async fn large_messages_pause_the_receipt_before_they_fill_the_memory() {
 /// Auto Scaling says that the instance waits, and not at which hook, nor since when.
 #[tokio::test(start_paused = true)]
 async fn a_forged_hook_of_an_instance_that_waits_presses_no_drain() {
-    for (group, age) in [("group", s(7200)), ("group", s(0)), ("other", s(0)), ("other", s(7200))] {
+    let others = [("other", "hook", 0), ("other", "hook", 7200)];
+    let of_group = [("group", "hook", 7200), ("group", "hook", 0), ("group", "short", 7200)];
+    let cases = [&others[..], &of_group].concat().into_iter();
+    for ((group, hook, age), token) in cases.flat_map(|case| [(case, ANY_TOKEN), (case, TEST_TOKEN)]) {
         let stage = Stage::new(1, 1);
         stage.block(0);
         stage.world.aws.autoscaling.add_hook("other", "hook", HookSpec::terminating(s(30)));
+        stage.world.aws.autoscaling.add_hook("group", "short", HookSpec::terminating(s(30)));
+        stage.world.faults.add(Rule::on("RecordLifecycleActionHeartbeat", Fault::Slow(s(5))));
         let replica = stage.start(&VERIFIED).await;
+        let names = (group, hook, token);
         let token = stage.terminate(0, s(3600), Wrapping::Event);
         stage.until("it is confirmed", s(20), || stage.cordoned(0)).await;
-        let names = (group, "hook", "00000000-0000-4000-8000-000000000000");
-        let body = messages::lifecycle(Wrapping::Event, true, names, &instance(0), now(&stage) - age);
+        let body = messages::lifecycle(Wrapping::Event, true, names, &instance(0), now(&stage) - s(age));
         stage.world.aws.sqs.send(body);
         sleep(s(2400)).await;
-        assert!(stage.has_pod("web-0-0"), "{group} {age:?}: a budget is overridden\n{}", stage.story());
+        assert!(stage.has_pod("web-0-0"), "{names:?} {age}: a budget is overridden\n{}", stage.story());
         stage.unblock(0);
         stage.until("drained", s(60), || drained(&stage, 0)).await;
         stage.until("completed", s(60), || !stage.action(&token).completions.is_empty()).await;
@@ -258,22 +288,29 @@ async fn an_old_message_of_a_real_hook_is_proven_by_its_first_heartbeat() {
 /// another replica, which finds the mark.
 #[tokio::test(start_paused = true)]
 async fn a_forged_hook_within_the_limit_overrides_no_budget() {
-    for age in [s(7200), s(0)] {
+    let cases = [(7200, ANY_TOKEN, false), (0, ANY_TOKEN, false), (7200, TEST_TOKEN, false), (0, TEST_TOKEN, false)];
+    let denied = [(7200, ANY_TOKEN, true), (0, ANY_TOKEN, true)];
+    let cases = [&cases[..], &denied].concat().into_iter();
+    let flags = [&["--max-draining", "1"][..], &["--max-draining", "1", "--drain-timeout", "300s"]];
+    for ((age, token, is_denied), flags) in cases.flat_map(|case| flags.map(|flags| (case, flags))) {
         let stage = Stage::new(2, 1);
         stage.block(0);
         stage.world.aws.autoscaling.join("group", &instance(0));
         stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(s(300)));
         let there = stage.with_own_queue();
-        let (replica, other) =
-            (stage.start(&["--max-draining", "1"]).await, there.start(&["--max-draining", "1"]).await);
-        let names = ("group", "hook", "00000000-0000-4000-8000-000000000000");
-        let body = messages::lifecycle(Wrapping::Event, true, names, &instance(0), now(&stage) - age);
+        if is_denied {
+            stage.world.faults.add(Rule::on("RecordLifecycleActionHeartbeat", Fault::Status(403)));
+        }
+        let (replica, other) = (stage.start(flags).await, there.start(flags).await);
+        let names = ("group", "hook", token);
+        let body = messages::lifecycle(Wrapping::Event, true, names, &instance(0), now(&stage) - s(age));
         stage.world.aws.sqs.send(body.clone());
         stage.until("marked", s(30), || stage.cordoned(0)).await;
         there.world.aws.sqs.send(body);
         stage.until_handled(s(4000)).await;
         there.until_handled(s(4000)).await;
-        assert!(stage.has_pod("web-0-0"), "{age:?}: a budget is overridden\n{}", stage.story());
+        let case = format!("{age} {token} {is_denied} {flags:?}");
+        assert!(stage.has_pod("web-0-0"), "{case}: a budget is overridden\n{}", stage.story());
         stage.rest(&[&replica, &other]).await;
     }
 }

@@ -62,11 +62,12 @@ async fn a_proof_that_comes_late_is_seen_at_once() {
         }
         request(&stage, 0, if fails { MARKED } else { "fulfilled" });
         let replica = stage.start(&VERIFIED).await;
+        let told_at = stage.world.clock.now();
         stage.spot(0);
         sleep(s(shown)).await;
         assert!(!stage.cordoned(0));
         stage.world.faults.clear();
-        request(&stage, 0, MARKED);
+        stage.world.aws.ec2.set_spot_request(&instance(0), MARKED, "terminate", told_at);
         stage.until("cordoned", s(8), || stage.cordoned(0)).await;
         stage.until_handled(s(60)).await;
         replica.ended_once("spot", "drained");

@@ -9,7 +9,7 @@ use crate::clock::Clock;
 use crate::fault::{Disconnected, Edge};
 use bytes::Bytes;
 use jiff::Timestamp;
-use listing::{Change, Reservation};
+use listing::{Change, Reservation, SpotRequest};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -47,7 +47,7 @@ struct State {
     count: usize,
     changes: Vec<Change>,
     /// Status codes of spot requests, by instance.
-    spot_requests: BTreeMap<String, String>,
+    spot_requests: BTreeMap<String, SpotRequest>,
     /// Since when status checks fail, by instance and check.
     failing: BTreeMap<(String, String), Timestamp>,
     reservations: Vec<Reservation>,

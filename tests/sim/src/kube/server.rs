@@ -332,8 +332,16 @@ fn patch(state: &mut State, call: &Call, at: &At, is_status: bool) -> Answer {
     finish(state, call, at, &old, object)
 }
 
+/// Maximum size of all annotations of an object: `TotalAnnotationSizeLimitB` of Kubernetes' validation.
+const MAX_ANNOTATIONS: usize = 256 * 1024;
+
 /// Replaces an existing object; fields that only the server sets stay.
 fn finish(state: &mut State, call: &Call, at: &At, old: &Object, object: Object) -> Answer {
+    let annotations = object.meta.annotations.iter().flatten();
+    if annotations.map(|(key, value)| key.len() + value.len()).sum::<usize>() > MAX_ANNOTATIONS {
+        let why = "Too long: may not be more than 262144 bytes";
+        return Err(Refusal::invalid(at.resource, &at.key.name, "metadata.annotations", why));
+    }
     let object = object.with_meta(|meta| {
         meta.name.clone_from(&old.meta.name);
         meta.namespace.clone_from(&old.meta.namespace);

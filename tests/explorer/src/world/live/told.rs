@@ -193,12 +193,12 @@ impl Live<'_> {
             return;
         }
         seen.shown.insert(n);
+        let told_at = self.stage.world.clock.now() - s(notice.proof.unwrap_or_default()) - s(notice.age);
         match notice.kind {
-            Kind::Spot(_) => ec2.set_spot_request(&id, "marked-for-termination"),
+            Kind::Spot(action) => ec2.set_spot_request(&id, "marked-for-termination", action, told_at),
             Kind::State(state) => ec2.set_state(&id, state),
             Kind::Change(code, after) => {
-                let sent = self.stage.world.clock.now() - s(notice.proof.unwrap_or_default());
-                let start = sent - s(notice.age) + jiff::SignedDuration::from_secs(after);
+                let start = told_at + jiff::SignedDuration::from_secs(after);
                 ec2.schedule(&id, (&format!("event-{n}"), &listed(code)), start);
             }
             _ => {}

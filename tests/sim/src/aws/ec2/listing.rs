@@ -26,6 +26,14 @@ pub(super) struct Reservation {
     ends: Timestamp,
 }
 
+/// The request of a spot instance.
+#[derive(Debug)]
+pub(super) struct SpotRequest {
+    code: String,
+    behavior: String,
+    since: Timestamp,
+}
+
 impl Ec2 {
     /// Schedules a change of this ID and code (`instance-reboot`, `instance-retirement` …), or moves its begin.
     pub fn schedule(&self, instance: &str, (id, code): (&str, &str), start: Timestamp) {
@@ -46,9 +54,11 @@ impl Ec2 {
         self.state().failing.remove(&(instance.to_owned(), check.to_owned()));
     }
 
-    /// Sets the status of the spot request of an instance, such as `fulfilled` or `marked-for-termination`.
-    pub fn set_spot_request(&self, instance: &str, code: &str) {
-        self.state().spot_requests.insert(instance.to_owned(), code.to_owned());
+    /// Sets the status of the spot request of an instance, such as `fulfilled` or `marked-for-termination`, as of then, and what an
+    /// interruption does with the instance: `terminate`, `stop` or `hibernate`.
+    pub fn set_spot_request(&self, instance: &str, code: &str, behavior: &str, since: Timestamp) {
+        let request = SpotRequest { code: code.to_owned(), behavior: behavior.to_owned(), since };
+        self.state().spot_requests.insert(instance.to_owned(), request);
     }
 
     /// Ends a change: EC2 lists it for a week more, with this word in brackets: `Completed` or `Canceled`.
@@ -125,11 +135,15 @@ impl State {
         let found = self.spot_requests.iter().filter(|(instance, _)| values.contains(instance.as_str()));
         Ok(answer_flat("DescribeSpotInstanceRequests", |xml| {
             xml.nest("spotInstanceRequestSet", |xml| {
-                for (instance, code) in found {
+                for (instance, SpotRequest { code, behavior, since }) in found {
                     xml.nest("item", |xml| {
                         xml.text("spotInstanceRequestId", &instance.replacen("i-", "sir-", 1));
                         xml.text("instanceId", instance);
-                        xml.nest("status", |xml| xml.text("code", code));
+                        xml.text("instanceInterruptionBehavior", behavior);
+                        xml.nest("status", |xml| {
+                            xml.text("code", code);
+                            xml.text("updateTime", &since.to_string());
+                        });
                     });
                 }
             });
