@@ -16,6 +16,10 @@ impl Case {
         loop {
             let written = self.interrupter.marker.plan(node, plan, true, Instant::now() + CALL_TIMEOUT).await;
             let Err(error) = written else {
+                if self.interrupter.index.newest(node).is_some_and(|node| !plan.fits(&node)) {
+                    // Others of the same burst have taken the room.
+                    return Finding::Planned(false);
+                }
                 self.tell(&Fact::ChangePlanned { about: self.about(), start: plan.start });
                 return Finding::Planned(true);
             };

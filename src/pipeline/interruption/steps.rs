@@ -122,7 +122,7 @@ impl<'a> Sequence<'a> {
                 self.finish(self.outcome, present)
             }
             Finding::Planned(true) => Step::End(NoticeOutcome::Planned),
-            // The change is near by now.
+            // The change is near by now, or there is no room.
             Finding::Planned(false) => self.begin(None, present),
             Finding::Admitted => {
                 self.admitted = true;

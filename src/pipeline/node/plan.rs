@@ -70,11 +70,12 @@ impl Plan {
         }
     }
 
-    /// Returns the patch that writes the plan; `None` if the Node has it, or that of a newer copy of the notice.
+    /// Returns the patch that writes the plan; `None` if the Node has it, or that of a newer copy of the notice, or no room.
     #[must_use]
     pub fn patch(&self, node: &Node) -> Option<Value> {
         let is_new = self.known(node).is_none_or(|known| known.start != self.start && known.since <= self.since);
-        is_new.then(|| guarded(node, &json!({ self.key(node): text(self) }), &json!({}), json!({})))
+        (is_new && self.fits(node))
+            .then(|| guarded(node, &json!({ self.key(node): text(self) }), &json!({}), json!({})))
     }
 
     /// Returns the patch that removes the plan, unless a newer copy of the notice has replaced it. A message may have told of it meanwhile.
