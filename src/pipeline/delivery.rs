@@ -236,13 +236,16 @@ impl Deliverer {
         let is_doubted = notice.is_withdrawn() && self.interrupter.policy.is_verified(&notice);
         let key = |is_doubted| (notice.identity.clone(), is_doubted);
         let running = if is_doubted { self.interruptions.join_running(&key(false)) } else { None };
-        let (seat, joined) = running.map(|seat| (seat, true)).unwrap_or_else(|| {
-            self.interruptions.join(
-                key(is_doubted),
-                || MessageLink::new(Arc::clone(&notice), VISIBILITY_TIMEOUT),
-                |shared, stop| Arc::clone(&self.interrupter).act(Arc::clone(message), shared, stop),
-            )
-        });
+        let (seat, joined) = running.map_or_else(
+            || {
+                self.interruptions.join(
+                    key(is_doubted),
+                    || MessageLink::new(Arc::clone(&notice), VISIBILITY_TIMEOUT),
+                    |shared, stop| Arc::clone(&self.interrupter).act(Arc::clone(message), shared, stop),
+                )
+            },
+            |seat| (seat, true),
+        );
         seat.shared().revise(&notice);
         if notice.hook().is_some_and(|hook| hook.direct) {
             seat.shared().direct.store(true, Ordering::Release);

@@ -50,7 +50,7 @@ impl OutcomeCache {
 
     /// Keeps the outcome of a notice that has ended for good.
     pub(super) fn remember(&self, version: &Version, outcome: NoticeOutcome) {
-        // The last two cost no call to find out again; a notice that was handed over or crashed has not ended, nor has one that is kept.
+        // The last three cost no call to find out again, and a Node may be taken in again; a notice that was handed over or crashed has not ended, nor has one that is kept.
         if matches!(
             outcome,
             NoticeOutcome::HandedOver
@@ -59,6 +59,7 @@ impl OutcomeCache {
                 | NoticeOutcome::NotAdmitted
                 | NoticeOutcome::NotOurs
                 | NoticeOutcome::Ignored
+                | NoticeOutcome::Excluded
         ) {
             return;
         }

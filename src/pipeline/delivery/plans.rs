@@ -154,8 +154,16 @@ impl Deliverer {
                 });
             }
             let copy = self.join(notice.clone(), &message);
-            let end = self.ended(&copy, &watch::Sender::new(VISIBILITY_TIMEOUT)).await;
+            let visibility = watch::Sender::new(VISIBILITY_TIMEOUT);
+            // A plan that is gone from its Node, or what EC2 no longer lists, is not begun any more.
+            let listed = || answers.notices().iter().any(|listed| listed.version() == version);
+            let end = tokio::select! {
+                biased;
+                end = self.ended(&copy, &visibility) => Some(end),
+                () = self.not_to_begin(&node, &notice, |_| plan.is_none() && listed()) => None,
+            };
             copy.leave().await;
+            let Some(end) = end else { return (version, false) };
             // A notice that has not ended is tried again at the next scan.
             if verdict([end]) != Verdict::Delete {
                 return (version, false);

@@ -107,9 +107,10 @@ impl Deliverer {
         match question {
             Question::Changes => listing.changes(now).await,
             Question::Checks => {
-                let failing = listing.failing_checks(now).await.inspect_err(|_| self.failing.not_answered())?;
+                let (failing, unclear) =
+                    listing.failing_checks(now).await.inspect_err(|_| self.failing.not_answered())?;
                 self.failing.answered(&failing);
-                let passing = passing_checks(&self.interrupter.index.marked(), &failing, now);
+                let passing = passing_checks(&self.interrupter.index.marked(), &failing, &unclear, now);
                 Ok([failing, passing].concat())
             }
             Question::Blocks => {

@@ -4,15 +4,22 @@ use super::Deliverer;
 use crate::fact::{Fact, Facts, NoticeKind, RepairStop};
 use crate::pipeline::event::{Detail, InstanceId, Notice};
 use crate::pipeline::interruption::{Action, Interrupter};
+use crate::pipeline::node::handled::message_of;
 use crate::pipeline::node::mark::{is_going, is_repaired, newest_copy};
 use crate::pipeline::node::{Brake, Node, Share};
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::future::pending;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::time::sleep;
 
-/// The notices of one kind whose work does not begin, by the reason.
+/// Interval in which work that waits to begin looks at what else is broken.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// The Nodes on which work of one kind does not begin, by the reason.
 #[derive(Debug, Default)]
 pub(super) struct Repairs {
-    held: BTreeMap<RepairStop, (usize, Share)>,
+    held: BTreeMap<RepairStop, (HashSet<Arc<str>>, Share)>,
     /// The numbers that were told.
     told: BTreeMap<RepairStop, usize>,
 }
@@ -22,8 +29,8 @@ impl Repairs {
     pub fn hold(&mut self, brake: &Brake, node: &Node) -> bool {
         let stopped = brake.stops(node);
         if let Some((why, share)) = stopped {
-            let (nodes, of) = self.held.entry(why).or_insert((0, share));
-            *nodes += 1;
+            let (nodes, of) = self.held.entry(why).or_insert_with(|| (HashSet::new(), share));
+            nodes.insert(Arc::clone(&node.uid));
             *of = share;
         }
         stopped.is_some()
@@ -33,7 +40,7 @@ impl Repairs {
     pub fn tell(&mut self, kind: NoticeKind, facts: &Facts) {
         let held = std::mem::take(&mut self.held);
         for why in RepairStop::ALL {
-            let (nodes, share) = held.get(&why).copied().unwrap_or_default();
+            let (nodes, share) = held.get(&why).map(|(nodes, share)| (nodes.len(), *share)).unwrap_or_default();
             let before = self.told.insert(why, nodes).unwrap_or_default();
             if nodes != before {
                 facts.emit(&Fact::RepairsHeld { kind, why, nodes, before, share: (share.broken, share.of) });
@@ -87,6 +94,28 @@ impl Deliverer {
     /// Whether all that says which Nodes are broken was heard, since the start.
     pub(super) fn knows_broken(&self) -> bool {
         !repairs(self.interrupter.policy.actions.of(NoticeKind::StatusCheck)) || self.failing.lock().is_some()
+    }
+
+    /// Waits until work that waits to begin is not to begin any more: nothing of it is on the Node, and what it is for is over, as
+    /// `is_given` says, or so many nodes are broken that the cause is not the nodes.
+    pub(super) async fn not_to_begin(&self, node: &Node, notice: &Notice, is_given: impl Fn(&Node) -> bool) {
+        if notice.is_withdrawn() {
+            return pending().await;
+        }
+        let index = &self.interrupter.index;
+        let unbegun = |known: &&Arc<Node>| message_of(known, &notice.identity).is_none();
+        let is_over = |known: Option<&Arc<Node>>| known.filter(unbegun).filter(|known| !is_given(known)).map(drop);
+        loop {
+            tokio::select! {
+                biased;
+                () = index.until_node(node, is_over) => return,
+                () = sleep(LOOK_AGAIN) => {}
+            }
+            let Some(known) = index.newest(node) else { continue };
+            if self.begins_repair(&known, notice) && unbegun(&&known) && self.brake().stops(&known).is_some() {
+                return;
+            }
+        }
     }
 
     /// Whether the notice would begin work on the Node, rather than report or go on.

@@ -5,11 +5,12 @@ use super::plans::is_work;
 use super::{CRASH_DELAY, Deliverer, NoticeCopy, Verdict, verdict};
 use crate::clients::gate::CALL_TIMEOUT;
 use crate::fact::{Fact, NoticeRef};
-use crate::pipeline::event::{Detail, Notice};
+use crate::pipeline::event::{Detail, Identity, Notice};
 use crate::pipeline::interruption::NoticeOutcome;
 use crate::pipeline::node::Node;
-use crate::pipeline::node::handled::NodeNotice;
+use crate::pipeline::node::handled::{NodeNotice, message_of};
 use crate::pipeline::node::mark::{has_had_mark, is_told_to_terminate};
+use crate::pipeline::node::says::says;
 use crate::pipeline::queue::VISIBILITY_TIMEOUT;
 use crate::runtime::task::TaskError;
 use std::future::pending;
@@ -70,32 +71,68 @@ impl Deliverer {
         let pause = match end {
             SaidEnd::Unnoted => return (version, true),
             SaidEnd::Again(pause) => pause,
-            SaidEnd::Handled => {
-                if notice.is_withdrawn() {
-                    // The Node may say the same again.
-                    self.outcomes.forget(&notice.identity);
-                }
-                let by = Instant::now() + CALL_TIMEOUT;
-                match self.interrupter.marker.note_handled(&node, &notice, !notice.is_withdrawn(), by).await {
-                    // A dry run stores no note.
-                    Ok(_) => return (version, true),
-                    Err(error) => {
-                        let (on, category) = (node.named(), error.category);
-                        self.facts.emit(&Fact::ReleaseFailed { on, category, error: &error });
-                        CRASH_DELAY
-                    }
-                }
-            }
+            SaidEnd::Handled => match self.note_end(&node, &notice).await {
+                Ok(()) => return (version, true),
+                Err(pause) => pause,
+            },
         };
-        tokio::select! { () = cut.cancelled() => {}, () = sleep(pause) => {} }
+        tokio::select! {
+            biased;
+            () = cut.cancelled() => {}
+            () = self.let_go(&node, &notice) => return (version, self.note_end(&node, &notice).await.is_ok()),
+            () = sleep(pause) => {}
+        }
         (version, false)
+    }
+
+    /// Notes on the Node that its notice needs nothing any more, or removes the note of what it has taken back. A dry run stores none.
+    ///
+    /// # Errors
+    /// The pause before that is tried again.
+    async fn note_end(&self, node: &Node, notice: &Notice) -> Result<(), Duration> {
+        // It may have taken that back since, or say the same again.
+        let is_gone = || self.interrupter.index.newest(node).is_some_and(|node| !gives(&node, &notice.identity));
+        if notice.is_withdrawn() || is_gone() {
+            self.outcomes.forget(&notice.identity);
+        }
+        if !notice.is_withdrawn() && is_gone() {
+            return Ok(());
+        }
+        let by = Instant::now() + CALL_TIMEOUT;
+        let noted = self.interrupter.marker.note_handled(node, notice, !notice.is_withdrawn(), by).await;
+        noted.map(drop).map_err(|error| {
+            let (on, category) = (node.named(), error.category);
+            self.facts.emit(&Fact::ReleaseFailed { on, category, error: &error });
+            CRASH_DELAY
+        })
+    }
+
+    /// Waits until somebody uncordons the Node after work that has failed, and is to be tried again: who wants the node to stay is not
+    /// overruled. A Node that has taken back what it gave, or has restarted, is another matter.
+    async fn let_go(&self, node: &Node, notice: &Notice) {
+        let index = &self.interrupter.index;
+        let carries = |known: &Node| message_of(known, &notice.identity).is_some();
+        if notice.is_withdrawn() || !index.newest(node).is_some_and(|known| carries(&known)) {
+            return pending().await;
+        }
+        let mut is_taken_back = false;
+        let let_go = |known: Option<&Arc<Node>>| {
+            let known = known?;
+            // It may give the same again.
+            is_taken_back |= !gives(known, &notice.identity);
+            let is_free = !carries(known) && !known.cordoned && known.boot == node.boot;
+            (is_free && !is_taken_back).then_some(())
+        };
+        index.until_node(node, let_go).await;
     }
 
     /// Acts on a notice until it has ended. If a hook is sought, goes on with what the search finds, and ends when that is over, too.
     async fn work_on(&self, node: &Node, mut notice: Notice, message: Arc<str>, cut: &CancellationToken) -> SaidEnd {
         let (kind, instance) = (notice.kind(), notice.instance.clone());
         let about = NoticeRef { kind, instance: instance.as_str(), node: Some(&node.name), message: &message };
-        if let Some(outcome) = self.outcomes.get(&notice.version()).filter(|_| self.seeks(&notice)) {
+        let has_failed = |outcome: &NoticeOutcome| *outcome == NoticeOutcome::Failed;
+        let ended = self.outcomes.get(&notice.version()).filter(|outcome| !has_failed(outcome));
+        if let Some(outcome) = ended.filter(|_| self.seeks(&notice)) {
             // Only the note was not written: its hook is no longer to be found.
             return self.said_end(&notice, Ok(outcome));
         }
@@ -119,6 +156,7 @@ impl Deliverer {
                     end = self.ended(&copy, &visibility) => break TurnEnd::Ended(end),
                     () = cut.cancelled() => break TurnEnd::Left,
                     () = self.told_with_a_hook(&notice) => break TurnEnd::Left,
+                    () = self.not_to_begin(node, &notice, |node| gives(node, &notice.identity)) => break TurnEnd::Left,
                     detail = self.hook_shows(&instance, &mut sought, &about) => if detail != notice.detail {
                         break TurnEnd::Shows(detail);
                     }
@@ -133,7 +171,9 @@ impl Deliverer {
                     // A user who uncordons wants the node to stay, whether its instance waits at a hook or not.
                     let is_kept = end == Ok(NoticeOutcome::Uncordoned);
                     let has_room = end != Ok(NoticeOutcome::NotAdmitted);
-                    if is_kept || !sought.is_open || has_room && !matches!(ended, SaidEnd::Handled) {
+                    // Its hook may begin while a drain that has failed waits for its next try.
+                    let waits = end.is_ok_and(|outcome| has_failed(&outcome)) && matches!(ended, SaidEnd::Again(_));
+                    if is_kept || !sought.is_open || has_room && !waits && !matches!(ended, SaidEnd::Handled) {
                         return ended;
                     }
                     let next = tokio::select! {
@@ -142,11 +182,12 @@ impl Deliverer {
                         () = self.unsaid(node, &notice) => Next::Left,
                         detail = self.hook_shows(&instance, &mut sought, &about) => Next::Shows(detail),
                         () = self.kept(node, &notice), if has_room => Next::Over,
-                        () = sleep(ROOM_DELAY), if !has_room => Next::Room,
+                        () = sleep(ROOM_DELAY), if !has_room || waits => Next::Room,
                     };
                     match next {
                         Next::Shows(detail @ Detail::AsgTerminate(_)) => detail,
-                        Next::Shows(_) | Next::Over => return ended,
+                        Next::Over => return SaidEnd::Handled,
+                        Next::Shows(_) => return ended,
                         Next::Room => return SaidEnd::Again(Duration::ZERO),
                         Next::Left => {
                             // Another replica may undo it, or the Node says it again: then it is new.
@@ -197,6 +238,14 @@ impl Deliverer {
         }
         let told = |node: Option<&Arc<Node>>| node.filter(|node| is_told_to_terminate(node)).map(drop);
         self.interrupter.index.until(&notice.instance, told).await;
+    }
+}
+
+/// Whether the Node has the condition, or says the notice, with this identity.
+fn gives(node: &Node, identity: &Identity) -> bool {
+    match identity {
+        Identity::Condition { condition, .. } => node.has_condition(condition),
+        others => says(node, others),
     }
 }
 

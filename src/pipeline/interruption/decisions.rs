@@ -187,7 +187,7 @@ impl Policy {
                 self.waits.zonal_shift != ShiftedResources::None && !self.awaits_place(notice, node)
             }
             Some(Place::Waits) => shifted,
-            Some(Place::Over) => false,
+            Some(Place::Over) => shifted && notice.hook().is_none(),
             None => shifted && !marked_since_boot(node, &identity),
         };
         awaits && self.has_time_to_wait(notice)

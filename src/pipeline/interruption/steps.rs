@@ -263,6 +263,8 @@ impl<'a> Sequence<'a> {
         self.awaits_shift = self.policy.awaits_shift(self.notice, &node, present.shifted);
         let waits = self.awaits_shift || self.policy.awaits_place(self.notice, &node);
         let mark = if waits { mark.in_wave() } else { mark };
+        // What has failed is tried again; a hook that is found after the drain is only completed.
+        let mark = if waits && self.notice.hook().is_none() { mark.again() } else { mark };
         Step::Cordon { target: Target { node, deadline }, mark }
     }
 

@@ -232,12 +232,15 @@ impl Interruption {
                     return outcome;
                 }
             };
-            if let (Finding::Admitted, Some(hook)) = (&finding, &self.hook) {
-                hook.admit();
-            }
-            if let Finding::Node(node) | Finding::Launched(Some(node)) = &finding {
-                self.case.node = Some(Arc::clone(node));
-            }
+            self.note(&finding);
+        }
+    }
+
+    fn note(&mut self, found: &Finding) {
+        match (found, &self.hook) {
+            (Finding::Admitted, Some(hook)) => hook.admit(),
+            (Finding::Node(node) | Finding::Launched(Some(node)), _) => self.case.node = Some(Arc::clone(node)),
+            _ => {}
         }
     }
 

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 /// Prefix of the annotation of a notice that needs nothing any more: `ebbtide/handled.<id>`. Its value is the begin of the change, the
 /// end of the block, or the time that the Node names.
-const HANDLED_PREFIX: &str = "ebbtide/handled.";
+pub(super) const HANDLED_PREFIX: &str = "ebbtide/handled.";
 
 /// What a Node shows about a notice that EC2 lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,6 +15,7 @@ use aws_sdk_ec2::types::{
     InstanceStatusSummary, SummaryStatus,
 };
 use jiff::{SignedDuration, Timestamp};
+use std::collections::HashSet;
 use std::sync::Arc;
 use tokio::time::Instant;
 
@@ -29,6 +30,13 @@ const OVER: [&str; 2] = ["[Completed]", "[Canceled]"];
 
 /// The status checks, by the name in their filter.
 const CHECKS: [&str; 3] = ["system", "instance", "attached-ebs"];
+
+/// What EC2 says of a check that does not pass: it fails, or nobody knows. One that is not applicable fails as little as one that is well.
+const NOT_PASSING: [SummaryStatus; 3] =
+    [SummaryStatus::Impaired, SummaryStatus::InsufficientData, SummaryStatus::Initializing];
+
+/// The checks of which nobody knows whether they pass.
+pub type UnclearChecks = HashSet<(InstanceId, &'static str)>;
 
 /// Minimum time for which a check has to fail: one of an instance that reboots does so for some minutes.
 const FAILING_FOR: SignedDuration = SignedDuration::from_mins(5);
@@ -69,26 +77,31 @@ impl Listing {
         Ok(notices)
     }
 
-    /// Returns the notices of the status checks of all running instances that have failed for a while; `now` becomes their time.
+    /// Returns the notices of the status checks of all running instances that have failed for a while; `now` becomes their time. And the
+    /// checks of which nobody knows whether they pass: EC2 has no data, or they have failed for a shorter while.
     ///
     /// # Errors
     /// As [`Listing::changes`].
-    pub async fn failing_checks(&self, now: Timestamp) -> Result<Vec<Notice>, AwsError> {
-        let mut notices = Vec::new();
+    pub async fn failing_checks(&self, now: Timestamp) -> Result<(Vec<Notice>, UnclearChecks), AwsError> {
+        let (mut notices, mut unclear) = (Vec::new(), UnclearChecks::new());
         for which in CHECKS {
             // Filters of one call are all to be met.
             let filter = Filter::builder().name(format!("{which}-status.status"));
-            let filter = filter.values(SummaryStatus::Impaired.as_str()).build();
+            let words = NOT_PASSING.map(|status| status.as_str().to_owned());
+            let filter = filter.set_values(Some(words.into())).build();
             let each = |status: InstanceStatus, instance: InstanceId| {
                 let since = failing_since(&status, which);
-                if since.is_none_or(|since| now.duration_since(since) >= FAILING_FOR) {
+                let is_old = since.is_none_or(|since| now.duration_since(since) >= FAILING_FOR);
+                if !is_old || summary(&status, which) != Some(&SummaryStatus::Impaired) {
+                    unclear.insert((instance, which));
+                } else {
                     let arn = format!("{CHECK_PREFIX}{which}/{}", since.map(|at| at.to_string()).unwrap_or_default());
                     notices.push(check(arn, instance, now, Detail::StatusCheck(which)));
                 }
             };
             self.statuses(filter, each).await?;
         }
-        Ok(notices)
+        Ok((notices, unclear))
     }
 
     /// Passes each status of a running instance that the filter matches to `each`.
@@ -147,6 +160,15 @@ fn change(event: &InstanceStatusEvent, instance: &InstanceId, now: Timestamp) ->
     Some(Notice::listed((id, code.as_str()), instance.clone(), start, over, now))
 }
 
+/// Returns what EC2 says of the check.
+fn summary<'a>(status: &'a InstanceStatus, which: &str) -> Option<&'a SummaryStatus> {
+    match which {
+        "system" => status.system_status()?.status(),
+        "instance" => status.instance_status()?.status(),
+        _ => status.attached_ebs_status()?.status(),
+    }
+}
+
 /// Returns since when the check fails, in whole seconds.
 fn failing_since(status: &InstanceStatus, which: &str) -> Option<Timestamp> {
     let of =
@@ -166,15 +188,25 @@ fn check(arn: String, instance: InstanceId, at: Timestamp, detail: Detail) -> No
     Notice { identity: Identity::Health { arn, instance: instance.clone() }, instance, at, detail }
 }
 
-/// Returns the withdrawals of the checks that have left marks on these Nodes, and that no longer are among those that were `failing` when
-/// EC2 was asked at `asked`. A Node that its group was asked to replace goes, whatever its checks say.
+/// Returns the withdrawals of the checks that have left marks on these Nodes, and that no longer are among those that were `failing`, or
+/// `unclear`, when EC2 was asked at `asked`. A Node that its group was asked to replace goes, whatever its checks say.
 #[must_use]
-pub fn passing_checks(nodes: &[Arc<Node>], failing: &[Notice], asked: Timestamp) -> Vec<Notice> {
+pub fn passing_checks(
+    nodes: &[Arc<Node>],
+    failing: &[Notice],
+    unclear: &UnclearChecks,
+    asked: Timestamp,
+) -> Vec<Notice> {
     let mut passing = Vec::new();
     for node in nodes.iter().filter(|node| AskedReplacement::of(node).is_none()) {
         let marks = mark::notices(node).map(|(_, mark)| mark).filter(|mark| mark.message.starts_with(CHECK_PREFIX));
         let is_old = |since: Option<Timestamp>| since.is_some_and(|since| asked.duration_since(since) >= MARK_AGE);
         for mark in marks.filter(|mark| is_old(mark.since)) {
+            let named = mark.message.strip_prefix(CHECK_PREFIX).and_then(|rest| rest.split('/').next());
+            let is_of = |which: &str| named == Some(which);
+            if CHECKS.iter().any(|which| is_of(which) && unclear.contains(&(node.instance.clone(), *which))) {
+                continue;
+            }
             let withdrawn = Detail::TakenBack(NoticeKind::StatusCheck);
             let passes = check(mark.message, node.instance.clone(), asked, withdrawn);
             if failing.iter().all(|failing| failing.identity != passes.identity) {

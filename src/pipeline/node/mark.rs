@@ -59,6 +59,7 @@ pub struct Mark {
     key: String,
     notice: NoticeAnnotation,
     out_of_service: bool,
+    again: bool,
 }
 
 /// The value of a notice's annotation. An annotation of which `until` and `back` are not set stays until the Node is released for
@@ -137,7 +138,7 @@ impl Mark {
         let (kind, message) = (kind.to_owned(), message.to_owned());
         let since = Some(whole_seconds(since));
         let notice = NoticeAnnotation { kind, since, message, ..NoticeAnnotation::default() };
-        Self { key, notice, out_of_service: false }
+        Self { key, notice, out_of_service: false, again: false }
     }
 
     /// Sets the drain's deadline.
@@ -175,6 +176,13 @@ impl Mark {
         self
     }
 
+    /// Says that a drain that is over begins anew, and with it its wait.
+    #[must_use]
+    pub const fn again(mut self) -> Self {
+        self.again = true;
+        self
+    }
+
     /// Adds the taint that lets the pods of a stopped or terminated instance move.
     #[must_use]
     pub fn with_out_of_service_taint(mut self) -> Self {
@@ -193,7 +201,9 @@ impl Mark {
         // A mark from before a restart of the node is about to be removed, so it must be written again; and so must one of a change that
         // was put off.
         let known = node.annotations.get(&self.key).map(|value| read(value));
-        let marked = known.as_ref().is_some_and(|mark| mark.boot == *node.boot && mark.start == self.notice.start);
+        let is_over = |mark: &NoticeAnnotation| Place::read(&mark.wave) == Some(Place::Over);
+        let stands = |mark: &NoticeAnnotation| mark.boot == *node.boot && mark.start == self.notice.start;
+        let marked = known.as_ref().is_some_and(|mark| stands(mark) && !(self.again && is_over(mark)));
         // The Node is drained for others, too, and carries no more marks.
         let is_full = !node.annotations.contains_key(&self.key) && is_full(node, NOTICE_PREFIX);
         // The mark of a drain, by which drains are counted, takes the place of one that only holds a cordon.

@@ -1,5 +1,6 @@
 //! Which marks of a Node are due for removal, and the patch that removes them. Pure.
 
+use super::handled::HANDLED_PREFIX;
 use super::mark::{
     BOOTED_ANNOTATION, KIND_LABEL, NOTICE_PREFIX, NoticeAnnotation, ReturnSign, UNDO_ANNOTATION, WITHDRAWN_PREFIX,
     crowded_out, guarded, key_of, mark_of, notices, out_of_service, read, text, undo, whole_seconds, withdrawn_at,
@@ -124,7 +125,10 @@ impl NodeRelease {
     pub fn of_taken_back(node: &Node, identity: &str) -> Option<Self> {
         let names = [key_of(NOTICE_PREFIX, identity), plan_key(identity)];
         let is_said = |key: &String| node.annotations.get(key).is_some_and(|value| is_only_said(&read(value)));
-        let keys: Vec<_> = names.into_iter().filter(is_said).collect();
+        let mut keys: Vec<_> = names.into_iter().filter(is_said).collect();
+        // With it goes the note that it needs nothing any more: nothing else may tell later that the Node has taken it back.
+        let noted = Some(key_of(HANDLED_PREFIX, identity)).filter(|key| node.annotations.contains_key(key));
+        keys.extend(noted.filter(|_| !keys.is_empty()));
         (!keys.is_empty()).then(|| Self::removing(keys, UndoReason::Withdrawn))
     }
 

@@ -595,3 +595,85 @@ async fn a_repair_is_tried_again_after_calls_have_failed_for_long() {
     stage.until("noted", s(60), || stage.handled(1) == 1).await;
     stage.rest_for(&[&replica], s(60)).await;
 }
+
+/// What waits for room has not begun.
+#[tokio::test(start_paused = true)]
+async fn what_goes_back_or_is_no_longer_said_while_it_waits_for_room_is_not_begun() {
+    let stage = Stage::new(10, 1);
+    stage.block(0);
+    let flags = [&DRAIN[..], &["--max-draining", "1", "--on", "rebalance=drain"]].concat();
+    let replica = stage.with_rules("a", &flags).await;
+    stage.breaks(0);
+    stage.until("the first has the room", TOLERATED + s(5), || stage.cordoned(0)).await;
+    stage.breaks(1);
+    let at = stage.world.clock.now();
+    stage.annotate(2, super::nodes::REBALANCE, &format!("{{\"what\":\"rebalance\",\"at\":\"{at}\"}}"));
+    sleep(TOLERATED + s(60)).await;
+    stage.mends(1);
+    stage.takes_back(2, super::nodes::REBALANCE);
+    sleep(s(5)).await;
+    stage.world.kube.remove_node(&node(0));
+    sleep(s(120)).await;
+    assert_eq!(stage.count_cordoned(10), 0, "{}", stage.story());
+    assert!([1, 2].iter().all(|n| stage.first_eviction(*n).is_none()), "{}", stage.story());
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
+/// It was taken up before so many others were broken.
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_room_is_left_alone_when_many_are_broken() {
+    let stage = Stage::new(10, 1);
+    stage.block(0);
+    let replica = stage.with_rules("a", &[&DRAIN[..], &["--max-draining", "1"]].concat()).await;
+    stage.breaks(0);
+    stage.until("the first has the room", TOLERATED + s(5), || stage.cordoned(0)).await;
+    stage.breaks(1);
+    sleep(TOLERATED + s(60)).await;
+    (2..6).for_each(|n| stage.breaks(n));
+    sleep(s(10)).await;
+    stage.world.kube.remove_node(&node(0));
+    sleep(s(120)).await;
+    assert_eq!(stage.count_cordoned(10), 0, "{}", stage.story());
+    assert_eq!(held(&replica, "cluster"), "1");
+    (2..6).for_each(|n| stage.mends(n));
+    stage.until("drained", s(120), || stage.world.kube.pods_on(&node(1)).is_empty()).await;
+    stage.until("noted", s(60), || stage.handled(1) == 1).await;
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
+/// A drain that has failed is tried again, but not against whoever wants the node to stay.
+#[tokio::test(start_paused = true)]
+async fn an_uncordon_after_a_drain_that_failed_lasts() {
+    let stage = Stage::new(3, 1);
+    let replica = stage.with_rules("a", &[&DRAIN[..], &["--drain-timeout", "node-condition=5m"]].concat()).await;
+    stage.world.faults.add(Rule::on("create pods/eviction", Fault::Status(500)));
+    stage.breaks(0);
+    let failed = || replica.metric("ebbtide_notices_total{kind=\"node-condition\",outcome=\"failed\"}") > 0.5;
+    stage.until("failed", TOLERATED + s(330), failed).await;
+    stage.set_cordon(0, false);
+    stage.until("noted", s(60), || stage.notices(0).is_empty() && stage.handled(0) == 1).await;
+    sleep(s(3600)).await;
+    assert!(!stage.cordoned(0), "{}", stage.story());
+    stage.world.faults.clear();
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
+/// The owner has changed their mind while it waited for room, and again.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_was_excluded_for_a_while_is_drained_then() {
+    let stage = Stage::new(10, 1);
+    stage.block(0);
+    let replica = stage.with_rules("a", &[&DRAIN[..], &["--max-draining", "1"]].concat()).await;
+    stage.breaks(0);
+    stage.until("the first has the room", TOLERATED + s(5), || stage.cordoned(0)).await;
+    stage.breaks(1);
+    sleep(TOLERATED + s(60)).await;
+    stage.annotate(1, "ebbtide/ignore", "true");
+    stage.world.kube.remove_node(&node(0));
+    sleep(s(120)).await;
+    assert!(!stage.cordoned(1));
+    stage.takes_back(1, "ebbtide/ignore");
+    stage.until("drained", s(120), || stage.world.kube.pods_on(&node(1)).is_empty()).await;
+    stage.until("noted", s(60), || stage.handled(1) == 1).await;
+    stage.rest_for(&[&replica], s(60)).await;
+}

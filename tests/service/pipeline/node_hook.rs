@@ -88,6 +88,27 @@ async fn a_hook_that_begins_later_is_found_in_the_middle_of_the_drain_and_after_
     }
 }
 
+/// The drain waits for its next try, and the hook for nobody.
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_begins_after_a_drain_that_failed_is_found() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.with_node_hook("a", &["--drain-timeout", "asg-terminate=1m"]).await;
+    stage.world.faults.add(Rule::on("create pods/eviction", Fault::Status(500)));
+    stage.world.aws.autoscaling.add_hook("group", "drain", HookSpec::terminating(s(120)));
+    stage.world.aws.autoscaling.leave("group", &instance(0));
+    stage.says_termination(0);
+    let failed = || replica.metric("ebbtide_notices_total{kind=\"asg-terminate\",outcome=\"failed\"}") > 0.5;
+    stage.until("failed", s(120), failed).await;
+    sleep(s(60)).await;
+    let token = stage.waits_at_hook(0, s(120));
+    stage.until("completed", s(130), || !stage.action(&token).completions.is_empty()).await;
+    stage.completed_once(&token);
+    stage.world.faults.clear();
+    // Its outcome is remembered for a quarter of an hour.
+    stage.until("noted", s(1500), || stage.handled(0) == 1).await;
+    stage.rest(&[&replica]).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_drain_does_not_wait_for_aws_and_its_hook_is_found_later() {
     for fault in [Fault::Hang, Fault::Status(403), Fault::Disconnect] {

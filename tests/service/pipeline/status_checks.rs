@@ -135,3 +135,38 @@ async fn a_poll_that_is_refused_takes_nothing_back() {
     stage.world.faults.clear();
     stage.rest_for(&[&replica], s(60)).await;
 }
+
+/// What waits for room has not begun, and EC2 lists it no more.
+#[tokio::test(start_paused = true)]
+async fn a_check_that_passes_while_it_waits_for_room_is_not_acted_on() {
+    let stage = Stage::new(10, 1);
+    stage.block(0);
+    let limits = ["--on", "status-check=drain", "--max-draining", "1"];
+    let replica = stage.start(&[&POLLS[..], &limits].concat()).await;
+    stage.fails(0, "system", 600);
+    stage.until("the first has the room", s(ROUND), || stage.cordoned(0)).await;
+    stage.fails(1, "system", 600);
+    sleep(s(ROUND)).await;
+    stage.passes(1, "system");
+    sleep(s(ROUND)).await;
+    stage.world.kube.remove_node(&node(0));
+    sleep(s(120)).await;
+    assert!(!stage.cordoned(1) && stage.first_eviction(1).is_none(), "{}", stage.story());
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
+/// EC2 has no data about a check while its host has trouble, and one that fails anew has failed for a short while only.
+#[tokio::test(start_paused = true)]
+async fn a_check_of_which_nobody_knows_whether_it_passes_stays_marked() {
+    let stage = Stage::new(3, 1);
+    stage.block(1);
+    let replica = stage.start(&[&POLLS[..], &["--on", "status-check=drain"]].concat()).await;
+    stage.fails(1, "system", 600);
+    stage.until("cordoned", s(ROUND), || stage.cordoned(1)).await;
+    stage.world.aws.ec2.doubt_check(&instance(1), "system");
+    sleep(s(2 * ROUND)).await;
+    assert!(stage.cordoned(1) && stage.notices(1).len() == 1, "{}", stage.story());
+    stage.passes(1, "system");
+    stage.until("undone", s(ROUND), || !stage.cordoned(1) && stage.notices(1).is_empty()).await;
+    stage.rest_for(&[&replica], s(60)).await;
+}

@@ -19,7 +19,7 @@ pub enum Place {
 }
 
 impl Place {
-    fn read(written: &str) -> Option<Self> {
+    pub(super) fn read(written: &str) -> Option<Self> {
         match written {
             "waits" => Some(Self::Waits),
             "over" => Some(Self::Over),

@@ -458,3 +458,24 @@ async fn a_dry_run_waits_for_nobody() {
     assert!(stage.world.kube.evictions().is_empty());
     stage.rest(&[&replica]).await;
 }
+
+/// Each drain has ended, and is tried again while its Node goes on saying the same.
+#[tokio::test(start_paused = true)]
+async fn drains_that_are_tried_again_wait_for_their_turn_again() {
+    let stage = zones("aa");
+    let replica = stage.without_queue("a", &[&ONE[..], &["--drain-timeout", "10m"]].concat()).await;
+    stage.world.faults.add(Rule::on("create pods/eviction", Fault::Status(500)));
+    let at = stage.world.clock.now();
+    for n in 0..2 {
+        stage.annotate(n, "ebbtide/says.rebalance", &format!("{{\"what\":\"rebalance\",\"at\":\"{at}\"}}"));
+    }
+    let failed = || replica.metric("ebbtide_notices_total{kind=\"rebalance\",outcome=\"failed\"}") > 1.5;
+    stage.until("both have failed", s(1300), failed).await;
+    let tries = stage.calls("create pods/eviction");
+    stage.world.faults.clear();
+    stage.until("the next tries", s(1300), || stage.calls("create pods/eviction") > tries).await;
+    sleep(s(19)).await;
+    assert_eq!((0..2).filter(|n| !stage.ends_of(&format!("web-{n}-0")).is_empty()).count(), 1, "{}", stage.story());
+    stage.until("noted", s(600), || stage.handled(0) + stage.handled(1) == 2).await;
+    stage.rest_for(&[&replica], s(1300)).await;
+}

@@ -49,7 +49,7 @@ struct State {
     /// Status codes of spot requests, by instance.
     spot_requests: BTreeMap<String, SpotRequest>,
     /// Since when status checks fail, by instance and check.
-    failing: BTreeMap<(String, String), Timestamp>,
+    failing: BTreeMap<(String, String), Option<Timestamp>>,
     reservations: Vec<Reservation>,
     page: Option<usize>,
 }

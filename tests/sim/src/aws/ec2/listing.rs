@@ -46,7 +46,12 @@ impl Ec2 {
 
     /// Fails a status check (`system`, `instance` or `attached-ebs`) of an instance, as of then.
     pub fn fail_check(&self, instance: &str, check: &str, since: Timestamp) {
-        self.state().failing.insert((instance.to_owned(), check.to_owned()), since);
+        self.state().failing.insert((instance.to_owned(), check.to_owned()), Some(since));
+    }
+
+    /// Leaves EC2 without data about a status check.
+    pub fn doubt_check(&self, instance: &str, check: &str) {
+        self.state().failing.insert((instance.to_owned(), check.to_owned()), None);
     }
 
     /// Ends the failure of a status check.
@@ -90,8 +95,9 @@ impl State {
         let which = filters.first().and_then(|filter| filter.name.strip_suffix("-status.status"));
         if let (Some(which), [Filter { values, .. }]) = (which, filters) {
             let fails = |(instance, check): &&(String, String)| *check == which && running(instance);
-            let failing = self.failing.iter().filter(|(check, _)| values.contains("impaired") && fails(check));
-            let failing: Vec<_> = failing.collect();
+            let is_asked = |since: &Option<Timestamp>| values.contains(word(*since));
+            let failing: Vec<_> =
+                self.failing.iter().filter(|(check, since)| is_asked(since) && fails(check)).collect();
             let (page, next) = self.page_of(&failing, form);
             return Ok(answer_flat("DescribeInstanceStatus", |xml| {
                 xml.nest("instanceStatusSet", |xml| {
@@ -186,7 +192,7 @@ fn write_change(xml: &mut Xml, change: &Change) {
     });
 }
 
-fn write_check(xml: &mut Xml, instance: &str, check: &str, since: Timestamp) {
+fn write_check(xml: &mut Xml, instance: &str, check: &str, since: Option<Timestamp>) {
     xml.text("instanceId", instance);
     let [field, others @ ..] = match check {
         "system" => ["systemStatus", "instanceStatus", "attachedEbsStatus"],
@@ -194,18 +200,25 @@ fn write_check(xml: &mut Xml, instance: &str, check: &str, since: Timestamp) {
         _ => ["attachedEbsStatus", "systemStatus", "instanceStatus"],
     };
     xml.nest(field, |xml| {
-        xml.text("status", "impaired");
+        xml.text("status", word(since));
         xml.nest("details", |xml| {
             xml.nest("item", |xml| {
                 xml.text("name", "reachability");
-                xml.text("status", "failed");
-                xml.text("impairedSince", &written(since));
+                xml.text("status", if since.is_some() { "failed" } else { "insufficient-data" });
+                if let Some(since) = since {
+                    xml.text("impairedSince", &written(since));
+                }
             });
         });
     });
     for other in others {
         xml.nest(other, |xml| xml.text("status", "ok"));
     }
+}
+
+/// What EC2 says of a check that fails since then, or of which it has no data.
+const fn word(since: Option<Timestamp>) -> &'static str {
+    if since.is_some() { "impaired" } else { "insufficient-data" }
 }
 
 fn write_reservation(xml: &mut Xml, reservation: &Reservation) {
