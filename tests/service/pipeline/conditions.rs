@@ -663,17 +663,19 @@ async fn an_uncordon_after_a_drain_that_failed_lasts() {
 async fn a_node_that_was_excluded_for_a_while_is_drained_then() {
     let stage = Stage::new(10, 1);
     stage.block(0);
-    let replica = stage.with_rules("a", &[&DRAIN[..], &["--max-draining", "1"]].concat()).await;
+    let flags = [&DRAIN[..], &["--max-draining", "1", "--on", "rebalance=drain"]].concat();
+    let replica = stage.with_rules("a", &flags).await;
     stage.breaks(0);
     stage.until("the first has the room", TOLERATED + s(5), || stage.cordoned(0)).await;
-    stage.breaks(1);
-    sleep(TOLERATED + s(60)).await;
+    let at = stage.world.clock.now();
+    stage.annotate(1, super::nodes::REBALANCE, &format!("{{\"what\":\"rebalance\",\"at\":\"{at}\"}}"));
+    sleep(s(60)).await;
     stage.annotate(1, "ebbtide/ignore", "true");
     stage.world.kube.remove_node(&node(0));
     sleep(s(120)).await;
     assert!(!stage.cordoned(1));
     stage.takes_back(1, "ebbtide/ignore");
-    stage.until("drained", s(120), || stage.world.kube.pods_on(&node(1)).is_empty()).await;
+    stage.until("drained", s(60), || stage.world.kube.pods_on(&node(1)).is_empty()).await;
     stage.until("noted", s(60), || stage.handled(1) == 1).await;
     stage.rest_for(&[&replica], s(60)).await;
 }
