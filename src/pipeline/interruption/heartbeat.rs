@@ -5,11 +5,11 @@
 use super::hook::{HookReply, HookSearch};
 use super::policy::Heartbeats;
 use super::times::{HookTimes, due_beat};
-use super::{Case, MessageLink};
+use super::{Case, Interrupter, MessageLink};
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category};
 use crate::fact::{Fact, HeartbeatResult, HookLack, TaskKind};
 use crate::pipeline::drain::Deadline;
-use crate::pipeline::event::Hook;
+use crate::pipeline::event::{Detail, Hook};
 use crate::runtime::task::{Handle, Tasks};
 use crate::runtime::{clock, random};
 use futures_util::future::join;
@@ -150,7 +150,7 @@ impl Beating {
     async fn beats(&self) {
         let interrupter = &self.case.interrupter;
         let mut last = interrupter.hooks.last_beat(&self.hook).unwrap_or(self.begun).max(self.begun);
-        let (mut state, is_wary) = (self.state.subscribe(), interrupter.policy.is_wary());
+        let (mut state, is_wary) = (self.state.subscribe(), self.case.is_wary());
         let times = state.borrow().times;
         let must_be_proven = self.case.must_be_proven(&self.link, &self.hook, times);
         if must_be_proven || self.hook.token.is_none() && interrupter.policy.heartbeats != Heartbeats::Off {
@@ -189,7 +189,7 @@ impl Beating {
     /// found by its instance may be that of another hook.
     async fn beat(&self, times: HookTimes, expires: Instant, is_known: bool) -> Option<Instant> {
         let hooks = &self.case.interrupter.hooks;
-        let (instance, is_wary) = (self.case.notice.instance.as_str(), self.case.interrupter.policy.is_wary());
+        let (instance, is_wary) = (self.case.notice.instance.as_str(), self.case.is_wary());
         let dead_at = self.begun + times.life();
         // Nobody knows what is left of an action that is not known.
         let mut late = Backoff::new(Duration::from_secs(1), if is_known { times.heartbeat / 2 } else { FIRST_RETRY });
@@ -277,12 +277,17 @@ impl Beating {
 }
 
 impl Case {
+    /// Whether the message may have been made up by others who may write to the queue, to end an instance's pods: a launch ends none.
+    fn is_wary(&self) -> bool {
+        self.interrupter.policy.is_wary() && matches!(self.notice.detail, Detail::AsgTerminate(_))
+    }
+
     /// Whether AWS has still to accept a heartbeat, before the end of the hook counts as that of the instance: nobody told of the action, or
     /// the message that did is old, and comes perhaps from others who may write to the queue.
     pub(super) fn must_be_proven(&self, link: &MessageLink, hook: &Hook, times: HookTimes) -> bool {
-        let (policy, clock) = (&self.interrupter.policy, &self.interrupter.clock);
+        let Interrupter { policy, clock, .. } = &*self.interrupter;
         let is_old = || clock.notice_instant(self.notice.at) + times.heartbeat / OLD < Instant::now();
-        let is_doubted = hook.token.is_none() || policy.is_wary() && is_old();
+        let is_doubted = hook.token.is_none() || self.is_wary() && is_old();
         let can_be = !policy.dry_run && policy.heartbeats != Heartbeats::Off;
         can_be && is_doubted && !link.proven.load(Ordering::Acquire)
     }

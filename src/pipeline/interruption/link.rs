@@ -50,10 +50,10 @@ impl MessageLink {
         });
     }
 
-    /// Has the interruption begin again without the hook, at which the instance does not wait.
+    /// Has the interruption of a termination begin again without the hook, at which the instance does not wait.
     pub(super) fn disown_hook(&self) {
         self.notice.send_if_modified(|known| {
-            let has_hook = known.hook().is_some();
+            let has_hook = matches!(known.detail, Detail::AsgTerminate(_));
             if has_hook {
                 let detail = Detail::AsgTermination { sought: false };
                 *known = Arc::new(Notice { detail, ..Notice::clone(known) });

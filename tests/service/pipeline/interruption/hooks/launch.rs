@@ -4,6 +4,7 @@ use crate::harness::{Stage, instance, node, s};
 use crate::nodes::TAG;
 use ebbtide::service::Exit;
 use ebbtide_sim::aws::{ActionState, HookSpec};
+use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages::{self, Wrapping};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -244,4 +245,24 @@ async fn a_launch_whose_action_is_over_ends() {
         stage.calls(COMPLETE)
     );
     stage.rest(&[&replica]).await;
+}
+
+/// With limits an old message about a termination is doubted. A launch ends no pods, and is none.
+#[tokio::test(start_paused = true)]
+async fn an_old_launch_is_no_termination() {
+    for flags in [&["--max-draining", "1"], &["--verify", "always"]] {
+        let stage = launching();
+        let replica = stage.start(&ready(flags)).await;
+        registers(&stage);
+        stage.world.kube.add_pod(Pod::on(&node(5)).named("new"));
+        stage.world.aws.autoscaling.join("group", &instance(5));
+        stage.world.aws.autoscaling.add_hook("group", "launch", HookSpec::launching(s(300)));
+        let names = ("group", "launch", "00000000-0000-4000-8000-000000000000");
+        let at = stage.world.clock.now() - s(200);
+        stage.world.aws.sqs.send(messages::lifecycle(Wrapping::Event, false, names, &instance(5), at));
+        stage.until_handled(s(600)).await;
+        sleep(s(60)).await;
+        assert!(stage.has_pod("new") && !stage.cordoned(5), "{}", stage.story());
+        stage.rest(&[&replica]).await;
+    }
 }
