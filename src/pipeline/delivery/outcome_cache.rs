@@ -113,12 +113,12 @@ mod tests {
     /// A copy of such a notice has to be acted on.
     #[tokio::test(start_paused = true)]
     async fn what_has_not_ended_for_good_is_not_remembered() {
-        use NoticeOutcome::{Crashed, HandedOver, Ignored, NotAdmitted, NotOurs, Planned};
+        use NoticeOutcome::{Crashed, Excluded, HandedOver, Ignored, NotAdmitted, NotOurs, Planned};
         let cache = OutcomeCache::default();
         for outcome in NoticeOutcome::ALL {
             cache.remember(&event(0), outcome);
-            let is_open = matches!(outcome, HandedOver | Crashed | Planned | NotAdmitted | NotOurs | Ignored);
-            assert_eq!(cache.get(&event(0)), (!is_open).then_some(outcome));
+            let ends = !matches!(outcome, HandedOver | Crashed | Planned | NotAdmitted | NotOurs | Ignored | Excluded);
+            assert_eq!(cache.get(&event(0)), ends.then_some(outcome));
             advance(KEPT_FOR).await;
         }
     }
