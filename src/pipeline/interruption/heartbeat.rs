@@ -5,7 +5,7 @@
 use super::hook::{HookReply, HookSearch};
 use super::policy::Heartbeats;
 use super::times::{HookTimes, due_beat};
-use super::{Case, Interrupter, MessageLink};
+use super::{Case, MessageLink};
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category};
 use crate::fact::{Fact, HeartbeatResult, HookLack, TaskKind};
 use crate::pipeline::drain::Deadline;
@@ -285,7 +285,7 @@ impl Case {
     /// Whether AWS has still to accept a heartbeat, before the end of the hook counts as that of the instance: nobody told of the action, or
     /// the message that did is old, and comes perhaps from others who may write to the queue.
     pub(super) fn must_be_proven(&self, link: &MessageLink, hook: &Hook, times: HookTimes) -> bool {
-        let Interrupter { policy, clock, .. } = &*self.interrupter;
+        let (policy, clock) = (&self.interrupter.policy, &self.interrupter.clock);
         let is_old = || clock.notice_instant(self.notice.at) + times.heartbeat / OLD < Instant::now();
         let is_doubted = hook.token.is_none() || self.is_wary() && is_old();
         let can_be = !policy.dry_run && policy.heartbeats != Heartbeats::Off;

@@ -4,16 +4,12 @@
 //! notice needs nothing any more, so that it is acted on once.
 
 use super::Node;
-use super::mark::{NOTICE_PREFIX, crowded_out, guarded, key_of, notices, read, whole_seconds};
+use super::mark::{HANDLED_PREFIX, NOTICE_PREFIX, crowded_out, guarded, key_of, notices, read, whole_seconds};
 use super::names::id_of;
 use super::plan::{Plan, plan_key};
 use crate::pipeline::event::{Detail, Identity, Notice};
 use jiff::Timestamp;
 use serde_json::{Value, json};
-
-/// Prefix of the annotation of a notice that needs nothing any more: `ebbtide/handled.<id>`. Its value is the begin of the change, the
-/// end of the block, or the time that the Node names.
-pub(super) const HANDLED_PREFIX: &str = "ebbtide/handled.";
 
 /// What a Node shows about a notice that EC2 lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

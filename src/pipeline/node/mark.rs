@@ -12,7 +12,8 @@ pub use hint::is_told_to_terminate;
 pub(super) use limit::{crowded_out, is_drained_since, is_full};
 pub use limit::{is_drained, is_drained_for};
 pub use progress::{
-    Place, WaveState, deadline_of, deadlines_of, has_had_mark, is_going, is_repaired, place_of, wave_state,
+    Place, WaveState, deadline_of, deadlines_of, has_had_mark, is_going, is_repaired, newer_start, place_of, start_of,
+    wave_state,
 };
 pub(super) use progress::{end, put_off};
 
@@ -33,6 +34,10 @@ pub(super) const PLAN_PREFIX: &str = "ebbtide/planned.";
 
 /// Prefix of the annotation that a withdrawn notice leaves: `ebbtide/withdrawn.<id>`. An older copy may come later.
 pub(super) const WITHDRAWN_PREFIX: &str = "ebbtide/withdrawn.";
+
+/// Prefix of the annotation of a notice that needs nothing any more: `ebbtide/handled.<id>`. Its value is the begin of the change, the
+/// end of the block, or the time that the Node names.
+pub(super) const HANDLED_PREFIX: &str = "ebbtide/handled.";
 
 /// Name of the annotation that lists the changes to undo.
 pub(super) const UNDO_ANNOTATION: &str = "ebbtide/undo";
@@ -271,15 +276,6 @@ pub fn mark_names(node: &Node) -> impl Iterator<Item = &String> {
     node.annotations.keys().filter(|key| key.starts_with(NOTICE_PREFIX))
 }
 
-/// Returns the begin of the change by the mark of the notice with this identity, if a copy that is newer than `at` has left it: another
-/// replica received it.
-#[must_use]
-pub fn newer_start(node: &Node, identity: &str, at: Timestamp) -> Option<(Timestamp, Timestamp)> {
-    let mark = mark_of(node, identity)?;
-    let since = mark.since.filter(|since| *since > at)?;
-    Some((since, mark.start?))
-}
-
 /// Returns the name of the mark of the notice with this identity.
 #[must_use]
 pub fn name_of(identity: &str) -> String {
@@ -343,14 +339,6 @@ pub(super) fn recordon(node: &Node) -> Value {
 /// Returns whether the Node carries a mark of a drain that it did not carry when it was `known`.
 pub(super) fn has_new_drain(node: &Node, known: &Node) -> bool {
     notices(node).any(|(name, mark)| mark.deadline.is_some() && !known.annotations.contains_key(name))
-}
-
-/// Returns the begin of the change by the mark, or the plan, of the notice with this identity.
-#[must_use]
-pub fn start_of(node: &Node, identity: &str) -> Option<Timestamp> {
-    // A plan has the same field.
-    let mut names = [key_of(NOTICE_PREFIX, identity), key_of(PLAN_PREFIX, identity)].into_iter();
-    names.find_map(|name| read(node.annotations.get(&name)?).start)
 }
 
 /// Returns whether the Node carries the annotation of a notice.

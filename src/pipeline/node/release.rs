@@ -1,10 +1,9 @@
 //! Which marks of a Node are due for removal, and the patch that removes them. Pure.
 
-use super::handled::HANDLED_PREFIX;
 use super::mark::{
-    BOOTED_ANNOTATION, KIND_LABEL, NOTICE_PREFIX, NoticeAnnotation, ReturnSign, UNDO_ANNOTATION, WITHDRAWN_PREFIX,
-    crowded_out, guarded, key_of, mark_of, notices, out_of_service, read, text, undo, whole_seconds, withdrawn_at,
-    written,
+    BOOTED_ANNOTATION, HANDLED_PREFIX, KIND_LABEL, NOTICE_PREFIX, NoticeAnnotation, ReturnSign, UNDO_ANNOTATION,
+    WITHDRAWN_PREFIX, crowded_out, guarded, key_of, mark_of, notices, out_of_service, read, text, undo, whole_seconds,
+    withdrawn_at, written,
 };
 use super::plan::plan_key;
 use super::replacement::{self, AskedReplacement};

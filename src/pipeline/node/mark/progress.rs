@@ -1,6 +1,9 @@
 //! How a drain goes on, as its notice's mark says: a deadline that moves, and a place in a wave.
 
-use super::{Node, NoticeAnnotation, guarded, mark_of, name_of, notices, text, whole_seconds};
+use super::{
+    NOTICE_PREFIX, Node, NoticeAnnotation, PLAN_PREFIX, guarded, key_of, mark_of, name_of, notices, read, text,
+    whole_seconds,
+};
 use crate::fact::NoticeKind;
 use crate::pipeline::node::release::TERMINATION_GRACE;
 use jiff::Timestamp;
@@ -69,6 +72,23 @@ pub(super) fn going_on(mark: NoticeAnnotation, known: Option<&NoticeAnnotation>,
 #[must_use]
 pub fn place_of(node: &Node, identity: &str) -> Option<Place> {
     Place::read(&mark_of(node, identity)?.wave)
+}
+
+/// Returns the begin of the change by the mark of the notice with this identity, if a copy that is newer than `at` has left it: another
+/// replica received it.
+#[must_use]
+pub fn newer_start(node: &Node, identity: &str, at: Timestamp) -> Option<(Timestamp, Timestamp)> {
+    let mark = mark_of(node, identity)?;
+    let since = mark.since.filter(|since| *since > at)?;
+    Some((since, mark.start?))
+}
+
+/// Returns the begin of the change by the mark, or the plan, of the notice with this identity.
+#[must_use]
+pub fn start_of(node: &Node, identity: &str) -> Option<Timestamp> {
+    // A plan has the same field.
+    let mut names = [key_of(NOTICE_PREFIX, identity), key_of(PLAN_PREFIX, identity)].into_iter();
+    names.find_map(|name| read(node.annotations.get(&name)?).start)
 }
 
 /// Returns the deadline of the drain for the notice with this identity, by its mark on the Node; `None` if its change begins at
