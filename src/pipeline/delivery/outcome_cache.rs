@@ -50,7 +50,8 @@ impl OutcomeCache {
 
     /// Keeps the outcome of a notice that has ended for good.
     pub(super) fn remember(&self, version: &Version, outcome: NoticeOutcome) {
-        // The last three cost no call to find out again, and a Node may be taken in again; a notice that was handed over or crashed has not ended, nor has one that is kept.
+        // The last three cost no call to find out again, and may be otherwise then; a notice that was handed over or crashed has not ended,
+        // nor has one that is kept.
         if matches!(
             outcome,
             NoticeOutcome::HandedOver

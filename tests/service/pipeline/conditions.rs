@@ -596,18 +596,23 @@ async fn a_repair_is_tried_again_after_calls_have_failed_for_long() {
     stage.rest_for(&[&replica], s(60)).await;
 }
 
-/// What waits for room has not begun.
-#[tokio::test(start_paused = true)]
-async fn what_goes_back_or_is_no_longer_said_while_it_waits_for_room_is_not_begun() {
+/// Returns a world in which one node may be drained at a time, and the first is, for its condition.
+async fn without_room() -> (Stage, Replica) {
     let stage = Stage::new(10, 1);
     stage.block(0);
     let flags = [&DRAIN[..], &["--max-draining", "1", "--on", "rebalance=drain"]].concat();
     let replica = stage.with_rules("a", &flags).await;
     stage.breaks(0);
     stage.until("the first has the room", TOLERATED + s(5), || stage.cordoned(0)).await;
+    (stage, replica)
+}
+
+/// What waits for room has not begun.
+#[tokio::test(start_paused = true)]
+async fn what_goes_back_or_is_no_longer_said_while_it_waits_for_room_is_not_begun() {
+    let (stage, replica) = without_room().await;
     stage.breaks(1);
-    let at = stage.world.clock.now();
-    stage.annotate(2, super::nodes::REBALANCE, &format!("{{\"what\":\"rebalance\",\"at\":\"{at}\"}}"));
+    stage.says_rebalance(2);
     sleep(TOLERATED + s(60)).await;
     stage.mends(1);
     stage.takes_back(2, super::nodes::REBALANCE);
@@ -622,11 +627,7 @@ async fn what_goes_back_or_is_no_longer_said_while_it_waits_for_room_is_not_begu
 /// It was taken up before so many others were broken.
 #[tokio::test(start_paused = true)]
 async fn what_waits_for_room_is_left_alone_when_many_are_broken() {
-    let stage = Stage::new(10, 1);
-    stage.block(0);
-    let replica = stage.with_rules("a", &[&DRAIN[..], &["--max-draining", "1"]].concat()).await;
-    stage.breaks(0);
-    stage.until("the first has the room", TOLERATED + s(5), || stage.cordoned(0)).await;
+    let (stage, replica) = without_room().await;
     stage.breaks(1);
     sleep(TOLERATED + s(60)).await;
     (2..6).for_each(|n| stage.breaks(n));
@@ -661,14 +662,8 @@ async fn an_uncordon_after_a_drain_that_failed_lasts() {
 /// The owner has changed their mind while it waited for room, and again.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_was_excluded_for_a_while_is_drained_then() {
-    let stage = Stage::new(10, 1);
-    stage.block(0);
-    let flags = [&DRAIN[..], &["--max-draining", "1", "--on", "rebalance=drain"]].concat();
-    let replica = stage.with_rules("a", &flags).await;
-    stage.breaks(0);
-    stage.until("the first has the room", TOLERATED + s(5), || stage.cordoned(0)).await;
-    let at = stage.world.clock.now();
-    stage.annotate(1, super::nodes::REBALANCE, &format!("{{\"what\":\"rebalance\",\"at\":\"{at}\"}}"));
+    let (stage, replica) = without_room().await;
+    stage.says_rebalance(1);
     sleep(s(60)).await;
     stage.annotate(1, "ebbtide/ignore", "true");
     stage.world.kube.remove_node(&node(0));

@@ -1,7 +1,6 @@
 //! `--node-hook` beside other settings: the limit of drains, `--delay`, marks that are due, and names that Auto Scaling does not know.
 
 use super::node_hook::SEARCH;
-use super::nodes::REBALANCE;
 use crate::drains::ended;
 use crate::harness::{Stage, instance, node, s};
 use ebbtide::telemetry::history::Since;
@@ -13,14 +12,6 @@ use tokio::time::sleep;
 
 const LIMITED: [&str; 6] =
     ["--max-draining", "1", "--on", "rebalance=drain", "--drain-timeout", "rebalance=2d,asg-terminate=1h"];
-
-impl Stage {
-    /// Has the n-th node say a recommendation that is given now.
-    fn says_rebalance(&self, n: usize) {
-        let at = self.world.clock.now();
-        self.annotate(n, REBALANCE, &format!("{{\"what\":\"rebalance\",\"at\":\"{at}\"}}"));
-    }
-}
 
 /// Auto Scaling has just shown that the group terminates the instance: no other word of AWS admits a drain either.
 #[tokio::test(start_paused = true)]

@@ -33,6 +33,12 @@ impl Stage {
         self.annotate(n, SPOT, &format!("{{\"what\":\"terminate\",\"at\":\"{at}\"}}"));
     }
 
+    /// Has the n-th node say a recommendation that is given now.
+    pub fn says_rebalance(&self, n: usize) {
+        let at = self.world.clock.now();
+        self.annotate(n, REBALANCE, &format!("{{\"what\":\"rebalance\",\"at\":\"{at}\"}}"));
+    }
+
     pub fn takes_back(&self, n: usize, annotation: &str) {
         self.world.kube.update_node(&node(n), |node| {
             node.metadata.annotations.get_or_insert_default().remove(annotation);
@@ -106,7 +112,7 @@ async fn a_spot_said_by_a_node_drains_it_in_time_without_a_queue() {
 async fn all_that_metadata_tell_is_acted_on_as_its_kind_is() {
     let stage = Stage::new(3, 1);
     let replica = stage.without_queue("a", &["--uncordon-after", "1h"]).await;
-    stage.annotate(0, REBALANCE, &format!("{{\"what\":\"rebalance\",\"at\":\"{}\"}}", stage.world.clock.now()));
+    stage.says_rebalance(0);
     stage.annotate(1, TERMINATION, "{\"what\":\"terminate\"}");
     let begin = stage.world.clock.now() + s(7200);
     let change = format!("{{\"what\":\"instance-stop\",\"at\":\"{begin}\",\"id\":\"instance-event-1\"}}");
@@ -385,7 +391,7 @@ async fn what_is_taken_back_is_undone_and_may_be_said_again() {
 async fn what_is_taken_back_while_no_replica_runs_is_undone_by_the_next() {
     let stage = Stage::new(1, 1);
     let first = stage.without_queue("first", &["--on", "rebalance=drain"]).await;
-    stage.annotate(0, REBALANCE, &format!("{{\"what\":\"rebalance\",\"at\":\"{}\"}}", stage.world.clock.now()));
+    stage.says_rebalance(0);
     stage.until("noted", s(60), || stage.handled(0) == 1).await;
     first.kill().await.gone(|_| true).await;
     stage.takes_back(0, REBALANCE);
@@ -586,7 +592,7 @@ async fn evictions_that_hang_do_not_cost_the_turn() {
     sleep(s(200)).await;
     stage.world.faults.add(Rule::on("create pods/eviction", Fault::Hang));
     for n in 0..200 {
-        stage.annotate(n, REBALANCE, &format!("{{\"what\":\"rebalance\",\"at\":\"{}\"}}", stage.world.clock.now()));
+        stage.says_rebalance(n);
     }
     for _ in 0..200 {
         sleep(s(1)).await;

@@ -465,10 +465,7 @@ async fn drains_that_are_tried_again_wait_for_their_turn_again() {
     let stage = zones("aa");
     let replica = stage.without_queue("a", &[&ONE[..], &["--drain-timeout", "10m"]].concat()).await;
     stage.world.faults.add(Rule::on("create pods/eviction", Fault::Status(500)));
-    let at = stage.world.clock.now();
-    for n in 0..2 {
-        stage.annotate(n, "ebbtide/says.rebalance", &format!("{{\"what\":\"rebalance\",\"at\":\"{at}\"}}"));
-    }
+    (0..2).for_each(|n| stage.says_rebalance(n));
     let failed = || replica.metric("ebbtide_notices_total{kind=\"rebalance\",outcome=\"failed\"}") > 1.5;
     stage.until("both have failed", s(1300), failed).await;
     let tries = stage.calls("create pods/eviction");

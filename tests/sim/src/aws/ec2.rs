@@ -46,9 +46,9 @@ struct State {
     /// Number of instances ever added: each gets its own address.
     count: usize,
     changes: Vec<Change>,
-    /// Status codes of spot requests, by instance.
+    /// Spot requests, by instance.
     spot_requests: BTreeMap<String, SpotRequest>,
-    /// Since when status checks fail, by instance and check.
+    /// Since when status checks fail, by instance and check; `None` of those about which there is no data.
     failing: BTreeMap<(String, String), Option<Timestamp>>,
     reservations: Vec<Reservation>,
     page: Option<usize>,
