@@ -6,7 +6,7 @@ use super::{CRASH_DELAY, Deliverer, NoticeCopy, Verdict, verdict};
 use crate::clients::gate::CALL_TIMEOUT;
 use crate::fact::{Fact, NoticeRef};
 use crate::pipeline::event::{Detail, Identity, Notice};
-use crate::pipeline::interruption::NoticeOutcome;
+use crate::pipeline::interruption::{Interrupter, NoticeOutcome};
 use crate::pipeline::node::Node;
 use crate::pipeline::node::handled::{NodeNotice, message_of};
 use crate::pipeline::node::mark::{has_had_mark, is_told_to_terminate};
@@ -90,16 +90,17 @@ impl Deliverer {
     /// # Errors
     /// The pause before that is tried again.
     async fn note_end(&self, node: &Node, notice: &Notice) -> Result<(), Duration> {
-        // It may have taken that back since, or say the same again.
-        let is_gone = || self.interrupter.index.newest(node).is_some_and(|node| !gives(&node, &notice.identity));
-        if notice.is_withdrawn() || is_gone() {
+        let Interrupter { index, marker, .. } = &*self.interrupter;
+        let is_gone = index.newest(node).is_some_and(|node| !gives(&node, &notice.identity));
+        let writes = !notice.is_withdrawn();
+        if is_gone || !writes {
+            // The Node may say the same again.
             self.outcomes.forget(&notice.identity);
         }
-        if !notice.is_withdrawn() && is_gone() {
+        if is_gone && writes {
             return Ok(());
         }
-        let by = Instant::now() + CALL_TIMEOUT;
-        let noted = self.interrupter.marker.note_handled(node, notice, !notice.is_withdrawn(), by).await;
+        let noted = marker.note_handled(node, notice, writes, Instant::now() + CALL_TIMEOUT).await;
         noted.map(drop).map_err(|error| {
             let (on, category) = (node.named(), error.category);
             self.facts.emit(&Fact::ReleaseFailed { on, category, error: &error });

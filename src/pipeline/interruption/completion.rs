@@ -15,8 +15,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-/// Interval between completions that are not permitted.
-const DENIED_RETRY: Duration = Duration::from_mins(1);
+/// Interval between calls about a lifecycle action that are not permitted: rights may come late, and seldom do.
+pub(super) const DENIED_RETRY: Duration = Duration::from_mins(1);
 
 /// A hook and its heartbeat.
 pub(super) struct KeptHook {

@@ -114,28 +114,26 @@ impl Beating {
 
     /// Takes the hook's own times in place of the assumed ones, if AWS tells them.
     async fn look_up(&self) {
-        let Case { interrupter, notice, .. } = &self.case;
         // Boxed: the call is rare, and large.
-        let Ok(times) = Box::pin(interrupter.hooks.times(&self.hook)).await else { return };
-        let (node, now) = (interrupter.index.get(&notice.instance), Instant::now());
-        let deadline = interrupter.policy.deadline(notice, node.as_deref(), Some(times), &interrupter.clock, now);
+        let Ok(times) = Box::pin(self.case.interrupter.hooks.times(&self.hook)).await else { return };
         self.link.visibility_timeout.send_replace(times.visibility());
-        self.state.send_modify(|state| (state.times, state.deadline) = (times, deadline));
+        self.take(times);
     }
 
     /// Takes the end of the hook for our patience only, until AWS accepts a heartbeat.
     fn doubt(&self) {
+        let times = self.state.borrow().times;
+        if !times.assumed {
+            self.take(HookTimes { assumed: true, ..times });
+        }
+    }
+
+    /// Takes these times of the hook, and the deadline that comes from them.
+    fn take(&self, times: HookTimes) {
         let Case { interrupter, notice, .. } = &self.case;
-        let times = HookTimes { assumed: true, ..self.state.borrow().times };
         let (node, now) = (interrupter.index.get(&notice.instance), Instant::now());
         let deadline = interrupter.policy.deadline(notice, node.as_deref(), Some(times), &interrupter.clock, now);
-        self.state.send_if_modified(|state| {
-            let is_new = !state.times.assumed;
-            if is_new {
-                (state.times, state.deadline) = (times, deadline);
-            }
-            is_new
-        });
+        self.state.send_modify(|state| (state.times, state.deadline) = (times, deadline));
     }
 
     /// Notes that the instance waits at the hook.
@@ -238,7 +236,7 @@ impl Beating {
             if is_final || Instant::now() >= dead_at {
                 return None;
             }
-            let late = if Instant::now() < expires && !is_denied { None } else { Some(late.step()) };
+            let late = if Instant::now() < expires { None } else { Some(late.step()) };
             sleep(late.unwrap_or_else(|| retry_in(times, expires))).await;
         }
     }

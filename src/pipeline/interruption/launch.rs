@@ -1,6 +1,6 @@
 //! A launched instance: its hook is completed as soon as its Node is Ready. And the marks that a notice ends.
 
-use super::completion::KeptHook;
+use super::completion::{DENIED_RETRY, KeptHook};
 use super::decisions::ended_marks;
 use super::hook::HookReply;
 use super::policy::Heartbeats;
@@ -14,9 +14,6 @@ use crate::pipeline::node::Released;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
-
-/// Wait before a heartbeat that was denied is tried again: rights may come late, and seldom do.
-const DENIED_RETRY: Duration = Duration::from_mins(1);
 
 impl Case {
     /// Waits until the watch shows the instance's Node in service, or excluded, while the action lives and the hook's times stay.

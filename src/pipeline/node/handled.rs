@@ -4,7 +4,9 @@
 //! notice needs nothing any more, so that it is acted on once.
 
 use super::Node;
-use super::mark::{HANDLED_PREFIX, NOTICE_PREFIX, crowded_out, guarded, key_of, notices, read, whole_seconds};
+use super::mark::{
+    HANDLED_PREFIX, NOTICE_PREFIX, crowded_out, guarded, key_of, names_of, notices, read, whole_seconds,
+};
 use super::names::id_of;
 use super::plan::{Plan, plan_key};
 use crate::pipeline::event::{Detail, Identity, Notice};
@@ -88,7 +90,7 @@ pub fn known(node: &Node, notice: &Notice) -> Option<KnownNotice> {
     match (&notice.identity, &notice.detail) {
         (Identity::Health { instance, .. }, Detail::ScheduledChange(change)) => {
             let identity = notice.identity.to_string();
-            let keys = [key_of(NOTICE_PREFIX, &identity), plan_key(&identity)];
+            let keys = names_of(&identity);
             if keys.iter().any(|key| node.annotations.contains_key(key)) {
                 return None;
             }
@@ -132,8 +134,7 @@ pub(super) fn patch(node: &Node, notice: &Notice, write: bool) -> Option<Value> 
 #[must_use]
 pub fn message_of(node: &Node, identity: &Identity) -> Option<String> {
     let identity = identity.to_string();
-    let mut names = [key_of(NOTICE_PREFIX, &identity), plan_key(&identity)].into_iter();
-    // A plan has the same field.
+    let mut names = names_of(&identity).into_iter();
     names.find_map(|name| node.annotations.get(&name)).map(|value| read(value).message)
 }
 

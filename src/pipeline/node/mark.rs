@@ -282,6 +282,11 @@ pub fn name_of(identity: &str) -> String {
     key_of(NOTICE_PREFIX, identity)
 }
 
+/// Returns the names of the mark and of the plan of the notice with this identity. Their values have fields in common.
+pub(super) fn names_of(identity: &str) -> [String; 2] {
+    [name_of(identity), key_of(PLAN_PREFIX, identity)]
+}
+
 /// Returns whether the notice with this identity has left its mark since the Node's last restart.
 #[must_use]
 pub fn marked_since_boot(node: &Node, identity: &str) -> bool {

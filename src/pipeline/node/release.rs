@@ -1,11 +1,10 @@
 //! Which marks of a Node are due for removal, and the patch that removes them. Pure.
 
 use super::mark::{
-    BOOTED_ANNOTATION, HANDLED_PREFIX, KIND_LABEL, NOTICE_PREFIX, NoticeAnnotation, ReturnSign, UNDO_ANNOTATION,
-    WITHDRAWN_PREFIX, crowded_out, guarded, key_of, mark_of, notices, out_of_service, read, text, undo, whole_seconds,
+    BOOTED_ANNOTATION, HANDLED_PREFIX, KIND_LABEL, NoticeAnnotation, ReturnSign, UNDO_ANNOTATION, WITHDRAWN_PREFIX,
+    crowded_out, guarded, key_of, mark_of, names_of, notices, out_of_service, read, text, undo, whole_seconds,
     withdrawn_at, written,
 };
-use super::plan::plan_key;
 use super::replacement::{self, AskedReplacement};
 use super::told::{is_only_said, untold};
 use super::{Node, hold};
@@ -102,11 +101,9 @@ impl NodeRelease {
     /// With `noted`, an older copy that comes later finds a note.
     #[must_use]
     pub fn of_withdrawn(node: &Node, identity: &str, at: Timestamp, noted: bool) -> Option<Self> {
-        // A plan has the same field for AWS's time.
         let since = |key: &String| node.annotations.get(key).map(|value| read(value).since);
         let is_older = |key: &String| since(key).is_some_and(|since| since.is_none_or(|since| since <= at));
-        let names = [key_of(NOTICE_PREFIX, identity), plan_key(identity)];
-        let keys: Vec<_> = names.into_iter().filter(is_older).collect();
+        let keys: Vec<_> = names_of(identity).into_iter().filter(is_older).collect();
         let at = whole_seconds(at);
         let is_new = noted && withdrawn_at(node, identity).is_none_or(|known| known < at);
         let withdrawn = is_new.then(|| (key_of(WITHDRAWN_PREFIX, identity), at));
@@ -122,9 +119,8 @@ impl NodeRelease {
     /// Returns the mark and the plan of the notice with this identity, if only the Node's own word has left them.
     #[must_use]
     pub fn of_taken_back(node: &Node, identity: &str) -> Option<Self> {
-        let names = [key_of(NOTICE_PREFIX, identity), plan_key(identity)];
         let is_said = |key: &String| node.annotations.get(key).is_some_and(|value| is_only_said(&read(value)));
-        let mut keys: Vec<_> = names.into_iter().filter(is_said).collect();
+        let mut keys: Vec<_> = names_of(identity).into_iter().filter(is_said).collect();
         // With it goes the note that it needs nothing any more: nothing else may tell later that the Node has taken it back.
         let noted = Some(key_of(HANDLED_PREFIX, identity)).filter(|key| node.annotations.contains_key(key));
         keys.extend(noted.filter(|_| !keys.is_empty()));

@@ -1,9 +1,6 @@
 //! How a drain goes on, as its notice's mark says: a deadline that moves, and a place in a wave.
 
-use super::{
-    NOTICE_PREFIX, Node, NoticeAnnotation, PLAN_PREFIX, guarded, key_of, mark_of, name_of, notices, read, text,
-    whole_seconds,
-};
+use super::{Node, NoticeAnnotation, guarded, mark_of, name_of, names_of, notices, read, text, whole_seconds};
 use crate::fact::NoticeKind;
 use crate::pipeline::node::release::TERMINATION_GRACE;
 use jiff::Timestamp;
@@ -86,9 +83,7 @@ pub fn newer_start(node: &Node, identity: &str, at: Timestamp) -> Option<(Timest
 /// Returns the begin of the change by the mark, or the plan, of the notice with this identity.
 #[must_use]
 pub fn start_of(node: &Node, identity: &str) -> Option<Timestamp> {
-    // A plan has the same field.
-    let mut names = [key_of(NOTICE_PREFIX, identity), key_of(PLAN_PREFIX, identity)].into_iter();
-    names.find_map(|name| read(node.annotations.get(&name)?).start)
+    names_of(identity).into_iter().find_map(|name| read(node.annotations.get(&name)?).start)
 }
 
 /// Returns the deadline of the drain for the notice with this identity, by its mark on the Node; `None` if its change begins at
