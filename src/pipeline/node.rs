@@ -89,13 +89,15 @@ pub fn owned_without_asking(has_node: bool, notice: &Notice, require_tag: bool) 
 }
 
 /// Returns the ownership that follows from EC2's record. A terminated instance is ours only if it still has a Node here, which
-/// needs tidying up.
+/// needs tidying up; or if it is in this cluster and its group waits at a hook, as it does for an instance that somebody else terminates.
 #[must_use]
-pub fn owned_by_record(record: InstanceRecord, has_node: bool) -> Ownership {
+pub fn owned_by_record(record: InstanceRecord, has_node: bool, notice: &Notice) -> Ownership {
+    let is_at_hook = matches!(notice.detail, Detail::AsgTerminate(_));
     match record {
         InstanceRecord::Known { membership: Membership::ThisCluster, .. } => Ownership::Ours,
+        InstanceRecord::Terminated { membership: Membership::ThisCluster } if has_node || is_at_hook => Ownership::Ours,
         InstanceRecord::Known { membership: Membership::Unproven { .. }, .. }
-        | InstanceRecord::Terminated { tagged: true }
+        | InstanceRecord::Terminated { membership: Membership::Unproven { .. } }
             if has_node =>
         {
             Ownership::Ours

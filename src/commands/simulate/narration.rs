@@ -288,8 +288,9 @@ impl<'a> Narration<'a> {
             }
             None => match reader.record(&self.notice.instance).await {
                 Ok(record) => {
-                    let why = reasons::owner(record, &self.settings.managed_tag, has_node, require_tag);
-                    (Some(owned_by_record(record, has_node)), why, true)
+                    let owned = owned_by_record(record, has_node, self.notice);
+                    let why = reasons::owner(record, owned, &self.settings.managed_tag, (has_node, require_tag));
+                    (Some(owned), why, true)
                 }
                 Err(error) => (None, format!("EC2 could not be asked: {error}"), true),
             },

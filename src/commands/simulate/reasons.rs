@@ -5,7 +5,7 @@ use crate::pipeline::event::{Detail, IgnoreReason, InstanceAction, InstanceState
 use crate::pipeline::interruption::{HookRoom, HookTimes, NoticeOutcome, PerKind, Policy, Proof, Verify};
 use crate::pipeline::node::plan::Plan;
 use crate::pipeline::node::shift::Shift;
-use crate::pipeline::node::{InstanceRecord, ManagedTag, Membership};
+use crate::pipeline::node::{InstanceRecord, ManagedTag, Membership, Ownership};
 use crate::runtime::clock::Clock;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -199,7 +199,12 @@ pub(super) fn admitted(notice: &Notice, policy: &Policy) -> String {
 }
 
 /// The owner of an instance, by EC2's answer.
-pub(super) fn owner(record: InstanceRecord, tag: &ManagedTag, has_node: bool, require_tag: bool) -> String {
+pub(super) fn owner(
+    record: InstanceRecord,
+    owned: Ownership,
+    tag: &ManagedTag,
+    (has_node, require_tag): (bool, bool),
+) -> String {
     let tag = match &tag.value {
         Some(value) => format!("{}={value}", tag.key),
         None => tag.key.clone(),
@@ -217,7 +222,7 @@ pub(super) fn owner(record: InstanceRecord, tag: &ManagedTag, has_node: bool, re
         InstanceRecord::Known { membership: Membership::Unproven { .. }, .. } => {
             format!("it carries the tag {tag}, as instances of other clusters may, and nothing names its cluster")
         }
-        InstanceRecord::Terminated { tagged: true } if has_node => format!("it carries the tag {tag}"),
+        InstanceRecord::Terminated { .. } if owned == Ownership::Ours => format!("it carries the tag {tag}"),
         InstanceRecord::Known { membership: Membership::NotManaged, .. } => {
             format!("{without} it does not carry the tag {tag}")
         }

@@ -51,7 +51,7 @@ impl Case {
                     // A copy of the message that came from the hook itself may have arrived meanwhile.
                     let owned = |has_node| {
                         let ours = self.owned_without_asking(direct, has_node);
-                        ours.unwrap_or_else(|| owned_by_record(fate, has_node))
+                        ours.unwrap_or_else(|| owned_by_record(fate, has_node, notice))
                     };
                     if !is_certain(fate) && owned(false) != owned(true) {
                         interrupter.index.shows(interrupter.clock.notice_instant(notice.at)).await;

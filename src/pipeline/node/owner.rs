@@ -55,8 +55,8 @@ pub enum InstanceRecord {
     },
     /// The instance is terminated.
     Terminated {
-        /// Whether the instance still carries the managed tag.
-        tagged: bool,
+        /// What its tags still say about its cluster.
+        membership: Membership,
     },
     /// EC2 does not know the instance.
     Unknown,
@@ -346,9 +346,6 @@ impl InstanceQuery {
             tag.key.as_deref() == Some(&self.tag.key)
                 && self.tag.value.as_deref().is_none_or(|value| tag.value.as_deref() == Some(value))
         });
-        if state == Some(&InstanceStateName::Terminated) {
-            return InstanceRecord::Terminated { tagged };
-        }
         let membership = match self.cluster.mean_this_cluster(&clusters_in(instance.tags())) {
             Some(false) => Membership::OtherCluster,
             _ if !tagged => Membership::NotManaged,
@@ -359,7 +356,10 @@ impl InstanceQuery {
                 Membership::Unproven { launched }
             }
         };
-        InstanceRecord::Known { membership, stopped: state == Some(&InstanceStateName::Stopped) }
+        match state {
+            Some(InstanceStateName::Terminated) => InstanceRecord::Terminated { membership },
+            _ => InstanceRecord::Known { membership, stopped: state == Some(&InstanceStateName::Stopped) },
+        }
     }
 }
 

@@ -24,6 +24,25 @@ async fn another_clusters_hook_is_never_touched() {
     stage.rest(&[&replica]).await;
 }
 
+/// Somebody has terminated an instance of the group: its Node is gone by now, and the group waits at the hook all the same.
+#[tokio::test(start_paused = true)]
+async fn the_hook_of_a_terminated_instance_is_completed_if_its_tags_name_this_cluster() {
+    let stage = Stage::new(1, 0);
+    let value = format!("{TAG}=blue");
+    let replica = stage.start(&["--managed-tag", &value]).await;
+    let mut tokens = Vec::new();
+    for (n, tag) in [(5, "blue"), (6, "green")] {
+        stage.world.aws.ec2.put(&instance(n), &[(TAG, tag)]);
+        stage.world.aws.ec2.set_state(&instance(n), "terminated");
+        stage.world.aws.sqs.send(messages::state_change("e", &instance(n), "terminated", stage.world.clock.now()));
+        tokens.push(stage.terminate(n, s(600), Wrapping::Event));
+    }
+    stage.until_handled(s(60)).await;
+    stage.completed_once(&tokens[0]);
+    assert_eq!(stage.world.aws.autoscaling.action(&tokens[1]).unwrap().completions, [], "another cluster's");
+    stage.rest(&[&replica]).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_instance_that_ec2_does_not_know_is_not_ours() {
     let stage = Stage::new(1, 1);
