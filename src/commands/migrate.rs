@@ -73,7 +73,8 @@ const IMDS_MODE: [NthDefault; 2] = [
 ];
 
 /// Values of queue mode that the chart or the service refuse without a queue.
-const QUEUE_ONLY: [&str; 4] = ["queueURL", "checkTagBeforeDraining", "heartbeatInterval", "heartbeatUntil"];
+const QUEUE_ONLY: [&str; 5] =
+    ["queueURL", "checkTagBeforeDraining", "managedTag", "heartbeatInterval", "heartbeatUntil"];
 
 /// The promise of both of NTH's modes: it evicts, and never deletes.
 const BUDGETS: NthDefault = NthDefault {
@@ -233,10 +234,12 @@ pub fn convert(text: &str) -> Result<Migration, ValuesError> {
         for (value, path, key) in modes::agent_pods(&nth) {
             values.put(&path, value.clone(), key);
         }
-        let text = "is not true: NTH's IMDS mode, which Ebbtide's agent replaces. Instance metadata don't name lifecycle hooks: set \
-                    settings.nodeHook to the name of yours, which needs AWS permissions; or settings.drainTimeout.asgTerminate to its timeout, \
-                    for which it waits after each drain";
-        remarks.push(remark(Topic::Differs, "enableSqsTerminationDraining", text));
+        if modes::drains_terminations(&nth) {
+            let text = "is not true: NTH's IMDS mode, which Ebbtide's agent replaces. Instance metadata don't name lifecycle hooks: set \
+                        settings.nodeHook to the name of yours, which needs AWS permissions; or settings.drainTimeout.asgTerminate to its \
+                        timeout, for which it waits after each drain";
+            remarks.push(remark(Topic::Differs, "enableSqsTerminationDraining", text));
+        }
     }
     values.put(BUDGETS.path, json!(BUDGETS.value), BUDGETS.why);
     if queue && !values.has("queueUrl") {

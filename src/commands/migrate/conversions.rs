@@ -2,7 +2,7 @@
 
 pub use super::row::{is_empty, needless};
 
-use super::row::{Conversion, NthValue};
+use super::row::{Conversion, NthValue, UNCORDON_AFTER};
 use crate::cli::settings::MIN_HEARTBEAT_INTERVAL;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
@@ -162,7 +162,11 @@ pub fn cordon_only(nth: &NthValue<'_>) -> Conversion {
         Some(false) => Conversion::Nothing,
         None => wrong("true or false"),
         Some(true) => {
-            let on = nth.row.to.iter().filter(hears).map(|to| ((*to).to_owned(), json!("cordon"))).collect();
+            let kinds = nth.row.to.iter().filter(|to| **to != UNCORDON_AFTER).filter(hears);
+            let mut on: Vec<_> = kinds.map(|to| ((*to).to_owned(), json!("cordon"))).collect();
+            if on.iter().any(|(path, _)| path == "actions.rebalance") {
+                on.push((UNCORDON_AFTER.to_owned(), json!("0s")));
+            }
             if nth.queue { nth.differs(on) } else { Conversion::Set(on) }
         }
     }
@@ -187,9 +191,13 @@ pub fn taint(nth: &NthValue<'_>) -> Conversion {
     }
 }
 
-/// Converts a switch whose meaning is inverted: our value is set if NTH's is off.
-pub fn turned(nth: &NthValue<'_>) -> Conversion {
-    switch(nth.value).map_or_else(|| wrong("true or false"), |on| if on { Conversion::Nothing } else { nth.set(true) })
+/// Converts the switch that lets pods with an emptyDir be evicted. Ours is inverted.
+pub fn local_data(nth: &NthValue<'_>) -> Conversion {
+    match switch(nth.value) {
+        Some(true) => Conversion::Nothing,
+        Some(false) => nth.differs(nth.setting(true).into_iter().collect()),
+        None => wrong("true or false"),
+    }
 }
 
 /// Copies a switch that is off by default on both sides.
@@ -235,9 +243,9 @@ pub fn complete_after(nth: &NthValue<'_>) -> Conversion {
         Conversion::Set(_) if is("cordonOnly", true) => {
             Conversion::Lost("with cordonOnly no hook is completed, so there is nothing to delay".to_owned())
         }
-        Conversion::Set(_) if !nth.queue => {
-            Conversion::Lost("without a queue no hook is completed, so there is nothing to delay".to_owned())
-        }
+        Conversion::Set(_) if !nth.queue => Conversion::Lost(
+            "no hook is completed until settings.nodeHook names it; set settings.completeAfter then".to_owned(),
+        ),
         other => other,
     }
 }

@@ -1,6 +1,6 @@
 //! The rows of NTH's IMDS mode: a DaemonSet, like Ebbtide's agent.
 
-use super::row::{Row, of_agent, row, windows_only};
+use super::row::{Row, UNCORDON_AFTER, of_agent, row, windows_only};
 use super::{conversions, modes};
 
 /// Why no DNS policy of NTH is needed.
@@ -9,9 +9,21 @@ const DNS: &str = "the chart sets the policy that suits `agent.hostNetwork`";
 /// Values for IMDS mode.
 pub(super) const IMDS: &[Row] = &[
     windows_only("targetNodeOs", r#""linux""#),
-    of_agent("linuxPodLabels", "{}", &["agent.podLabels"], modes::agent_texts),
+    row(
+        "linuxPodLabels",
+        "{}",
+        &["agent.podLabels"],
+        modes::agent_labels,
+        "with `podLabels`, and except the same labels; only NTH's DaemonSet (IMDS mode) uses it",
+    ),
     windows_only("windowsPodLabels", "{}"),
-    of_agent("linuxPodAnnotations", "{}", &["agent.podAnnotations"], modes::agent_texts),
+    row(
+        "linuxPodAnnotations",
+        "{}",
+        &["agent.podAnnotations"],
+        modes::agent_annotations,
+        "with `podAnnotations`, and the same changes; only NTH's DaemonSet (IMDS mode) uses it",
+    ),
     windows_only("windowsPodAnnotations", "{}"),
     of_agent(
         "updateStrategy",
@@ -87,14 +99,14 @@ pub(super) const IMDS: &[Row] = &[
     row(
         "enableRebalanceMonitoring",
         "false",
-        &["actions.rebalance"],
+        &["actions.rebalance", UNCORDON_AFTER],
         modes::imds_rebalance,
         "NTH's queue mode acts on every event, whatever this value says",
     ),
     row(
         "enableRebalanceDraining",
         "false",
-        &["actions.rebalance"],
+        &["actions.rebalance", UNCORDON_AFTER],
         modes::imds_rebalance,
         "NTH's queue mode acts on every event, whatever this value says",
     ),

@@ -2,7 +2,7 @@
 
 use super::conversions::{if_on, is_empty, maps, needless, same_number, same_switch, switch, text, texts, wrong};
 use super::pods;
-use super::row::{Conversion, NthValue};
+use super::row::{Conversion, NthValue, UNCORDON_AFTER};
 use serde_json::{Value, json};
 
 /// Converts a value of the `PodMonitor`, which NTH creates only in IMDS mode.
@@ -46,13 +46,15 @@ pub fn imds_rebalance(nth: &NthValue<'_>) -> Conversion {
     }
     let on = |key: &str| nth.other(key).and_then(switch).unwrap_or_default();
     let (monitored, drained) = (on("enableRebalanceMonitoring"), on("enableRebalanceDraining"));
-    nth.set(if drained {
-        "drain"
-    } else if monitored {
-        "cordon"
-    } else {
-        "ignore"
-    })
+    match (drained, monitored) {
+        (true, _) => nth.set("drain"),
+        (false, false) => nth.set("ignore"),
+        (false, true) => {
+            let mut set: Vec<_> = nth.setting("cordon").into_iter().collect();
+            set.push((UNCORDON_AFTER.to_owned(), json!("0s")));
+            Conversion::Set(set)
+        }
+    }
 }
 
 /// Converts the URL of the queue, which the chart checks in the same way.
@@ -100,9 +102,14 @@ pub fn agent_selector(nth: &NthValue<'_>) -> Conversion {
     if nth.queue || is_covered(nth, "nodeSelector") { of_other_key(nth) } else { texts(nth) }
 }
 
-/// Copies texts of the pods of NTH's DaemonSet on Linux, besides those of both modes.
-pub fn agent_texts(nth: &NthValue<'_>) -> Conversion {
-    if nth.queue { needless(nth) } else { texts(nth) }
+/// Copies labels of the pods of NTH's DaemonSet on Linux.
+pub fn agent_labels(nth: &NthValue<'_>) -> Conversion {
+    if nth.queue { needless(nth) } else { pods::labels(nth) }
+}
+
+/// Copies annotations of the pods of NTH's DaemonSet on Linux.
+pub fn agent_annotations(nth: &NthValue<'_>) -> Conversion {
+    if nth.queue { needless(nth) } else { pods::annotations(nth) }
 }
 
 /// Copies a map about NTH's DaemonSet.
@@ -132,23 +139,24 @@ fn of_other_key(nth: &NthValue<'_>) -> Conversion {
 /// Whether another value takes precedence: `linux…`, then the value for both modes, then `daemonset…`.
 fn is_covered(nth: &NthValue<'_>, common: &str) -> bool {
     let given = |key: &str| !is_empty(&nth.all[key]);
-    nth.row.key.starts_with("daemonset") && (given(common) || given(&linux(common)))
+    nth.row.key.starts_with("daemonset") && (given(common) || given(&pods::linux(common)))
+}
+
+/// Whether a termination by a group drains its node in IMDS mode.
+pub fn drains_terminations(all: &Value) -> bool {
+    let is_on = |key: &str, default| switch(&all[key]).unwrap_or(default);
+    is_on("enableASGLifecycleDraining", true) && !is_on("cordonOnly", false)
 }
 
 /// Where the agent's pods run, as NTH's values for both modes say: our value, its name, and NTH's name.
 pub fn agent_pods(all: &Value) -> impl Iterator<Item = (&Value, String, &'static str)> {
-    let keys = ["nodeSelector", "tolerations", "affinity", "podLabels", "podAnnotations"];
-    let given = keys.into_iter().filter(|key| is_empty(&all[linux(key)]));
+    let keys = ["nodeSelector", "tolerations", "affinity"];
+    let given = keys.into_iter().filter(|key| is_empty(&all[pods::linux(key)]));
     given.map(|key| (&all[key], format!("agent.{key}"), key)).filter(|(value, _, key)| match *key {
         "tolerations" => value.as_array().is_some_and(|list| !list.is_empty() && list.iter().all(Value::is_object)),
         "affinity" => value.as_object().is_some_and(|map| !map.is_empty()),
         _ => value.as_object().is_some_and(|map| !map.is_empty() && map.values().all(Value::is_string)),
     })
-}
-
-fn linux(key: &str) -> String {
-    let (first, rest) = key.split_at(1);
-    format!("linux{}{rest}", first.to_uppercase())
 }
 
 /// NTH's own variables that Ebbtide does not need.

@@ -16,8 +16,8 @@ const CHART_LABELS: [&str; 5] = [
     "app.kubernetes.io/managed-by",
 ];
 
-/// Our chart's default port.
-const DEFAULT_PORT: i64 = 8080;
+/// The default ports of our chart: of the service, and of the agent.
+const DEFAULT_PORTS: [i64; 2] = [8080, 18464];
 
 /// The defaults of our chart's `resources`.
 pub(super) const RESOURCES: [(&str, &[&str]); 2] = [("requests", &["cpu", "memory"]), ("limits", &["memory"])];
@@ -40,49 +40,84 @@ pub fn in_namespace(nth: &NthValue<'_>) -> Conversion {
 
 /// Copies labels, except those that our chart rejects and those that `customLabels` sets already.
 pub fn labels(nth: &NthValue<'_>) -> Conversion {
-    let mut labels = match text_map(nth.value) {
+    let labels = match text_map(nth.value) {
         Ok(labels) => labels,
         Err(wanted) => return wrong(wanted),
     };
     let common = if nth.row.key == "customLabels" { Map::new() } else { given(nth, "customLabels") };
-    let mut left = Vec::new();
-    labels.retain(|name, value| {
-        let taken = CHART_LABELS.contains(&name.as_str()) || common.contains_key(name);
-        if taken && common.get(name) != Some(value) {
-            left.push(name.clone());
+    let is_taken = |name: &String| CHART_LABELS.contains(&name.as_str()) || common.contains_key(name);
+    let is_left = |(name, value): &(&String, &Value)| is_taken(name) && common.get(*name) != Some(*value);
+    let left: Vec<_> = labels.iter().filter(is_left).map(|(name, _)| name.as_str()).collect();
+    let mut set = Vec::new();
+    for (path, mut labels) in of_pods(nth, &labels) {
+        labels.retain(|name, _| !is_taken(name));
+        if !labels.is_empty() {
+            set.push((path.to_owned(), labels.into()));
         }
-        !taken
-    });
-    let set = set(nth, labels);
-    if left.is_empty() {
-        return if set.is_empty() { Conversion::Nothing } else { Conversion::Set(set) };
     }
-    Conversion::Differs(set, format!("{} left out: the chart itself or customLabels sets it", left.join(", ")))
+    match (left.is_empty(), set.is_empty()) {
+        (true, true) => Conversion::Nothing,
+        (true, false) => Conversion::Set(set),
+        _ => {
+            let left = left.join(", ");
+            Conversion::Differs(set, format!("{left} left out: the chart itself or customLabels sets it"))
+        }
+    }
+}
+
+/// Returns a map for the pods of each of our values that replace it. NTH's DaemonSet merges that of both modes and its own.
+fn of_pods(nth: &NthValue<'_>, map: &Map<String, Value>) -> Vec<(&'static str, Map<String, Value>)> {
+    let merged = |key: &str| {
+        let mut both = given(nth, key);
+        both.extend(given(nth, &linux(key)));
+        both
+    };
+    let mut maps = Vec::new();
+    for to in nth.row.to {
+        match to.strip_prefix("agent.") {
+            None => maps.push((*to, map.clone())),
+            Some(key) if !nth.queue => maps.push((*to, merged(key))),
+            Some(_) => {}
+        }
+    }
+    maps
+}
+
+/// Returns NTH's name of a value for its DaemonSet on Linux.
+pub(super) fn linux(key: &str) -> String {
+    let (first, rest) = key.split_at(1);
+    format!("linux{}{rest}", first.to_uppercase())
 }
 
 /// Copies annotations. Those that tell Prometheus where the metrics are change.
 pub fn annotations(nth: &NthValue<'_>) -> Conversion {
-    let mut annotations = match text_map(nth.value) {
+    let annotations = match text_map(nth.value) {
         Ok(annotations) if annotations.is_empty() => return Conversion::Nothing,
         Ok(annotations) => annotations,
         Err(wanted) => return wrong(wanted),
     };
     let theirs = nth.other("prometheusServerPort").and_then(number).filter(|port| *port != 9092);
-    let port = theirs.unwrap_or(DEFAULT_PORT).to_string();
-    let mut remarks = Vec::new();
-    for (name, ours) in
-        [("prometheus.io/port", &*port), ("prometheus.io/path", "/metrics"), ("prometheus.io/scheme", "http")]
-    {
-        if let Some(value) = annotations.get_mut(name).filter(|value| *value != ours) {
-            *value = ours.into();
-            remarks.push(format!("{name} is {ours} here"));
+    let [service, agent] = DEFAULT_PORTS;
+    let (mut set, mut remarks) = (Vec::new(), Vec::new());
+    for (path, mut ours) in of_pods(nth, &annotations) {
+        let port = if path.starts_with("agent.") { agent } else { theirs.unwrap_or(service) }.to_string();
+        for (name, right) in
+            [("prometheus.io/port", &*port), ("prometheus.io/path", "/metrics"), ("prometheus.io/scheme", "http")]
+        {
+            if let Some(value) = ours.get_mut(name).filter(|value| *value != right) {
+                *value = right.into();
+                if annotations.contains_key(name) {
+                    remarks.push(format!("{name} is {right} in {path}"));
+                }
+            }
         }
+        set.push((path.to_owned(), ours.into()));
     }
     if annotations.iter().any(|(name, value)| name.contains(NTH) || value.to_string().contains(NTH)) {
-        remarks
-            .push(format!("{NTH} is named; Ebbtide's pods and their container are called ebbtide, so change the name"));
+        remarks.push(format!(
+            "{NTH} is named; Ebbtide's pods and their container are called ebbtide, the agent's container agent, so change the name"
+        ));
     }
-    let set = set(nth, annotations);
     if remarks.is_empty() { Conversion::Set(set) } else { Conversion::Differs(set, remarks.join("; ")) }
 }
 

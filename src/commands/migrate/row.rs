@@ -16,6 +16,9 @@ pub struct Row {
     pub(super) convert: Converter,
 }
 
+/// Our value that keeps cordons for rebalance recommendations, as NTH does.
+pub(super) const UNCORDON_AFTER: &str = "settings.uncordonAfter";
+
 /// Converts a value of NTH.
 pub(super) type Converter = fn(&NthValue<'_>) -> Conversion;
 

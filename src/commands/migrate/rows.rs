@@ -1,6 +1,6 @@
 //! The table: the conversion of each value of NTH's chart 0.27.6.
 
-use super::row::{Row, of_agent, row};
+use super::row::{Row, UNCORDON_AFTER, of_agent, row};
 use super::{conversions, daemonset, deployment, modes, pods, webhooks};
 
 /// A section of the README of NTH's chart.
@@ -101,17 +101,23 @@ const COMMON: &[Row] = &[
         "true",
         &["rbac.create"],
         pods::made_by_others,
-        "with `false` you must grant Ebbtide's ServiceAccount its permissions, which differ from NTH's",
+        "with `false` you must grant Ebbtide's ServiceAccount its permissions, which differ from NTH's; and the agent's ServiceAccount the right to `patch` Nodes",
     ),
     row("rbac.pspEnabled", "true", &[], conversions::needless, "Kubernetes 1.25 removed PodSecurityPolicies"),
     row("customLabels", "{}", &["commonLabels"], pods::labels, "except labels that the chart itself sets"),
-    row("podLabels", "{}", &["podLabels"], pods::labels, "except labels that the chart itself or `customLabels` sets"),
+    row(
+        "podLabels",
+        "{}",
+        &["podLabels", "agent.podLabels"],
+        pods::labels,
+        "except labels that the chart itself or `customLabels` sets; the second in IMDS mode",
+    ),
     row(
         "podAnnotations",
         "{}",
-        &["podAnnotations"],
+        &["podAnnotations", "agent.podAnnotations"],
         pods::annotations,
-        "`prometheus.io/port`, `path` and `scheme` change to Ebbtide's",
+        "`prometheus.io/port`, `path` and `scheme` change to Ebbtide's; the second in IMDS mode",
     ),
     row(
         "podSecurityContext",
@@ -205,6 +211,7 @@ const COMMON: &[Row] = &[
             "actions.stateChange",
             "actions.scheduledChange",
             "actions.capacityReservation",
+            UNCORDON_AFTER,
         ],
         conversions::cordon_only,
         "NTH completes a lifecycle hook after the cordon; Ebbtide leaves the hook to its own timeout",
@@ -228,8 +235,8 @@ const COMMON: &[Row] = &[
         "deleteLocalData",
         "true",
         &["settings.keepEmptyDir"],
-        conversions::turned,
-        "inverted: `false` becomes `keepEmptyDir: true`",
+        conversions::local_data,
+        "with `false` NTH evicts no pod of a node that has one with an emptyDir; Ebbtide leaves that one (`keepEmptyDir: true`), and evicts the others",
     ),
     row(
         "ignoreDaemonSets",

@@ -210,7 +210,6 @@ fn each_value_of_queue_mode_by_itself() {
         ("heartbeatInterval: 5", "  heartbeat: 5s  # heartbeatInterval"),
         ("dryRun: \"true\"", "  dryRun: true  # dryRun"),
         ("excludeFromLoadBalancers: true", "  excludeFromLoadBalancers: true  # excludeFromLoadBalancers"),
-        ("deleteLocalData: false", "  keepEmptyDir: true  # deleteLocalData"),
         ("nodeTerminationGracePeriod: 600", "  drainTimeout:\n    all: 600s  # nodeTerminationGracePeriod"),
         ("emitKubernetesEvents: true", "  events: all  # emitKubernetesEvents"),
         ("completeLifecycleActionDelaySeconds: 90", "  completeAfter: 90s  # completeLifecycleActionDelaySeconds"),
@@ -346,6 +345,7 @@ fn lost_and_different_values_have_remarks() {
         (LOST, "image: {tag: v1}", "image.tag: is a version of NTH"),
         (DIFFERS, "cordonOnly: true", "cordonOnly: NTH completes a lifecycle hook"),
         (DIFFERS, "taintNode: true", "taintNode: NTH has a taint for each kind"),
+        (DIFFERS, "deleteLocalData: false", "deleteLocalData: with `false` NTH evicts no pod"),
         (DIFFERS, "enableOutOfServiceTaint: true", "enableOutOfServiceTaint: NTH taints after the drain"),
         (
             DIFFERS,
@@ -461,7 +461,7 @@ fn values_with_another_meaning_have_remarks() {
         (
             DIFFERS,
             "podAnnotations: {prometheus.io/port: '9092', prometheus.io/scheme: https}",
-            "podAnnotations: prometheus.io/port is 8080 here; prometheus.io/scheme is http here",
+            "podAnnotations: prometheus.io/port is 8080 in podAnnotations; prometheus.io/scheme is http in podAnnotations",
         ),
         (
             DIFFERS,
@@ -485,7 +485,8 @@ fn values_with_another_meaning_have_remarks() {
 #[test]
 fn different_values_are_carried_over() {
     let cordons = ["asgTerminate", "spot", "rebalance", "stateChange", "scheduledChange", "capacityReservation"];
-    let cordons: Vec<String> = cordons.iter().map(|kind| format!("  {kind}: cordon  # cordonOnly")).collect();
+    let mut cordons: Vec<String> = cordons.iter().map(|kind| format!("  {kind}: cordon  # cordonOnly")).collect();
+    cordons.push("  uncordonAfter: 0s  # cordonOnly".to_owned());
     assert_eq!(one("cordonOnly: true").0, cordons.join("\n"));
     assert_eq!(one("taintNode: true").0, "  taint: [\"ebbtide/going:NoSchedule\"]  # taintNode");
     let effect = "taintNode: true\nextraEnv: [{name: TAINT_EFFECT, value: PreferNoSchedule}]";
@@ -562,6 +563,7 @@ actions:
   scheduledChange: ignore  # enableScheduledEventDraining
   rebalance: cordon  # enableRebalanceMonitoring
 settings:
+  uncordonAfter: 0s  # enableRebalanceMonitoring
   source: [\"nodes\"]  # NTH's IMDS mode: no queue
   atDeadline: leave  # NTH leaves pods that a budget protects; Ebbtide's default deletes them in time for their grace period
 agent:
@@ -590,15 +592,55 @@ podMonitor:
     assert_eq!(remarks, "To be done first:\n  queueURL: is not set; set queueUrl to the URL of the queue\n");
 }
 
+/// Checks the values of IMDS mode that are given, made of them beside what it always has, and the begin of the remark, if there is one.
+fn become_the_agents(table: &[(&str, &str, &str)]) {
+    for (given, values, remark) in table {
+        let (made, remarks, _) = migrated(given);
+        let new: Vec<&str> = made.lines().filter(|line| !AGENT.contains(&format!("{line}\n"))).collect();
+        let remarks = remarks.replace(HOOKS, "");
+        assert_eq!(new.join("\n"), *values, "{given}");
+        assert!(remarks.contains(remark) && remarks.is_empty() == remark.is_empty(), "{given}: {remarks}");
+    }
+}
+
+/// NTH's DaemonSet merges the maps for both modes with its own.
+#[test]
+fn labels_and_annotations_of_the_agents_pods() {
+    become_the_agents(&[
+        ("linuxPodLabels: {a: b}", "  podLabels:  # linuxPodLabels\n    a: b", ""),
+        (
+            "podLabels: {a: b}\nlinuxPodLabels: {c: d}",
+            "  podLabels:  # podLabels\n    a: b\n    c: d\npodLabels:  # podLabels\n  a: b",
+            "",
+        ),
+        (
+            "linuxPodLabels: {app.kubernetes.io/name: nth, c: d}",
+            "  podLabels:  # linuxPodLabels\n    c: d",
+            "linuxPodLabels: app.kubernetes.io/name left out: the chart itself or customLabels sets it",
+        ),
+        (
+            "customLabels: {a: b}\npodLabels: {a: b, c: d}",
+            "  podLabels:  # podLabels\n    c: d\ncommonLabels:  # customLabels\n  a: b\npodLabels:  # podLabels\n  c: d",
+            "",
+        ),
+        (
+            "podAnnotations: {prometheus.io/port: 9092}",
+            "  podAnnotations:  # podAnnotations\n    prometheus.io/port: \"18464\"\npodAnnotations:  # podAnnotations\n  prometheus.io/port: \"8080\"",
+            "podAnnotations: prometheus.io/port is 8080 in podAnnotations; prometheus.io/port is 18464 in agent.podAnnotations",
+        ),
+        (
+            "linuxPodAnnotations: {prometheus.io/path: /m, a: b}",
+            "  podAnnotations:  # linuxPodAnnotations\n    a: b\n    prometheus.io/path: \"/metrics\"",
+            "linuxPodAnnotations: prometheus.io/path is /metrics in agent.podAnnotations",
+        ),
+        ("podLabels: {a: b}", "  podLabels:  # podLabels\n    a: b\npodLabels:  # podLabels\n  a: b", ""),
+    ]);
+}
+
 /// Of three values NTH's DaemonSet takes one.
 #[test]
 fn pods_of_the_agent_run_where_nths_did() {
-    let agent = |given: &str| {
-        let (values, remarks, _) = migrated(given);
-        let new: Vec<&str> = values.lines().filter(|line| !AGENT.contains(&format!("{line}\n"))).collect();
-        (new.join("\n"), remarks.replace(HOOKS, ""))
-    };
-    for (given, values, remark) in [
+    become_the_agents(&[
         ("daemonsetNodeSelector: {a: b}", "  nodeSelector:  # daemonsetNodeSelector\n    a: b", ""),
         (
             "daemonsetNodeSelector: {a: b}\nlinuxNodeSelector: {c: d}",
@@ -617,8 +659,13 @@ fn pods_of_the_agent_run_where_nths_did() {
         ),
         ("instanceMetadataURL: http://proxy/path", "", "instanceMetadataURL: is not http://HOST"),
         ("updateStrategy: {type: OnDelete}", "  updateStrategy:  # updateStrategy\n    type: OnDelete", ""),
-        ("linuxPodLabels: {a: b}", "  podLabels:  # linuxPodLabels\n    a: b", ""),
-        ("podLabels: {a: b}", "  podLabels:  # podLabels\n    a: b\npodLabels:  # podLabels\n  a: b", ""),
+        (
+            "deleteLocalData: false",
+            "  keepEmptyDir: true  # deleteLocalData",
+            "deleteLocalData: with `false` NTH evicts no pod",
+        ),
+        ("managedTag: a", "", "managedTag: only NTH's queue mode reads it"),
+        ("enableASGLifecycleDraining: false", "  asgTerminate: ignore  # enableASGLifecycleDraining", ""),
         ("linuxAffinity: {nodeAffinity: {}}", "  affinity:  # linuxAffinity\n    nodeAffinity: {}", ""),
         (
             "affinity: {nodeAffinity: {}}\ndaemonsetAffinity: {}",
@@ -638,17 +685,17 @@ fn pods_of_the_agent_run_where_nths_did() {
         ),
         (
             "cordonOnly: true\nenableSpotInterruptionDraining: false\nenableASGLifecycleDraining: false\nenableRebalanceDraining: true",
-            "  rebalance: cordon  # cordonOnly\n  scheduledChange: cordon  # cordonOnly\n  spot: ignore  # enableSpotInterruptionDraining\n  asgTerminate: ignore  # enableASGLifecycleDraining",
+            "  rebalance: cordon  # cordonOnly\n  scheduledChange: cordon  # cordonOnly\n  spot: ignore  # enableSpotInterruptionDraining\n  asgTerminate: ignore  # enableASGLifecycleDraining\n  uncordonAfter: 0s  # cordonOnly",
             "",
         ),
-        ("completeLifecycleActionDelaySeconds: 5", "", "completeLifecycleActionDelaySeconds: without a queue"),
+        (
+            "completeLifecycleActionDelaySeconds: 5",
+            "",
+            "completeLifecycleActionDelaySeconds: no hook is completed until",
+        ),
         ("enableOutOfServiceTaint: true", "", "enableOutOfServiceTaint: EC2's state changes"),
         ("metadataTries: 5", "", "metadataTries: the agent asks again"),
-    ] {
-        let (made, remarks) = agent(given);
-        assert_eq!(made, values, "{given}");
-        assert!(remarks.contains(remark) && remarks.is_empty() == remark.is_empty(), "{given}: {remarks}");
-    }
+    ]);
     // In queue mode NTH has no DaemonSet.
     for given in [
         "useHostNetwork: false",
