@@ -318,7 +318,7 @@ pub struct Run {
     )]
     pub on_failed_launch: OnFailedLaunch,
 
-    /// For asg-launch=ready: key of a taint that the Node must have lost; repeatable
+    /// For asg-launch=ready, and for the new Node of replace: key of a taint that the Node must have lost; repeatable
     #[arg(
         long,
         env = "EBBTIDE_STARTUP_TAINT",

@@ -171,7 +171,7 @@ impl Settings {
         let drain_timeout = problems.drain_timeouts(&flags.drain_timeout);
         let lead = problems.lead(&flags.when);
         let admission = problems.admission(&flags.admission, actions, sources);
-        let waits = problems.waits(&flags.waits, actions, &health_issues, &drain_timeout, lead);
+        let waits = problems.waits(&flags.waits, (actions, sources), &health_issues, &drain_timeout, lead);
         let pod_grace = problems.duration("--pod-grace", flags.pod_grace.as_deref(), MAX_POD_GRACE);
         let registration_grace = problems.duration("--registration-grace", Some(&flags.registration_grace), MAX_DRAIN);
         let uncordon_after = problems.duration_or_zero("--uncordon-after", flags.uncordon_after.as_deref(), MAX_DRAIN);

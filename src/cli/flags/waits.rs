@@ -17,7 +17,7 @@ pub struct Waits {
 
     /// Maximum number of nodes with the same value of this label whose pods are evicted at the same time, or their share of the nodes with
     /// that value, of which one is always allowed; once per label. Only drains that have time wait: not spot, capacity-reservation and
-    /// state-change
+    /// state-change; without a queue, asg-terminate only with --node-hook or its --drain-timeout
     #[arg(long, env = "EBBTIDE_WAVE", value_name = "LABEL=N|P%", value_delimiter = ',', help_heading = "Drain")]
     pub wave: Vec<String>,
 

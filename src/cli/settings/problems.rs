@@ -202,7 +202,7 @@ impl Problems {
     pub(super) fn idle_launches(&mut self, taints: &[String], on_failed: OnFailedLaunch, actions: Actions) {
         let ready = actions.of(NoticeKind::AsgLaunch) == Action::Ready;
         let idle = !taints.is_empty() && !ready && !actions.have(Action::Replace);
-        self.idle("--startup-taint", idle, "--on asg-launch=ready");
+        self.idle("--startup-taint", idle, "--on asg-launch=ready, or the action replace");
         self.idle("--on-failed-launch", on_failed == OnFailedLaunch::Abandon && !ready, "--on asg-launch=ready");
     }
 

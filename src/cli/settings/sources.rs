@@ -6,6 +6,9 @@ use crate::cli::flags::{Run, Source};
 use crate::pipeline::interruption::TellsHooks;
 use std::fmt;
 
+/// What tells of lifecycle hooks.
+pub(super) const HOOKS: &str = "queue in --source, or --node-hook";
+
 /// Maximum length of the name of a Lease.
 const MAX_NAME: usize = 253;
 
@@ -31,6 +34,12 @@ impl Sources {
             Some(name) => TellsHooks::Setting(name),
             None => TellsHooks::Nobody,
         }
+    }
+
+    /// Whether lifecycle hooks are completed.
+    #[must_use]
+    pub const fn complete_hooks(self) -> bool {
+        self.queue || self.hooks
     }
 
     /// Whether AWS says what comes, and can be asked about it: not if the Nodes alone do.
@@ -128,6 +137,11 @@ impl Problems {
         };
         if !sources.looks && flags.on.iter().any(of_checks) {
             self.add("--on", "status-check is what EC2 lists; set --ec2-poll-interval, and name looks in --source if that is set, or remove it");
+        }
+        if !sources.complete_hooks() {
+            self.idle("--heartbeat", flags.heartbeat != "auto", HOOKS);
+            self.idle("--on-failed-drain", flags.on_failed_drain != flags::OnFailedDrain::Continue, HOOKS);
+            self.idle("--on-uncordon", flags.on_uncordon != flags::OnUncordon::Leave, HOOKS);
         }
         if sources.queue {
             return;
@@ -247,6 +261,44 @@ mod tests {
             assert!(problem.starts_with("--node-hook: ") && problem.contains(expected), "{problem}");
         }
         assert!(read(&[&URL, &["--on", "status-check=drain"]]).unwrap_err().contains("set --ec2-poll-interval"));
+    }
+
+    #[test]
+    fn what_is_about_hooks_is_refused_where_none_is_completed() {
+        let about: [&[&str]; 7] = [
+            &["--heartbeat", "30s"],
+            &["--on-failed-drain", "leave"],
+            &["--on-uncordon", "at-deadline"],
+            &["--complete-after", "30s"],
+            &["--wait-for-volumes", "2m"],
+            &["--hold", "before-completion"],
+            &["--hold", "asg-terminate=both"],
+        ];
+        for flags in about {
+            let problem = read(&[&POD, &["--source", "nodes"], flags]).unwrap_err();
+            assert!(problem.starts_with(flags[0]) && !problem.contains('\n'), "{problem}");
+            assert!(problem.contains("has no effect without queue in --source, or --node-hook; "), "{problem}");
+            read(&[&URL, flags]).unwrap();
+            read(&[&POD, &["--source", "nodes", "--node-hook", "drain"], flags]).unwrap();
+        }
+        read(&[&POD, &["--source", "nodes", "--hold", "both", "--wait-for-volumes", "0s"]]).unwrap();
+    }
+
+    /// Nobody knows when the hook ends.
+    #[test]
+    fn a_termination_without_a_known_end_waits_in_no_wave() {
+        let waves = ["--source", "nodes", "--wave", "zone=1", "--on", "scheduled-change=cordon"];
+        let problem = read(&[&POD, &waves]).unwrap_err();
+        assert!(problem.starts_with("--wave: has no effect without --drain-timeout asg-terminate=10m, "), "{problem}");
+        let more: [&[&str]; 4] = [
+            &["--drain-timeout", "asg-terminate=10m"],
+            &["--drain-timeout", "10m"],
+            &["--node-hook", "drain"],
+            &["--on", "rebalance=drain"],
+        ];
+        for flags in more {
+            read(&[&POD, &waves, flags]).unwrap();
+        }
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Validation of what is waited for.
 
-use super::MAX_DRAIN;
 use super::problems::Problems;
+use super::sources::HOOKS;
+use super::{MAX_DRAIN, Sources};
 use crate::cli::flags::{WaitForLoadBalancers, Waits};
 use crate::pipeline::event::NoticeKind;
 use crate::pipeline::interruption::{Action, Actions, Holds, PerKind, ShiftedResources, WaitPolicy, Wave};
@@ -17,35 +18,38 @@ impl Problems {
     pub(super) fn waits(
         &mut self,
         flags: &Waits,
-        actions: Actions,
+        (actions, sources): (Actions, Sources),
         health_issues: &BTreeMap<String, Action>,
         drain_timeout: &PerKind<Option<Duration>>,
         lead: Option<Duration>,
     ) -> WaitPolicy {
         let flag = "--complete-after";
         let complete_after = self.duration(flag, flags.complete_after.as_deref(), MAX_DRAIN);
-        let drains_hooks = actions.of(NoticeKind::AsgTerminate).drains();
-        self.idle(flag, complete_after.is_some() && !drains_hooks, "--on asg-terminate=drain");
+        let is_drained = actions.of(NoticeKind::AsgTerminate).drains();
+        let drains_hooks = is_drained && sources.complete_hooks();
+        let hooks = if is_drained { HOOKS } else { "--on asg-terminate=drain" };
+        self.idle(flag, complete_after.is_some() && !drains_hooks, hooks);
         let flag = "--wait-for-volumes";
         let volumes = self.duration_or_zero(flag, Some(&flags.wait_for_volumes), MAX_DRAIN);
         let is_set = volumes.is_some_and(|wait| !wait.is_zero() && wait != DEFAULT_VOLUMES);
-        self.idle(flag, is_set && !drains_hooks, "--on asg-terminate=drain");
+        self.idle(flag, is_set && !drains_hooks, hooks);
         let flag = "--wait-for-load-balancers";
         match flags.wait_for_load_balancers {
             WaitForLoadBalancers::Off => {}
-            WaitForLoadBalancers::Wait => self.idle(flag, !drains_hooks, "--on asg-terminate=drain"),
+            WaitForLoadBalancers::Wait => self.idle(flag, !is_drained, "--on asg-terminate=drain"),
             WaitForLoadBalancers::Deregister => {
                 let drains = NoticeKind::ALL.into_iter().any(|kind| actions.of(kind).drains());
                 self.idle(flag, !drains, "--on KIND=drain");
             }
         }
+        let is_end_known = sources.complete_hooks() || drain_timeout.of(NoticeKind::AsgTerminate).is_some();
         self.too_short_for_replacements(actions, health_issues, drain_timeout, lead);
         WaitPolicy {
             max_replacements: self.replacements(actions, health_issues, flags.max_replacements.as_deref()),
             delay: self.delays(&flags.delay, actions),
-            waves: self.waves(&flags.wave, actions),
+            waves: self.waves(&flags.wave, actions, is_end_known),
             zonal_shift: self.shifted_resources(&flags.zonal_shift, actions),
-            hold: self.holds(&flags.hold, actions),
+            hold: self.holds(&flags.hold, actions, sources),
             complete_after: complete_after.unwrap_or_default(),
             volumes: volumes.unwrap_or_default(),
             load_balancers: flags.wait_for_load_balancers.into(),
@@ -63,15 +67,23 @@ impl Problems {
     }
 
     /// Adds a problem if drains are to wait for others, and none has time for that.
-    fn idle_for_others(&mut self, flag: &'static str, flags: &[String], actions: Actions) {
+    fn idle_for_others(&mut self, flag: &'static str, flags: &[String], actions: Actions, is_end_known: bool) {
         let waits = |kind: &NoticeKind| kind.waits_in_waves() && actions.of(*kind).drains();
-        self.idle(flag, !flags.is_empty() && !NoticeKind::ALL.iter().any(waits), "--on asg-terminate=drain");
+        let waiting: Vec<_> = NoticeKind::ALL.into_iter().filter(waits).collect();
+        let without = match *waiting {
+            [] => "--on asg-terminate=drain",
+            [NoticeKind::AsgTerminate] if !is_end_known => {
+                "--drain-timeout asg-terminate=10m, or --node-hook: nobody knows when the hook ends"
+            }
+            _ => return,
+        };
+        self.idle(flag, !flags.is_empty(), without);
     }
 
     /// Reads the waves, each with its label.
-    fn waves(&mut self, flags: &[String], actions: Actions) -> Vec<Wave> {
+    fn waves(&mut self, flags: &[String], actions: Actions, is_end_known: bool) -> Vec<Wave> {
         let flag = "--wave";
-        self.idle_for_others(flag, flags, actions);
+        self.idle_for_others(flag, flags, actions, is_end_known);
         let mut waves: Vec<Wave> = Vec::new();
         for text in flags {
             let Some((label, at_most)) = text.split_once('=') else {
@@ -98,7 +110,7 @@ impl Problems {
     /// Reads the resources whose zonal shift counts.
     fn shifted_resources(&mut self, flags: &[String], actions: Actions) -> ShiftedResources {
         let flag = "--zonal-shift";
-        self.idle_for_others(flag, flags, actions);
+        self.idle_for_others(flag, flags, actions, true);
         for text in flags.iter().filter(|text| *text != "any" && !text.starts_with("arn:")) {
             self.add(flag, format!("\"{text}\" is no ARN; write that of an EKS cluster or of a load balancer, or any"));
         }
@@ -126,7 +138,7 @@ impl Problems {
     }
 
     /// Reads the points at which others are waited for: one value for all kinds, and others for single kinds.
-    fn holds(&mut self, flags: &[String], actions: Actions) -> PerKind<Holds> {
+    fn holds(&mut self, flags: &[String], actions: Actions, sources: Sources) -> PerKind<Holds> {
         let flag = "--hold";
         let (some, all) = self.one_for_all(flag, flags);
         let mut holds = PerKind::all(Holds::default());
@@ -134,8 +146,10 @@ impl Problems {
         if let Some(text) = all {
             let wanted = self.holds_in(flag, &text);
             let completes = drained(NoticeKind::AsgTerminate) && wanted.before_completion;
-            let has_effect = completes || wanted.before_drain && NoticeKind::ALL.into_iter().any(drained);
-            self.idle(flag, !has_effect && wanted != Holds::default(), "--on KIND=drain");
+            let has_effect = completes && sources.complete_hooks()
+                || wanted.before_drain && NoticeKind::ALL.into_iter().any(drained);
+            let without = if completes { HOOKS } else { "--on KIND=drain" };
+            self.idle(flag, !has_effect && wanted != Holds::default(), without);
             for kind in NoticeKind::ALL {
                 let before_completion = wanted.before_completion && kind == NoticeKind::AsgTerminate;
                 holds.set(kind, Holds { before_completion, ..wanted });
@@ -146,6 +160,8 @@ impl Problems {
             let is_undrained = wanted != Holds::default() && self.undrained(flag, kind, actions);
             if !is_undrained && wanted.before_completion && kind != NoticeKind::AsgTerminate {
                 self.add(flag, format!("{kind}={text} has no effect: after its drain there is no hook to complete; write {kind}=before-drain, or remove it"));
+            } else {
+                self.idle(flag, !is_undrained && wanted.before_completion && !sources.complete_hooks(), HOOKS);
             }
             holds.set(kind, wanted);
         }

@@ -354,7 +354,11 @@ impl Flags {
     /// Returns the command line.
     #[must_use]
     pub fn args(&self) -> Vec<String> {
-        let mut args: Vec<String> = self.others.iter().map(|&flag| flag.to_owned()).collect();
+        // What is about hooks is refused where none is completed.
+        let about_hooks = self.source != Source::Nodes || self.node_hook.is_some();
+        let is_meant = |flags: &&[&str]| about_hooks || flags[0] != "--complete-after";
+        let others = self.others.chunk_by(|_, next| !next.starts_with("--")).filter(is_meant).flatten();
+        let mut args: Vec<String> = others.map(|&flag| flag.to_owned()).collect();
         let switches = [
             (self.evict_daemonsets, "--evict-daemonsets"),
             (self.keep_empty_dir, "--keep-empty-dir"),
@@ -380,11 +384,11 @@ impl Flags {
         let rule = |(toleration, action)| format!("--on-condition=KernelReady=False:{toleration}s={action}");
         args.extend(self.condition.map(rule));
         args.extend(self.before.map(|before| format!("--when=scheduled-change={before}s-before")));
-        args.extend(self.heartbeat.map(|how| format!("--heartbeat={how}")));
+        args.extend(self.heartbeat.filter(|_| about_hooks).map(|how| format!("--heartbeat={how}")));
         args.extend(self.pod_grace.map(|grace| format!("--pod-grace={grace}s")));
         args.extend(self.drain_timeout.map(|time| format!("--drain-timeout={time}s")));
         args.extend(self.uncordon_after.map(|time| format!("--uncordon-after={time}s")));
-        args.extend(self.on_failed.map(|how| format!("--on-failed-drain={how}")));
+        args.extend(self.on_failed.filter(|_| about_hooks).map(|how| format!("--on-failed-drain={how}")));
         if let Some((max, all)) = self.limit {
             args.push(format!("--max-draining={max}"));
             args.extend(all.then(|| "--verify=always".to_owned()));
