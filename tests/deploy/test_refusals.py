@@ -177,7 +177,6 @@ SENTENCES = [
             (", verify: always}", "settings.verify"),
             (", waitForLoadBalancers: wait}", "settings.waitForLoadBalancers"),
             (", waitForLoadBalancers: deregister}", "settings.waitForLoadBalancers"),
-            (", onCondition: ['A=True:5m=drain', 'B=True:5m=replace']}", "settings.onCondition"),
             ("}\nactions: {asgTerminate: replace}", "actions.asgTerminate: replace"),
             ("}\nactions: {asgLaunch: ready}", "actions.asgLaunch: ready"),
         ]
@@ -234,7 +233,27 @@ SENTENCES = [
     ],
     *[(f"on: {odd}", ON + "actions: {asgTerminate: drain}") for odd in ("off", "drain", "[]", "{}")],
     ("settings: {heartbeat: on}", "settings.heartbeat can't be true; choose auto, off, or a duration such as 30s"),
-    ("settings: {startupTaint: [a]}", "settings.startupTaint has no effect without actions.asgLaunch: ready; set that,"),
+    ("settings: {startupTaint: [a]}", "settings.startupTaint has no effect without actions.asgLaunch: ready, or the action replace; set that,"),
+    (
+        ALONE + ", onCondition: ['A=True:5m=drain', 'B=True:5m=replace']}",
+        "settings.onCondition: B=True:5m=replace needs calls to AWS that are not made with settings.source: [nodes] alone; ",
+    ),
+    *[
+        (f"settings: {{source: [queue, nodes], onCondition: ['{rule}']}}", f'settings.onCondition: "{rule}" is not TYPE=STATUS:TOLERATION=ACTION; write it like')
+        for rule in ("KernelReady=False=drain", "KernelReady=false:30m=drain", "KernelReady=False:30=drain", "KernelReady=False:30m=ready")
+    ],
+    *[
+        (f"settings: {{wave: ['{wave}']}}", f'settings.wave: "{wave}" is not LABEL=N or LABEL=P%; write it like topology.kubernetes.io/zone=1,')
+        for wave in ("topology.kubernetes.io/zone", "zone=0%", "zone=0", "zone=101%", "zone=")
+    ],
+    (
+        ALONE + ", nodeHook: drain}\nactions: {asgTerminate: cordon}",
+        "settings.nodeHook has no effect without actions.asgTerminate: drain; set that, too, or remove it",
+    ),
+    *[
+        (f"{ALONE}, {setting}}}", f"settings.{setting.split(':')[0]} is about lifecycle hooks, and without a queue none is completed unless")
+        for setting in ("completeAfter: 30s", "heartbeat: 30s", "heartbeat: off", "onFailedDrain: leave", "onUncordon: at-deadline")
+    ],
     ("settings: {onFailedLaunch: abandon}", "settings.onFailedLaunch has no effect without actions.asgLaunch: ready"),
     # One of the two values is the default.
     (
@@ -356,6 +375,10 @@ def test_values_of_a_parent_chart_are_accepted(values: str) -> None:
         *[f"resources: {{requests: {{memory: {less}}}, limits: {{memory: {more}}}}}" for more, less in ABOVE],
         "settings: {source: [looks, queue], ec2PollInterval: 5m}",
         "settings: {ec2PollInterval: 5m}",
+        "settings: {startupTaint: [a]}\nactions: {rebalance: replace}",
+        "settings: {startupTaint: [a], source: [queue, nodes], onCondition: ['A=True:5m=replace']}",
+        "settings: {startupTaint: [a], healthIssue: {AWS_EC2_A_FAULT: replace}}",
+        "settings: {wave: [a=1, example.com/b=100%]}",
         "settings: {source: [queue, nodes], requireTag: true}\nactions: {asgTerminate: replace}",
         "admin: {port: 8081}\nstatus: {enabled: false}",
         "settings: {source: [queue, nodes]}\nagent: {enabled: true, hostNetwork: true, port: 8080}",
