@@ -14,6 +14,7 @@ from harness.agent import Agents
 from harness.audit import Request
 from harness.kills import Replica
 from harness.kube import NODES, Kube, Object
+from harness.process import has_ipv6
 from harness.recorder import COMPLETE, HEARTBEAT, HOOKS, MEMBERS
 from harness.wait import always, eventually
 from harness.world import Node, World, cordoned, drained
@@ -107,6 +108,13 @@ def test_other_metadata_are_drains_too(world: World, agents: Agents, mock: list[
     eventually("the node is drained", lambda: drained(world, node, ["agent"]))
     assert set(says(world, node)) == {said}
     assert [notice["kind"] for notice in world.notices(node)] == [kind]
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+def test_metadata_are_read_over_ipv6(world: World, agents: Agents) -> None:
+    node = world.node()
+    agents.start(node, "asglifecycle", host="[::1]")
+    eventually("the Node says it", lambda: set(says(world, node)) == {"termination"})
 
 
 def test_what_the_metadata_no_longer_say_is_undone(world: World, agents: Agents) -> None:

@@ -25,6 +25,7 @@ _PATHS = {
     "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
     "ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
 }
+_IPV4 = "127.0.0.1"
 _VALUES = "settings: {source: [nodes]}\nagent: {enabled: true}\n"
 
 
@@ -69,14 +70,14 @@ class Agents:
         """Returns a client with the token of the node's agent."""
         return Kube(self._world.kube.url, self._world.kube.authority, self.token(node))
 
-    def start(self, node: Node, *mock: str) -> None:
+    def start(self, node: Node, *mock: str, host: str = _IPV4) -> None:
         """Starts the node's agent on a metadata service of its own, which answers as the mock is told."""
-        agent = self.run(node, self.metadata(*mock))
+        agent = self.run(node, self.metadata(*mock, host=host))
         eventually("the agent serves its metrics", lambda: requests.get(f"{agent.url}/metrics", timeout=30).ok)
 
-    def metadata(self, *mock: str) -> Metadata:
+    def metadata(self, *mock: str, host: str = _IPV4) -> Metadata:
         """Starts a metadata service, for one instance or for several that are told the same."""
-        made = Metadata(self._world)
+        made = Metadata(self._world, host)
         self._closing.callback(made.stop)
         made.tell(*mock)
         return made
@@ -112,20 +113,21 @@ class Agent:
 class Metadata:
     """AWS's mock of the metadata service, at a port of its own."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, host: str) -> None:
         self._folder = world.folder
+        self._host = host
         self._port = free_port()
         self._process: Process | None = None
 
     @property
     def url(self) -> str:
         """Returns the service's URL."""
-        return f"http://127.0.0.1:{self._port}"
+        return f"http://{self._host}:{self._port}"
 
     def tell(self, *mock: str) -> None:
         """Answers as the mock is told from now on: the mock starts anew."""
         self.stop()
-        command = [os.environ["EBBTIDE_METADATA_MOCK"], "-n", "127.0.0.1", "-p", str(self._port), "--imdsv2", *mock]
+        command = [os.environ["EBBTIDE_METADATA_MOCK"], "-n", self._host, "-p", str(self._port), "--imdsv2", *mock]
         home = {"HOME": str(self._folder), "PATH": os.environ["PATH"]}
         self._process = Process("metadata", command, self._folder / f"metadata-{self._port}.log", home)
 

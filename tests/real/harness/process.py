@@ -40,6 +40,16 @@ def free_port() -> int:
             return port
 
 
+def has_ipv6() -> bool:
+    """Whether the machine has IPv6, which always has a loopback address."""
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
 class Process:
     """One child process, in its own session: a ctrl-C reaches only the tests, which stop their processes in order."""
 
