@@ -31,7 +31,7 @@ pub(super) fn of(simulation: &Simulation) -> String {
         return text.0;
     }
     if message.made.is_some() {
-        text.line("Message", "created as AWS would send it now; ebbtide send puts one on the queue");
+        text.line("Message", "created as AWS would send it now; ebbtide send puts one on a queue");
     }
     if simulation.dry_run {
         text.line("Dry run", "the API server only checks patches and evictions; hooks are not touched");
