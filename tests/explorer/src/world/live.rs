@@ -205,6 +205,8 @@ impl<'a> Live<'a> {
             self.oracle.note(format!("{event:?}"));
         }
         match event {
+            // An instance that is terminated never joins.
+            Event::Join(n) if self.oracle.seen().gone.contains_key(&n) => {}
             Event::Join(n) => {
                 self.oracle.seen().started.insert(n, at);
                 self.join(n, &self.plan.nodes[n]);
