@@ -212,7 +212,7 @@ pub fn convert(text: &str) -> Result<Migration, ValuesError> {
     if nth["aws-node-termination-handler"].is_object() {
         return Err(ValuesError::OfParent);
     }
-    let queue = conversions::switch(&nth["enableSqsTerminationDraining"]) == Some(true);
+    let queue = conversions::is_on(&nth, "enableSqsTerminationDraining", false);
     let (mut values, mut remarks) = (Values::default(), Vec::new());
     for row in rows() {
         let value = row.key.split('.').fold(&nth, |value, part| &value[part]);

@@ -6,7 +6,7 @@ use crate::cli::flags::{Run, Source};
 use crate::pipeline::interruption::TellsHooks;
 use std::fmt;
 
-/// What tells of lifecycle hooks.
+/// What settings about lifecycle hooks need, for [`Problems::idle`].
 pub(super) const HOOKS: &str = "queue in --source, or --node-hook";
 
 /// Maximum length of the name of a Lease.
@@ -194,6 +194,13 @@ mod tests {
         Settings::from_flags(run).map(|settings| settings.sources.to_string()).map_err(|problems| problems.to_string())
     }
 
+    /// Returns the one problem with these flags where only Nodes give notices: it begins with the first flag.
+    fn refused_with_nodes(flags: &[&str]) -> String {
+        let problem = read(&[&POD, &["--source", "nodes"], flags]).unwrap_err();
+        assert!(problem.starts_with(flags[0]) && !problem.contains('\n'), "{problem}");
+        problem
+    }
+
     #[test]
     fn by_default_what_is_configured_gives_notices() {
         assert_eq!(read(&[&URL]).unwrap(), "queue");
@@ -275,8 +282,7 @@ mod tests {
             &["--hold", "asg-terminate=both"],
         ];
         for flags in about {
-            let problem = read(&[&POD, &["--source", "nodes"], flags]).unwrap_err();
-            assert!(problem.starts_with(flags[0]) && !problem.contains('\n'), "{problem}");
+            let problem = refused_with_nodes(flags);
             assert!(problem.contains("has no effect without queue in --source, or --node-hook; "), "{problem}");
             read(&[&URL, flags]).unwrap();
             read(&[&POD, &["--source", "nodes", "--node-hook", "drain"], flags]).unwrap();
@@ -314,8 +320,7 @@ mod tests {
             &["--on", "asg-terminate=replace"],
         ];
         for flags in needs {
-            let problem = read(&[&POD, &["--source", "nodes"], flags]).unwrap_err();
-            assert!(problem.starts_with(flags[0]) && !problem.contains('\n'), "{problem}");
+            let problem = refused_with_nodes(flags);
             assert!(problem.contains("--source queue,nodes"), "{problem}");
             read(&[&URL, &POD, &["--source", "queue,nodes"], flags]).unwrap();
         }

@@ -15,6 +15,11 @@ pub fn switch(value: &Value) -> Option<bool> {
     value.as_bool().or_else(|| value.as_str()?.parse().ok())
 }
 
+/// Returns another switch of NTH, or its default there.
+pub fn is_on(all: &Value, key: &str, default: bool) -> bool {
+    switch(&all[key]).unwrap_or(default)
+}
+
 /// Reads a whole number, which Helm's `--set-string` makes a text.
 pub fn number(value: &Value) -> Option<i64> {
     value.as_i64().or_else(|| value.as_str()?.trim().parse().ok())
@@ -145,7 +150,7 @@ pub fn heartbeat_until(nth: &NthValue<'_>) -> Conversion {
 
 /// Converts the switch that cordons without a drain, for all kinds of which NTH hears: in IMDS mode those that are switched on.
 pub fn cordon_only(nth: &NthValue<'_>) -> Conversion {
-    let is_on = |key: &str, default| nth.other(key).and_then(switch).unwrap_or(default);
+    let is_on = |key, default| is_on(nth.all, key, default);
     let hears = |path: &&&str| {
         nth.queue
             || match **path {
@@ -238,9 +243,8 @@ pub fn heartbeat(nth: &NthValue<'_>) -> Conversion {
 
 /// Converts the delay of a completion, which has an effect only if hooks are completed.
 pub fn complete_after(nth: &NthValue<'_>) -> Conversion {
-    let is = |key: &str, wanted: bool| nth.other(key).and_then(switch) == Some(wanted);
     match seconds(nth) {
-        Conversion::Set(_) if is("cordonOnly", true) => {
+        Conversion::Set(_) if is_on(nth.all, "cordonOnly", false) => {
             Conversion::Lost("with cordonOnly no hook is completed, so there is nothing to delay".to_owned())
         }
         Conversion::Set(_) if !nth.queue => Conversion::Lost(

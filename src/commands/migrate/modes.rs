@@ -1,6 +1,8 @@
 //! Converters of values that depend on NTH's mode, on other values, or on the name of a variable.
 
-use super::conversions::{if_on, is_empty, maps, needless, same_number, same_switch, switch, text, texts, wrong};
+use super::conversions::{
+    if_on, is_empty, is_on, maps, needless, same_number, same_switch, switch, text, texts, wrong,
+};
 use super::pods;
 use super::row::{Conversion, NthValue, UNCORDON_AFTER};
 use serde_json::{Value, json};
@@ -21,7 +23,7 @@ fn other_mode(nth: &NthValue<'_>) -> Conversion {
 
 fn monitor(nth: &NthValue<'_>) -> Conversion {
     let group = nth.row.key.split('.').next().unwrap_or_default();
-    let wanted = switch(&nth.all[group]["create"]) == Some(true);
+    let wanted = is_on(&nth.all[group], "create", false);
     match nth.row.key.rsplit('.').next() {
         Some("create") => if_on(nth),
         _ if !wanted => Conversion::Nothing,
@@ -44,7 +46,7 @@ pub fn imds_rebalance(nth: &NthValue<'_>) -> Conversion {
     if nth.queue {
         return Conversion::Needless;
     }
-    let on = |key: &str| nth.other(key).and_then(switch).unwrap_or_default();
+    let on = |key| is_on(nth.all, key, false);
     let (monitored, drained) = (on("enableRebalanceMonitoring"), on("enableRebalanceDraining"));
     match (drained, monitored) {
         (true, _) => nth.set("drain"),
@@ -144,8 +146,7 @@ fn is_covered(nth: &NthValue<'_>, common: &str) -> bool {
 
 /// Whether a termination by a group drains its node in IMDS mode.
 pub fn drains_terminations(all: &Value) -> bool {
-    let is_on = |key: &str, default| switch(&all[key]).unwrap_or(default);
-    is_on("enableASGLifecycleDraining", true) && !is_on("cordonOnly", false)
+    is_on(all, "enableASGLifecycleDraining", true) && !is_on(all, "cordonOnly", false)
 }
 
 /// Where the agent's pods run, as NTH's values for both modes say: our value, its name, and NTH's name.

@@ -133,7 +133,7 @@ pub fn spread(nth: &NthValue<'_>) -> Conversion {
 pub fn affinity(nth: &NthValue<'_>) -> Conversion {
     match nth.value {
         Value::Object(map) if map.is_empty() => Conversion::Nothing,
-        Value::Object(map) => with_selectors(nth, set(nth, map.clone())),
+        Value::Object(map) => with_selectors(nth, nth.setting(map.clone()).into_iter().collect()),
         _ => wrong("a map"),
     }
 }
@@ -195,8 +195,4 @@ pub fn resources(nth: &NthValue<'_>) -> Conversion {
 /// Returns the map of texts under another key.
 fn given(nth: &NthValue<'_>, key: &str) -> Map<String, Value> {
     nth.other(key).and_then(|value| text_map(value).ok()).unwrap_or_default()
-}
-
-fn set(nth: &NthValue<'_>, map: Map<String, Value>) -> Vec<Setting> {
-    if map.is_empty() { Vec::new() } else { nth.setting(map).into_iter().collect() }
 }
