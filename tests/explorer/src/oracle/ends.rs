@@ -125,7 +125,8 @@ impl Oracle {
         let returns = comes_back(notice.kind) || matches!(notice.kind, Kind::State(_));
         // They are settled by a restart that came before their message was read: docs/draining.md, "Marks on the Node".
         let is_settled = matches!(notice.kind, Kind::Change(..) | Kind::Rebalance | Kind::State(_));
-        let told = if is_settled { event } else { sent.at };
+        // So is what AWS tells of after its begin.
+        let told = if is_settled { event.min(begins) } else { sent.at };
         // A restart counts from when a replica sees it.
         let down = self.plan.replicas.iter().map(|ends| ends.iter().map(|end| end.down).sum()).min().map_or(0, s);
         if returns && seen.booted.get(&node).is_some_and(|at| at + down >= told) {
