@@ -8,9 +8,9 @@ source "$here/../../deploy/image/once.sh"
 build() {
     local profile=$1 folder=$1 package arguments=()
     shift
-    if [[ $profile == dev ]]; then
+    if [[ $profile == dev || $profile == ci ]]; then
         # With the dependencies of examples, so that cargo reuses the libraries of `cargo test --workspace`.
-        folder=debug
+        folder=${profile/dev/debug}
         arguments=(--workspace --bins --examples)
     else
         for package in "$@"; do
