@@ -111,6 +111,10 @@ class Aws(Queues):
         instance: str = answer["Instances"][0]["InstanceId"]
         return instance
 
+    def stop_instance(self, instance: str) -> None:
+        """Stops an instance."""
+        self._ec2.stop_instances(InstanceIds=[instance])
+
     def hook(self, group: str, name: str, heartbeat_timeout: int, transition: str, most: int = 0) -> Hook:
         """Creates a group with a hook."""
         self._group(group, most)

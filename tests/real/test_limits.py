@@ -1,0 +1,78 @@
+"""The limits for who may write to the queue: what AWS confirms is drained, the rest waits untouched."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from harness import messages
+from harness.kube import NODES
+from harness.recorder import COMPLETE
+from harness.service import Service
+from harness.wait import eventually
+from harness.world import Node, World, cordoned, drained
+
+
+def unusual(service: Service, reason: str) -> float:
+    """Returns the number of notices that were told to be unusual."""
+    told = [(labels["reason"], value) for name, labels, value in service.metrics() if name == "ebbtide_unusual_notices_total"]
+    return dict(told).get(reason, 0)
+
+
+def untouched(world: World, node: Node) -> bool:
+    """Returns whether nothing was written to a Node, and its pods are there."""
+    return not cordoned(world.see(node)) and not world.notices(node) and len(world.apps(node)) == 1
+
+
+def ended(service: Service, kind: str) -> dict[str, float]:
+    """Returns the number of ended notices of a kind by outcome."""
+    told = [labels | {"number": value} for name, labels, value in service.metrics() if name == "ebbtide_notices_total"]
+    return {each["outcome"]: each["number"] for each in told if each["kind"] == kind}
+
+
+def test_beyond_the_limit_only_what_aws_confirms_is_drained(world: World) -> None:
+    world.parameters["Verify"] = "true"
+    first, forged, confirmed, hinted = nodes = world.several_nodes(4)
+    for node in nodes:
+        world.run_pod(f"web-{node.name}", node)
+    service = world.service("--max-draining=1", "--on=rebalance=drain")
+    one = world.hold(first.instance, heartbeat_timeout=300)
+    world.send(messages.terminate_action(one))
+    eventually("the first node's hook is completed", lambda: world.completions(one) == ["CONTINUE"])
+
+    world.send(messages.spot_warning(forged.instance, ago=timedelta(seconds=100)), messages.rebalance(hinted.instance))
+    eventually("both are too many", lambda: unusual(service, "too-many-drains") == 2)
+    two = world.hold(confirmed.instance, heartbeat_timeout=300)
+    world.send(messages.terminate_action(two))
+    eventually("the hook that AWS shows is completed", lambda: world.completions(two) == ["CONTINUE"])
+    assert drained(world, confirmed)
+    eventually("the warning that EC2 does not show has ended", lambda: ended(service, "spot") == {"not-admitted": 1})
+    assert all(untouched(world, node) for node in (forged, hinted))
+
+    for node in (first, confirmed):
+        world.kube.delete(f"{NODES}/{node.name}")
+    eventually("there is room for a hint, which AWS never confirms", lambda: drained(world, hinted))
+    assert untouched(world, forged)
+    eventually("the messages are deleted", world.acknowledged)
+    eventually("the service is at rest", service.at_rest)
+
+
+def test_with_verify_always_nothing_is_done_before_aws_shows_it(world: World) -> None:
+    world.parameters["Verify"] = "true"
+    made_up, stopping = nodes = world.several_nodes(2)
+    for node in nodes:
+        world.run_pod(f"web-{node.name}", node)
+    service = world.service("--verify=always")
+    for node in nodes:
+        world.send(messages.state_change(node.instance, "stopping"))
+    eventually("AWS confirms neither", lambda: unusual(service, "not-confirmed") == 2)
+    assert all(untouched(world, node) for node in nodes)
+
+    world.aws.stop_instance(stopping.instance)
+    eventually("the one that stops is drained", lambda: drained(world, stopping))
+    assert untouched(world, made_up)
+    hook = world.hold(made_up.instance, heartbeat_timeout=300)
+    hook.result = "CONTINUE"  # another one's: the group no longer waits
+    world.send(messages.terminate_action(hook))
+    eventually("nor does AWS confirm its hook", lambda: unusual(service, "not-confirmed") == 3)
+    assert not world.recorder.calls(COMPLETE)
+    assert untouched(world, made_up)
