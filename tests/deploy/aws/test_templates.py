@@ -339,6 +339,9 @@ def page_policies() -> dict[str, Any]:
         statements = [statement for name in names for statement in everything[name]["Statement"]]
         return {"Version": "2012-10-17", "Statement": statements}
 
+    notifies = stack(ClusterName="blue", NotificationRole="true", Encryption="existing-key", KmsKeyArn=KEY)
+    of_sender = (notifies.resources("AWS::IAM::Policy")[f"Notification{name}Policy"] for name in ("", "Key"))
+    sends = [statement for policy in of_sender for statement in policy["PolicyDocument"]["Statement"]]
     return {
         "Queue": blue.resources("AWS::SQS::QueuePolicy")["QueuePolicies"]["PolicyDocument"],
         "Trust: EKS Pod Identity": trust(blue),
@@ -346,6 +349,8 @@ def page_policies() -> dict[str, Any]:
         "Service": together(*OF_THE_SERVICE),
         "Doctor": everything["DoctorPolicy"],
         "Options": together(*OF_OPTIONS),
+        "Trust: hooks without EventBridge": notifies.resources("AWS::IAM::Role")["NotificationSender"]["AssumeRolePolicyDocument"],
+        "Hooks without EventBridge": {"Version": "2012-10-17", "Statement": sends},
     }
 
 
