@@ -150,6 +150,9 @@ BLANKET = "tolerations must not tolerate node.kubernetes.io/unschedulable, as "
 ALONE = "queueUrl: ''\nsettings: {source: [nodes]"
 """The beginning of values with what Nodes say alone."""
 
+UNDRAINED = """actions: {asgTerminate: cordon, spot: report, stateChange: ignore, scheduledChange: cordon, capacityReservation: cordon}"""
+"""Values with which no kind is drained."""
+
 SENTENCES = [
     (
         "traces: {existingSecret: collector}",
@@ -168,6 +171,13 @@ SENTENCES = [
         "settings: {verify: never}",
         "settings.verify: never has no effect without settings.maxDraining: set a maximum such as 20%, or remove it",
     ),
+    *[
+        (
+            f"{UNDRAINED}\nsettings: {{{setting}}}",
+            f"settings.{name} has no effect without an action that drains, such as actions.spot: drain; set one, or remove it",
+        )
+        for setting, name in [("maxDraining: 20%", "maxDraining"), ("verify: always, healthIssue: {AWS_EC2_X: cordon}", "verify")]
+    ],
     ("agent: {enabled: true}", "agent.enabled has no effect without nodes in settings.source: set settings.source: [queue, nodes]"),
     *[
         (ALONE + setting, f"{name} needs calls to AWS that are not made with settings.source: [nodes] alone; "
