@@ -170,7 +170,7 @@ impl Settings {
         let heartbeats = problems.heartbeats(&flags.heartbeat);
         let drain_timeout = problems.drain_timeouts(&flags.drain_timeout);
         let lead = problems.lead(&flags.when);
-        let admission = problems.admission(&flags.admission, actions, sources);
+        let admission = problems.admission(&flags.admission, (actions, sources), &health_issues);
         let waits = problems.waits(&flags.waits, (actions, sources), &health_issues, &drain_timeout, lead);
         let pod_grace = problems.duration("--pod-grace", flags.pod_grace.as_deref(), MAX_POD_GRACE);
         let registration_grace = problems.duration("--registration-grace", Some(&flags.registration_grace), MAX_DRAIN);

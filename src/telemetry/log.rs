@@ -131,7 +131,7 @@ impl Subscriber for Log {
                 about!(warn, about, "unusual: AWS does not confirm this notice");
             }
             Fact::ConfirmationFailed { about, category: Category::Denied, error } => {
-                about!(warn, about, %error, "asking AWS to confirm a notice is not allowed: grant the permission, or set --verify never");
+                about!(warn, about, %error, "asking AWS to confirm a notice is not allowed; grant the permission");
             }
             Fact::ConfirmationFailed { about, error, .. } => {
                 about!(warn, about, %error, "asking AWS to confirm a notice failed; retried");

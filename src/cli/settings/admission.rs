@@ -4,14 +4,21 @@ use super::Sources;
 use super::problems::Problems;
 use crate::cli::flags;
 use crate::pipeline::event::NoticeKind;
-use crate::pipeline::interruption::{Actions, Admission, Verify};
+use crate::pipeline::interruption::{Action, Actions, Admission, Verify};
+use std::collections::BTreeMap;
 
 impl Problems {
     /// Reads the limits for who may write to the queue.
-    pub(super) fn admission(&mut self, flags: &flags::Admission, actions: Actions, sources: Sources) -> Admission {
+    pub(super) fn admission(
+        &mut self,
+        flags: &flags::Admission,
+        (actions, sources): (Actions, Sources),
+        health_issues: &BTreeMap<String, Action>,
+    ) -> Admission {
         let flag = "--max-draining";
         let max_draining = flags.max_draining.as_deref().and_then(|text| self.at_most(flag, text));
-        let drains = NoticeKind::ALL.into_iter().any(|kind| actions.of(kind).drains());
+        let by_kind = NoticeKind::ALL.into_iter().map(|kind| actions.of(kind));
+        let drains = by_kind.chain(health_issues.values().copied()).any(Action::drains);
         self.idle(flag, flags.max_draining.is_some() && !drains, "--on KIND=drain");
         let verify = flags.verify.into();
         self.idle("--verify", verify == Verify::Always && !drains, "--on KIND=drain");
@@ -62,6 +69,13 @@ mod tests {
             let problem = read(&[&format!("--max-draining={limit}")]).unwrap_err();
             assert!(problem.starts_with(&format!("--max-draining: \"{limit}\" is no number of nodes")), "{problem}");
         }
+        let nothing =
+            NoticeKind::ALL.into_iter().filter(|kind| !kind.is_repair()).map(|kind| format!("--on={kind}=report"));
+        let mut flags: Vec<_> = nothing.chain(["--max-draining=7".to_owned()]).collect();
+        let given = |flags: &[String]| read(&flags.iter().map(String::as_str).collect::<Vec<_>>());
+        assert!(given(&flags).unwrap_err().contains("--on KIND=drain"));
+        flags.push("--health-issue=AWS_EC2_INSTANCE_STORE_DRIVE_PERFORMANCE_DEGRADED=drain".into());
+        assert_eq!(given(&flags).unwrap().max_draining, Some(AtMost::Number(7)));
         let problem = read(&["--verify", "never"]).unwrap_err();
         assert!(problem.starts_with("--verify: ") && problem.contains("--max-draining"), "{problem}");
     }
