@@ -16,6 +16,8 @@ use tokio::time::Instant;
 pub(super) struct Lookups {
     /// Whether EC2 is asked for the instance's tags.
     pub owner: bool,
+    /// Calls by which AWS has to confirm the notice.
+    pub confirming: &'static [&'static str],
     /// Whether Auto Scaling is asked for the hook's times.
     pub hook: bool,
     /// Whether the Node carries marks that the notice ends.
@@ -141,6 +143,9 @@ impl Calls {
 
     fn aws(&mut self, notice: &NoticeView, lookups: Lookups, settings: &Settings) {
         let to = "aws";
+        for call in lookups.confirming {
+            self.add(to, call, 1, None, "until AWS confirms the notice; one for all that wait");
+        }
         if lookups.owner
             || lookups.replacement.is_some()
             || (notice.marks.is_some()

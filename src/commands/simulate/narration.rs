@@ -103,14 +103,13 @@ impl<'a> Narration<'a> {
     async fn narrate(&mut self, reader: &Reader<'_>) -> Result<calls::Lookups, KubeError> {
         let mut lookups = calls::Lookups::default();
         let node = self.node.clone();
-        let shifted = self.shift.is_some();
         let mut sequence = Sequence::new(self.policy(), self.clock, self.notice, MESSAGE);
         let mut finding = Finding::Received;
         let mut begun = Instant::now();
         loop {
-            finding = match sequence
-                .next(finding, Present { now: Instant::now(), node: node.as_deref(), deadline: None, shifted })
-            {
+            let (node_now, shifted) = (node.as_deref(), self.shift.is_some());
+            let present = Present { now: Instant::now(), node: node_now, deadline: None, shifted };
+            finding = match sequence.next(finding, present) {
                 Step::FindOwner { .. } => {
                     let (owned, asked) = self.whose(reader).await;
                     lookups.owner = asked;
@@ -160,6 +159,7 @@ impl<'a> Narration<'a> {
                 }
                 Step::Admit { .. } => {
                     self.note(&reasons::admitted(self.notice, self.policy()));
+                    lookups.confirming = reasons::confirming(self.notice, self.policy());
                     Finding::Admitted
                 }
                 Step::Cordon { target, mark } => {

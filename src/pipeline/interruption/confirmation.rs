@@ -140,6 +140,19 @@ impl Proof {
             Self::EndingBlock { .. } => "its Capacity Block is about to end",
         }
     }
+
+    /// The calls that show it, of which each is made about many instances at once.
+    #[must_use]
+    pub const fn calls(&self) -> &'static [&'static str] {
+        match self {
+            Self::SpotRequest { .. } => &["ec2:DescribeSpotInstanceRequests", "ec2:DescribeInstances"],
+            Self::WaitsInGroup { .. } => &["autoscaling:DescribeAutoScalingInstances"],
+            Self::Stops => &["ec2:DescribeInstances"],
+            Self::ListedChange { .. } => &["ec2:DescribeInstanceStatus", "ec2:DescribeInstances"],
+            Self::UnlistedChange { .. } => &["ec2:DescribeInstanceStatus"],
+            Self::EndingBlock { .. } => &["ec2:DescribeCapacityReservations", "ec2:DescribeInstances"],
+        }
+    }
 }
 
 type Question = (InstanceId, Proof);

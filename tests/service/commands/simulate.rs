@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use tokio::time::sleep;
 
 /// Calls that change neither the cluster nor AWS.
 const READS: [&str; 9] = [
@@ -194,6 +195,35 @@ async fn the_prediction_for_a_blocked_spot_drain_comes_true() {
     assert_eq!(keys, marks.keys().filter(|key| key.starts_with("ebbtide/")).collect::<Vec<_>>());
     assert_foretold(&stage, &before, &notice);
     stage.rest(&[&replica]).await;
+}
+
+/// AWS shows late what it has told of.
+#[tokio::test(start_paused = true)]
+async fn the_calls_that_confirm_a_notice_are_foretold() {
+    let stage = Stage::new(3, 1);
+    let now = stage.world.clock.now();
+    stage.world.aws.ec2.schedule(&instance(1), ("change-1", "instance-retirement"), now + s(3600));
+    let retirement = "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED";
+    for (body, code) in [
+        (messages::spot("s-0", &instance(0), now), "DescribeSpotInstanceRequests"),
+        (messages::scheduled_change("c-1", retirement, &[&instance(1)], now, now + s(3600)), "DescribeInstanceStatus"),
+        (messages::state_change("s-2", &instance(2), "stopping", now), "DescribeInstances"),
+    ] {
+        let told = stage.simulated_body(&body, &["--verify", "always"]).await;
+        assert!(told["calls"].to_string().contains(code), "{told:#}");
+        let before = stage.world.calls.tally();
+        let replica = stage.start(&["--verify", "always", "--settle", "0s"]).await;
+        stage.world.aws.sqs.send(body);
+        sleep(s(7)).await;
+        stage.world.aws.ec2.set_spot_request(&instance(0), "marked-for-termination", "terminate", now);
+        stage.world.aws.ec2.set_state(&instance(2), "stopping");
+        stage.until_handled(s(130)).await;
+        assert_foretold(&stage, &before, &told);
+        stage.rest(&[&replica]).await;
+        replica.stop().await;
+    }
+    let told = stage.simulated(&["--kind", "spot", "--node", "node-0"]).await;
+    assert!(!told["notices"][0]["calls"].to_string().contains("DescribeSpotInstanceRequests"), "nobody asks for that");
 }
 
 #[tokio::test(start_paused = true)]
@@ -666,7 +696,7 @@ async fn a_running_shift_is_read_from_the_nodes_and_the_prediction_comes_true() 
     let simulated = stage.world.calls.tally();
     let replica = stage.start(&SHIFT).await;
     stage.world.aws.sqs.send(body);
-    tokio::time::sleep(s(at_most - 10)).await;
+    sleep(s(at_most - 10)).await;
     assert_eq!((stage.cordoned(1), stage.first_eviction(1)), (true, None), "{}", stage.story());
     stage.until("the shift counts no longer", s(20), || stage.first_eviction(1).is_some()).await;
     stage.until_handled(s(60)).await;
