@@ -103,12 +103,12 @@ impl<'a> Narration<'a> {
     async fn narrate(&mut self, reader: &Reader<'_>) -> Result<calls::Lookups, KubeError> {
         let mut lookups = calls::Lookups::default();
         let node = self.node.clone();
+        let shifted = self.shift.is_some();
         let mut sequence = Sequence::new(self.policy(), self.clock, self.notice, MESSAGE);
         let mut finding = Finding::Received;
         let mut begun = Instant::now();
         loop {
-            let (node_now, shifted) = (node.as_deref(), self.shift.is_some());
-            let present = Present { now: Instant::now(), node: node_now, deadline: None, shifted };
+            let present = Present { now: Instant::now(), node: node.as_deref(), deadline: None, shifted };
             finding = match sequence.next(finding, present) {
                 Step::FindOwner { .. } => {
                     let (owned, asked) = self.whose(reader).await;

@@ -123,9 +123,9 @@ impl Oracle {
         let started = seen.started.get(&node).copied().unwrap_or_default();
         // What has started again was not terminated, whatever was told.
         let returns = comes_back(notice.kind) || matches!(notice.kind, Kind::State(_));
-        // They are settled by a restart that came before their message was read: docs/draining.md, "Marks on the Node".
+        // A restart before the message was read settles them: docs/draining.md, "Marks on the Node". It counts from the time at which AWS told
+        // of the interruption, or from the begin of the interruption if that is earlier.
         let is_settled = matches!(notice.kind, Kind::Change(..) | Kind::Rebalance | Kind::State(_));
-        // So is what AWS tells of after its begin.
         let told = if is_settled { event.min(begins) } else { sent.at };
         // A restart counts from when a replica sees it.
         let down = self.plan.replicas.iter().map(|ends| ends.iter().map(|end| end.down).sum()).min().map_or(0, s);
