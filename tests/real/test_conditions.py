@@ -19,7 +19,7 @@ def service(world: World, *rules: str) -> Service:
 
 def held(running: Service) -> dict[str, float]:
     """Returns the numbers of broken nodes that are left alone, by reason."""
-    of = [(labels["reason"], value) for name, labels, value in running.metrics() if name == "ebbtide_repairs_held"]
+    of = [(labels["reason"], value) for labels, value in running.samples("ebbtide_repairs_held")]
     return {reason: value for reason, value in of if value}
 
 

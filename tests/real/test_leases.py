@@ -62,7 +62,7 @@ def collector(world: World, name: str, *flags: str) -> Service:
 
 def collected(service: Service) -> float:
     """Returns the number of deleted Leases in the service's metrics."""
-    return sum(value for name, _, value in service.metrics() if name == "ebbtide_leases_collected_total")
+    return sum(value for _, value in service.samples("ebbtide_leases_collected_total"))
 
 
 def holder(world: World) -> str | None:

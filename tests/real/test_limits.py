@@ -14,8 +14,8 @@ from harness.world import Node, World, cordoned, drained
 
 def unusual(service: Service, reason: str) -> float:
     """Returns the number of notices that were told to be unusual."""
-    told = [(labels["reason"], value) for name, labels, value in service.metrics() if name == "ebbtide_unusual_notices_total"]
-    return dict(told).get(reason, 0)
+    samples = service.samples("ebbtide_unusual_notices_total")
+    return sum(value for labels, value in samples if labels["reason"] == reason)
 
 
 def untouched(world: World, node: Node) -> bool:
@@ -25,8 +25,8 @@ def untouched(world: World, node: Node) -> bool:
 
 def ended(service: Service, kind: str) -> dict[str, float]:
     """Returns the number of ended notices of a kind by outcome."""
-    told = [labels | {"number": value} for name, labels, value in service.metrics() if name == "ebbtide_notices_total"]
-    return {each["outcome"]: each["number"] for each in told if each["kind"] == kind}
+    samples = service.samples("ebbtide_notices_total")
+    return {labels["outcome"]: value for labels, value in samples if labels["kind"] == kind}
 
 
 def test_beyond_the_limit_only_what_aws_confirms_is_drained(world: World) -> None:

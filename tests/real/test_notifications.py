@@ -18,7 +18,7 @@ LEAVE = ("--at-deadline", "leave")
 
 def counted(service: Service, result: str) -> float:
     """Returns the number of notifications with this result."""
-    samples = [(labels, value) for name, labels, value in service.metrics() if name == "ebbtide_notifications_total"]
+    samples = service.samples("ebbtide_notifications_total")
     (found,) = (value for labels, value in samples if labels["result"] == result)
     return found
 

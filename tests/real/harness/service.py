@@ -114,14 +114,18 @@ class Service:
         samples = (_SAMPLE.match(line) for line in text.splitlines())
         return [(s["name"], dict(_LABEL.findall(s["labels"] or "")), float(s["value"])) for s in samples if s]
 
+    def samples(self, metric: str) -> list[tuple[dict[str, str], float]]:
+        """Returns the samples of one metric: labels, value."""
+        return [(labels, value) for name, labels, value in self.metrics() if name == metric]
+
     def checks(self) -> dict[str, float]:
         """Returns the number of start-up checks by result; empty before they have ended."""
-        counts = {labels["status"]: value for name, labels, value in self.metrics() if name == "ebbtide_checks"}
+        counts = {labels["status"]: value for labels, value in self.samples("ebbtide_checks")}
         return counts if counts.get("ok") else {}
 
     def tasks(self) -> dict[str, float]:
         """Returns the number of live tasks of each kind."""
-        return {labels["kind"]: value for name, labels, value in self.metrics() if name == "ebbtide_tasks"}
+        return {labels["kind"]: value for labels, value in self.samples("ebbtide_tasks")}
 
     def at_rest(self) -> bool:
         """Returns whether only permanent tasks are alive: no task leaked."""
