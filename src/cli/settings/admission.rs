@@ -3,7 +3,6 @@
 use super::Sources;
 use super::problems::Problems;
 use crate::cli::flags;
-use crate::pipeline::event::NoticeKind;
 use crate::pipeline::interruption::{Action, Actions, Admission, Verify};
 use std::collections::BTreeMap;
 
@@ -17,8 +16,7 @@ impl Problems {
     ) -> Admission {
         let flag = "--max-draining";
         let max_draining = flags.max_draining.as_deref().and_then(|text| self.at_most(flag, text));
-        let by_kind = NoticeKind::ALL.into_iter().map(|kind| actions.of(kind));
-        let drains = by_kind.chain(health_issues.values().copied()).any(Action::drains);
+        let drains = actions.with_faults(health_issues).any(Action::drains);
         self.idle(flag, flags.max_draining.is_some() && !drains, "--on KIND=drain");
         let verify = flags.verify.into();
         self.idle("--verify", verify == Verify::Always && !drains, "--on KIND=drain");
@@ -41,6 +39,7 @@ impl From<flags::Verify> for Verify {
 mod tests {
     use super::*;
     use crate::cli::{Cli, Command, Settings};
+    use crate::pipeline::event::NoticeKind;
     use crate::pipeline::interruption::AtMost;
     use clap::Parser;
 

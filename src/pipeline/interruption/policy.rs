@@ -74,6 +74,11 @@ impl Actions {
     pub fn have(&self, action: Action) -> bool {
         self.0.contains(&action)
     }
+
+    /// Returns the actions of all kinds, and those of faults, which have their own by code.
+    pub fn with_faults(&self, health_issues: &BTreeMap<String, Action>) -> impl Iterator<Item = Action> {
+        self.0.iter().chain(health_issues.values()).copied()
+    }
 }
 
 impl Default for Actions {
@@ -318,8 +323,7 @@ impl Policy {
     /// Whether some notice has one of these actions.
     #[must_use]
     pub fn has_any(&self, wanted: &[Action]) -> bool {
-        let kinds = NoticeKind::ALL.into_iter().map(|kind| self.actions.of(kind));
-        kinds.chain(self.health_issues.values().copied()).any(|action| wanted.contains(&action))
+        self.actions.with_faults(&self.health_issues).any(|action| wanted.contains(&action))
     }
 
     /// Returns the labels that waits read: those of the waves, and of zones.
