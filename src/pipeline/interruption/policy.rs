@@ -76,7 +76,7 @@ impl Actions {
     }
 
     /// Returns the actions of all kinds, and those of faults, which have their own by code.
-    pub fn with_faults(&self, health_issues: &BTreeMap<String, Action>) -> impl Iterator<Item = Action> {
+    pub fn with_faults<'a>(&'a self, health_issues: &'a BTreeMap<String, Action>) -> impl Iterator<Item = Action> + 'a {
         self.0.iter().chain(health_issues.values()).copied()
     }
 }
