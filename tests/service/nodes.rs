@@ -1,7 +1,8 @@
 //! Helpers for Nodes and hooks: the acts of humans, controllers and kubelets, and reads of marks and actions.
 
 use crate::harness::{Replica, Stage, instance, metric, node, s};
-use ebbtide_sim::aws::{Action, HookSpec};
+use ebbtide_sim::World;
+use ebbtide_sim::aws::{Action, GroupSpec, HookSpec};
 use ebbtide_sim::messages::{self, Wrapping};
 use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeSpec, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -14,6 +15,28 @@ pub const EXCLUDE: &str = "node.kubernetes.io/exclude-from-external-load-balance
 
 /// The tag that makes an instance without a Node ours.
 pub const TAG: &str = "aws-node-termination-handler/managed";
+
+/// The annotation that tells a controller that a node is held.
+pub const HOLD: &str = "ebbtide/hold";
+
+/// Groups of Nodes.
+impl Stage {
+    /// A world of so many nodes of a group that launches first, each with two pods.
+    pub fn with_group(nodes: usize) -> Self {
+        let stage = Self::new(nodes, 2);
+        (0..nodes).for_each(|n| tag(&stage.world, n));
+        let spec = GroupSpec {
+            instances: (0..nodes).map(instance).collect(),
+            desired: nodes,
+            max: nodes * 2,
+            maintenance: Some((100, 110)),
+            ..GroupSpec::default()
+        };
+        stage.world.aws.autoscaling.put_group("group", spec);
+        stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(s(600)));
+        stage
+    }
+}
 
 /// Changes of Nodes by others.
 impl Stage {
@@ -111,6 +134,24 @@ impl Stage {
         let mut annotations = self.node(n).metadata.annotations.unwrap_or_default();
         annotations.retain(|key, _| key.starts_with("ebbtide/"));
         annotations
+    }
+
+    /// Returns the point at which the n-th node is held, if it is.
+    pub fn held(&self, n: usize) -> Option<String> {
+        self.annotations(n).remove(HOLD)
+    }
+
+    /// Returns the n-th node's condition that tells of its drain.
+    pub fn condition(&self, n: usize) -> Option<NodeCondition> {
+        let conditions = self.world.kube.node(&node(n))?.status?.conditions?;
+        conditions.into_iter().find(|condition| condition.type_ == "EbbtideDraining")
+    }
+
+    /// Returns status, reason and message of that condition; nothing without one.
+    pub fn told(&self, n: usize) -> String {
+        let Some(condition) = self.condition(n) else { return String::new() };
+        let (reason, message) = (condition.reason.unwrap_or_default(), condition.message.unwrap_or_default());
+        format!("{} {reason}: {message}", condition.status)
     }
 
     /// Returns the contents of the n-th node's notice annotations.
@@ -236,4 +277,9 @@ impl Replica {
 /// Returns the n-th node's annotations under `ebbtide/`, as `key=value`.
 pub fn marks(stage: &Stage, n: usize) -> Vec<String> {
     stage.annotations(n).into_iter().map(|(key, value)| format!("{key}={value}")).collect()
+}
+
+/// Gives the n-th node's instance the tags of an instance of the group that is ours.
+pub fn tag(world: &World, n: usize) {
+    world.aws.ec2.put(&instance(n), &[(TAG, "true"), ("aws:autoscaling:groupName", "group")]);
 }

@@ -4,7 +4,7 @@ use crate::harness::{Replica, Stage, instance, node, s};
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages::{self, Wrapping};
-use k8s_openapi::api::core::v1::{Event, NodeCondition};
+use k8s_openapi::api::core::v1::Event;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
@@ -13,14 +13,9 @@ fn written(stage: &Stage) -> [usize; 3] {
     ["create events", "patch events", "patch nodes/status"].map(|operation| stage.calls(operation))
 }
 
-fn condition(stage: &Stage, n: usize) -> Option<NodeCondition> {
-    let conditions = stage.world.kube.node(&node(n))?.status?.conditions?;
-    conditions.into_iter().find(|condition| condition.type_ == "EbbtideDraining")
-}
-
 /// Returns status and reason of the n-th node's condition.
 fn says(stage: &Stage, n: usize) -> Option<String> {
-    let condition = condition(stage, n)?;
+    let condition = stage.condition(n)?;
     Some(format!("{} {}", condition.status, condition.reason?))
 }
 
@@ -78,7 +73,7 @@ async fn the_event_of_a_blocked_drain_names_pods_budgets_and_the_deadline() {
     let of_pod = text(pod.message.as_ref());
     assert!(of_pod.contains("budget-0") && of_pod.contains("node-0") && of_pod.contains(&deadline), "{of_pod}");
     assert_eq!(says(&stage, 0).as_deref(), Some("True Blocked"));
-    assert_eq!(text(condition(&stage, 0).unwrap().message.as_ref()), said);
+    assert_eq!(text(stage.condition(0).unwrap().message.as_ref()), said);
 
     // Further refusals of the same kind write nothing.
     sleep(s(30)).await;
@@ -106,7 +101,7 @@ async fn a_drain_that_stays_blocked_ends_with_a_warning() {
     let told = event_about(&stage, "Node");
     assert_eq!((text(told.type_.as_ref()), text(told.reason.as_ref())), ("Warning", "DrainEnded"));
     assert!(text(told.message.as_ref()).contains("default/web-0-0 is held back: "), "{told:?}");
-    let condition = condition(&stage, 0).unwrap();
+    let condition = stage.condition(0).unwrap();
     assert_eq!((condition.status.as_str(), text(condition.reason.as_ref())), ("False", "Blocked"));
     assert_eq!(condition.message, told.message);
 }
@@ -118,7 +113,7 @@ async fn an_undisturbed_drain_writes_nothing() {
     stage.spot(0);
     stage.until_handled(s(30)).await;
     stage.rest(&[&replica]).await;
-    assert_eq!((written(&stage), condition(&stage, 0)), ([0, 0, 0], None));
+    assert_eq!((written(&stage), stage.condition(0)), ([0, 0, 0], None));
 }
 
 #[tokio::test(start_paused = true)]
@@ -153,10 +148,10 @@ async fn events_all_writes_every_drain() {
     stage.block(0);
     stage.spot(0);
     sleep(s(4)).await;
-    let since = condition(&stage, 0).unwrap().last_transition_time;
+    let since = stage.condition(0).unwrap().last_transition_time;
     sleep(s(4)).await;
     assert_eq!((written(&stage), says(&stage, 0).as_deref()), ([4, 1, 4], Some("True Blocked")));
-    assert_eq!(condition(&stage, 0).unwrap().last_transition_time, since, "True it was before");
+    assert_eq!(stage.condition(0).unwrap().last_transition_time, since, "True it was before");
     stage.unblock(0);
     stage.until_handled(s(30)).await;
     stage.rest(&[&replica]).await;
@@ -366,11 +361,7 @@ async fn the_condition_is_settled_when_the_node_is_excluded_after_a_restart() {
     stage.terminate(0, s(600), Wrapping::Event);
     sleep(s(30)).await;
     first.stop().await;
-    let draining = || {
-        let status = stage.world.kube.node(&node(0)).unwrap().status.unwrap_or_default();
-        let mut all = status.conditions.unwrap_or_default().into_iter();
-        all.find(|condition| condition.type_ == "EbbtideDraining").map(|condition| condition.status)
-    };
+    let draining = || stage.condition(0).map(|condition| condition.status);
     assert_eq!(draining().as_deref(), Some("True"));
     stage.world.kube.update_node(&node(0), |node| {
         node.metadata.annotations.get_or_insert_default().insert("ebbtide/ignore".into(), "true".into());

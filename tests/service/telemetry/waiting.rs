@@ -4,7 +4,6 @@ use crate::harness::{Stage, instance, node, s};
 use ebbtide_sim::aws::HookSpec;
 use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages::{Wrapping, lifecycle};
-use k8s_openapi::api::core::v1::NodeCondition;
 use std::time::Duration;
 use tokio::time::sleep;
 
@@ -16,17 +15,6 @@ fn with_volume(detached_after: Option<Duration>) -> Stage {
     stage.world.kube.detach_after(detached_after);
     stage.world.kube.add_pod(Pod::on(&node(0)).statefulset("db").named("db-0").claim("data-db-0").stops_in(s(2)));
     stage
-}
-
-fn condition(stage: &Stage) -> Option<NodeCondition> {
-    let conditions = stage.world.kube.node(&node(0))?.status?.conditions?;
-    conditions.into_iter().find(|condition| condition.type_ == "EbbtideDraining")
-}
-
-/// Returns status, reason and message of the Node's condition.
-fn says(stage: &Stage) -> String {
-    let Some(condition) = condition(stage) else { return String::new() };
-    format!("{} {}: {}", condition.status, condition.reason.unwrap_or_default(), condition.message.unwrap_or_default())
 }
 
 /// Returns reason, count and text of each Event.
@@ -44,9 +32,9 @@ async fn waits_that_last_are_told_once_with_their_reasons() {
     let replica = stage.start(&["--complete-after", "20s"]).await;
     let token = stage.terminate(0, s(300), Wrapping::Event);
     sleep(s(7)).await;
-    assert_eq!((says(&stage), told(&stage)), (String::new(), Vec::new()), "not before 5 s are over");
+    assert_eq!((stage.told(0), told(&stage)), (String::new(), Vec::new()), "not before 5 s are over");
     sleep(s(5)).await;
-    let said = says(&stage);
+    let said = stage.told(0);
     for part in
         ["True Waiting: complete-after (until ", "; volumes (until ", "Z at the latest): attached: pv-data-db-0"]
     {
@@ -57,7 +45,7 @@ async fn waits_that_last_are_told_once_with_their_reasons() {
     stage.until_handled(s(30)).await;
     stage.completed_once(&token);
     let text = "complete-after: met; volumes: met";
-    assert_eq!(says(&stage), format!("False WaitEnded: {text}"));
+    assert_eq!(stage.told(0), format!("False WaitEnded: {text}"));
     assert_eq!(told(&stage), [("WaitEnded".to_owned(), 2, text.to_owned())]);
     assert_eq!(stage.world.kube.events()[0].type_.as_deref(), Some("Normal"));
     stage.rest(&[&replica]).await;
@@ -70,7 +58,7 @@ async fn what_a_wait_leaves_undone_is_told() {
     stage.terminate(0, s(300), Wrapping::Event);
     stage.until_handled(s(60)).await;
     stage.rest(&[&replica]).await;
-    assert_eq!(says(&stage), "False WaitEnded: volumes: time-over (attached: pv-data-db-0)");
+    assert_eq!(stage.told(0), "False WaitEnded: volumes: time-over (attached: pv-data-db-0)");
     let kinds: Vec<_> = stage.world.kube.events().into_iter().map(|event| event.type_.unwrap_or_default()).collect();
     assert_eq!(kinds, ["Warning"]);
 }
@@ -82,7 +70,7 @@ async fn a_short_wait_writes_nothing() {
     stage.terminate(0, s(300), Wrapping::Event);
     stage.until_handled(s(60)).await;
     stage.rest(&[&replica]).await;
-    assert_eq!((says(&stage), told(&stage)), (String::new(), Vec::new()));
+    assert_eq!((stage.told(0), told(&stage)), (String::new(), Vec::new()));
 }
 
 /// The first replica has told of the wait; it ends soon after the second has taken over.
@@ -93,7 +81,7 @@ async fn a_takeover_leaves_no_condition_behind() {
         let first = stage.start(&[]).await;
         let token = stage.terminate(0, s(300), Wrapping::Event);
         sleep(s(57)).await;
-        assert!(says(&stage).starts_with("True Waiting: "), "{}", says(&stage));
+        assert!(stage.told(0).starts_with("True Waiting: "), "{}", stage.told(0));
         let second = stage.start(&[]).await;
         if graceful {
             first.stop().await;
@@ -103,7 +91,7 @@ async fn a_takeover_leaves_no_condition_behind() {
         stage.until_handled(s(100)).await;
         stage.completed_once(&token);
         stage.rest(&[&second]).await;
-        assert!(says(&stage).starts_with("False "), "{graceful}: {}", says(&stage));
+        assert!(stage.told(0).starts_with("False "), "{graceful}: {}", stage.told(0));
     }
 }
 
@@ -118,7 +106,7 @@ async fn a_wait_before_a_drain_is_over_before_the_drain_is_told() {
     let mut told: Vec<_> = told(&stage).into_iter().map(|(reason, count, _)| (reason, count)).collect();
     told.sort();
     assert_eq!(told, [("DrainEnded".to_owned(), 2), ("WaitEnded".to_owned(), 2)]);
-    assert!(says(&stage).starts_with("False Drained: "), "{}", says(&stage));
+    assert!(stage.told(0).starts_with("False Drained: "), "{}", stage.told(0));
 }
 
 /// What was waited for happens while no replica runs.
@@ -129,13 +117,13 @@ async fn a_successor_without_a_wait_leaves_no_condition_behind() {
     let token = stage.terminate(0, s(300), Wrapping::Event);
     sleep(s(50)).await;
     first.kill().await;
-    assert!(says(&stage).starts_with("True Waiting: "), "{}", says(&stage));
+    assert!(stage.told(0).starts_with("True Waiting: "), "{}", stage.told(0));
     sleep(s(20)).await;
     let second = stage.start(&[]).await;
     stage.until_handled(s(100)).await;
     stage.completed_once(&token);
     stage.rest(&[&second]).await;
-    assert!(says(&stage).starts_with("False "), "{}", says(&stage));
+    assert!(stage.told(0).starts_with("False "), "{}", stage.told(0));
 }
 
 /// Two hooks of one instance wait for the same.
@@ -150,11 +138,11 @@ async fn the_end_of_one_of_two_equal_waits_leaves_the_other() {
     stage.world.aws.sqs.send(lifecycle(Wrapping::Event, true, hook, &instance(0), stage.world.clock.now()));
     sleep(s(200)).await;
     assert_eq!(stage.calls("CompleteLifecycleAction"), 1, "the first hold is over");
-    assert!(says(&stage).starts_with("True Waiting: "), "{}", says(&stage));
+    assert!(stage.told(0).starts_with("True Waiting: "), "{}", stage.told(0));
     stage.until_handled(s(600)).await;
     stage.completed_once(&long);
     stage.rest(&[&replica]).await;
-    assert!(says(&stage).starts_with("False WaitEnded: "), "{}", says(&stage));
+    assert!(stage.told(0).starts_with("False WaitEnded: "), "{}", stage.told(0));
     assert!(told(&stage).iter().all(|(reason, ..)| reason == "WaitEnded"), "{:?}", told(&stage));
 }
 
@@ -166,13 +154,13 @@ async fn the_condition_stays_true_from_a_hold_to_the_end_of_the_drain() {
     let replica = stage.start(&["--hold", "before-drain"]).await;
     stage.terminate(0, s(60), Wrapping::Event);
     sleep(s(20)).await;
-    assert!(says(&stage).starts_with("True Waiting: "), "{}", says(&stage));
+    assert!(stage.told(0).starts_with("True Waiting: "), "{}", stage.told(0));
     stage.until("the eviction", s(60), || !stage.world.kube.evictions().is_empty()).await;
     sleep(s(10)).await;
-    assert!(says(&stage).starts_with("True Draining: "), "{}", says(&stage));
+    assert!(stage.told(0).starts_with("True Draining: "), "{}", stage.told(0));
     stage.until_handled(s(60)).await;
     stage.rest(&[&replica]).await;
-    assert!(says(&stage).starts_with("False Drained: "), "{}", says(&stage));
+    assert!(stage.told(0).starts_with("False Drained: "), "{}", stage.told(0));
 }
 
 /// AWS withdraws the notice while its hold is told.
@@ -183,11 +171,11 @@ async fn a_withdrawn_notice_ends_what_was_told_of_its_wait() {
     let start = stage.world.clock.now() + s(3000);
     stage.health(0, RETIREMENT, start, "upcoming");
     sleep(s(30)).await;
-    assert!(says(&stage).starts_with("True Waiting: "), "{}", says(&stage));
+    assert!(stage.told(0).starts_with("True Waiting: "), "{}", stage.told(0));
     stage.health(0, RETIREMENT, start, "closed");
     stage.until_handled(s(60)).await;
     stage.rest(&[&replica]).await;
-    assert!(says(&stage).starts_with("False "), "{}", says(&stage));
+    assert!(stage.told(0).starts_with("False "), "{}", stage.told(0));
     let ended = replica.metric("ebbtide_waits_seconds_count{outcome=\"called-off\",wait=\"hold-before-drain\"}");
     assert!((ended - 1.0).abs() < 0.5, "{ended} ends of the hold");
     assert!(stage.world.kube.evictions().is_empty());

@@ -3,47 +3,17 @@
 use crate::harness::{Stage, instance, node, s};
 use clap::Parser;
 use ebbtide::cli::{Cli, Command, Settings};
-use ebbtide_sim::aws::{GroupSpec, HookSpec};
+use ebbtide_sim::aws::GroupSpec;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages::Wrapping;
 use tokio::time::sleep;
 
-const HOLD: &str = "ebbtide/hold";
-
-fn held(stage: &Stage, n: usize) -> Option<String> {
-    stage.annotations(n).remove(HOLD)
-}
-
-fn says(stage: &Stage, n: usize) -> String {
-    let conditions = stage.world.kube.node(&node(n)).and_then(|node| node.status?.conditions).unwrap_or_default();
-    let Some(found) = conditions.into_iter().find(|condition| condition.type_ == "EbbtideDraining") else {
-        return String::new();
-    };
-    format!("{} {}: {}", found.status, found.reason.unwrap_or_default(), found.message.unwrap_or_default())
-}
-
-fn with_group(nodes: usize) -> Stage {
-    let stage = Stage::new(nodes, 2);
-    let tags = [("aws-node-termination-handler/managed", "true"), ("aws:autoscaling:groupName", "group")];
-    (0..nodes).for_each(|n| stage.world.aws.ec2.put(&instance(n), &tags));
-    let spec = GroupSpec {
-        instances: (0..nodes).map(instance).collect(),
-        desired: nodes,
-        max: nodes * 2,
-        maintenance: Some((100, 110)),
-        ..GroupSpec::default()
-    };
-    stage.world.aws.autoscaling.put_group("group", spec);
-    stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(s(600)));
-    stage
-}
-
 /// The replacement did not come in time, and the node was drained without it. Hours later the group shrinks, and ends the instance: its
 /// hook waits for half of its time for a replacement of a node on which nothing runs.
 #[tokio::test(start_paused = true)]
 async fn the_hook_of_a_drained_node_does_not_wait_for_a_replacement() {
-    let stage = with_group(3);
+    let stage = Stage::with_group(3);
     let replica = stage.start(&["--on", "rebalance=replace"]).await;
     stage.rebalance(0);
     stage.until_handled(s(2000)).await;
@@ -71,13 +41,13 @@ async fn a_replica_without_the_setting_takes_back_what_the_node_says() {
     let stage = Stage::new(1, 1);
     let first = stage.start(&["--on", "rebalance=drain", "--hold", "rebalance=before-drain"]).await;
     stage.rebalance(0);
-    stage.until("the hold", s(30), || held(&stage, 0).is_some()).await;
+    stage.until("the hold", s(30), || stage.held(0).is_some()).await;
     sleep(s(30)).await;
     first.stop().await;
     let second = stage.start(&["--on", "rebalance=drain"]).await;
     stage.until_handled(s(60)).await;
     sleep(s(60)).await;
-    let (says, said) = (held(&stage, 0), says(&stage, 0));
+    let (says, said) = (stage.held(0), stage.told(0));
     stage.rest(&[&second]).await;
     assert!(says.is_none() && !said.starts_with("True"), "held at {says:?}, condition {said:?}");
 }

@@ -8,8 +8,6 @@ use ebbtide_sim::messages::Wrapping;
 use std::time::Duration;
 use tokio::time::sleep;
 
-const HOLD: &str = "ebbtide/hold";
-
 /// Returns a world of one node with a pod that has a volume, which is detached this long after the pod is gone.
 fn with_volume(detached_after: Option<Duration>) -> Stage {
     let stage = Stage::new(1, 0);
@@ -39,7 +37,7 @@ fn waited(replica: &Replica, wait: &str, outcome: &str) -> bool {
 }
 
 async fn until_held(stage: &Stage, point: &str) {
-    let holds = || stage.annotations(0).get(HOLD).is_some_and(|held| held == point);
+    let holds = || stage.held(0).as_deref() == Some(point);
     stage.until("the hold", s(3000), holds).await;
 }
 
@@ -191,9 +189,7 @@ async fn the_wait_after_an_uncordon_names_its_own_setting() {
         stage.set_cordon(0, false);
     }
     sleep(s(60)).await;
-    let conditions = stage.world.kube.node(&node(0)).unwrap().status.unwrap().conditions.unwrap();
-    let said = conditions.into_iter().find(|condition| condition.type_ == "EbbtideDraining");
-    let said = said.and_then(|said| said.message).unwrap_or_default();
+    let said = stage.told(0);
     stage.until_handled(s(600)).await;
     stage.rest(&[&replica]).await;
     assert!(!said.contains("--complete-after"), "{said}");

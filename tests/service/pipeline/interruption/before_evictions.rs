@@ -2,48 +2,13 @@
 
 use crate::drains::CRITICAL;
 use crate::harness::{Stage, instance, node, s};
-use ebbtide_sim::World;
-use ebbtide_sim::aws::{GroupSpec, HookSpec};
+use crate::nodes::tag;
+use ebbtide_sim::aws::GroupSpec;
 use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages::Wrapping;
 use tokio::time::sleep;
 
-const HOLD: &str = "ebbtide/hold";
 const RELEASE: &str = "ebbtide/release";
-
-fn held(stage: &Stage, n: usize) -> Option<String> {
-    stage.annotations(n).remove(HOLD)
-}
-
-/// Returns status, reason and message of a Node's condition.
-fn says(stage: &Stage, n: usize) -> String {
-    let conditions = stage.world.kube.node(&node(n)).and_then(|node| node.status?.conditions).unwrap_or_default();
-    let Some(found) = conditions.into_iter().find(|condition| condition.type_ == "EbbtideDraining") else {
-        return String::new();
-    };
-    format!("{} {}: {}", found.status, found.reason.unwrap_or_default(), found.message.unwrap_or_default())
-}
-
-/// Returns a world of so many nodes of a group that launches first, each with two pods.
-fn with_group(nodes: usize) -> Stage {
-    let stage = Stage::new(nodes, 2);
-    (0..nodes).for_each(|n| tag(&stage.world, n));
-    let spec = GroupSpec {
-        instances: (0..nodes).map(instance).collect(),
-        desired: nodes,
-        max: nodes * 2,
-        maintenance: Some((100, 110)),
-        ..GroupSpec::default()
-    };
-    stage.world.aws.autoscaling.put_group("group", spec);
-    stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(s(600)));
-    stage
-}
-
-fn tag(world: &World, n: usize) {
-    let tags = [("aws-node-termination-handler/managed", "true"), ("aws:autoscaling:groupName", "group")];
-    world.aws.ec2.put(&instance(n), &tags);
-}
 
 /// A hold is over and evictions have begun; then the replicas are updated. docs/draining.md: "A takeover begins the waits that *still
 /// run* again". The next replica holds the node once more, for half of what is left (a quarter of an hour here), and evicts nothing.
@@ -55,11 +20,11 @@ async fn a_takeover_in_a_drain_does_not_begin_a_hold_that_is_over() {
     stage.terminate(0, s(3600), Wrapping::Event);
     stage.until("the end of the hold", s(2000), || !stage.tries_of("web-0-0").is_empty()).await;
     sleep(s(60)).await;
-    assert_eq!(held(&stage, 0), None);
+    assert_eq!(stage.held(0), None);
     first.stop().await;
     let second = stage.start(&["--hold", "before-drain"]).await;
     sleep(s(30)).await;
-    let again = held(&stage, 0);
+    let again = stage.held(0);
     stage.unblock(0);
     sleep(s(60)).await;
     let stays = stage.has_pod("web-0-0");
@@ -75,12 +40,12 @@ async fn a_takeover_before_the_completion_does_not_begin_a_hold_that_is_over() {
     let stage = Stage::new(1, 1);
     let first = stage.start(&["--hold", "both"]).await;
     let token = stage.terminate(0, s(3600), Wrapping::Event);
-    stage.until("the second hold", s(2000), || held(&stage, 0).as_deref() == Some("before-completion")).await;
+    stage.until("the second hold", s(2000), || stage.held(0).as_deref() == Some("before-completion")).await;
     sleep(s(60)).await;
     first.stop().await;
     let second = stage.start(&["--hold", "both"]).await;
     sleep(s(60)).await;
-    let again = held(&stage, 0);
+    let again = stage.held(0);
     stage.annotate(0, RELEASE, "before-completion");
     sleep(s(60)).await;
     let results = stage.results(&token);
@@ -93,7 +58,7 @@ async fn a_takeover_before_the_completion_does_not_begin_a_hold_that_is_over() {
 /// another half hour without evictions.
 #[tokio::test(start_paused = true)]
 async fn a_takeover_in_a_drain_waits_no_second_time_for_a_replacement_that_did_not_come() {
-    let stage = with_group(3);
+    let stage = Stage::with_group(3);
     stage.block(0);
     let first = stage.start(&["--on", "rebalance=replace"]).await;
     stage.rebalance(0);
@@ -139,12 +104,12 @@ async fn a_node_that_is_ignored_in_a_hold_does_not_stay_draining() {
     let replica = stage.start(&["--hold", "before-drain"]).await;
     stage.terminate(0, s(600), Wrapping::Event);
     sleep(s(20)).await;
-    assert!(says(&stage, 0).starts_with("True Waiting: "), "{}", says(&stage, 0));
+    assert!(stage.told(0).starts_with("True Waiting: "), "{}", stage.told(0));
     stage.annotate(0, "ebbtide/ignore", "true");
     stage.until_handled(s(10)).await;
     replica.ended_once("asg-terminate", "uncordoned");
     stage.rest(&[&replica]).await;
-    assert!(says(&stage, 0).starts_with("False "), "{}", says(&stage, 0));
+    assert!(stage.told(0).starts_with("False "), "{}", stage.told(0));
 }
 
 /// The same by `kubectl uncordon`.
@@ -159,9 +124,9 @@ async fn a_node_that_is_uncordoned_in_a_hold_does_not_stay_draining() {
         sleep(s(10)).await;
     }
     stage.until_handled(s(10)).await;
-    let before = says(&stage, 0);
+    let before = stage.told(0);
     stage.rest(&[&replica]).await;
-    let after = says(&stage, 0);
+    let after = stage.told(0);
     assert!(before.starts_with("False ") && after.starts_with("False "), "{before}, and later {after}");
 }
 
@@ -178,18 +143,18 @@ async fn holds_of_withdrawn_changes_do_not_silence_later_waits() {
         stage.health(n, (id, code), start, "upcoming");
     }
     sleep(s(60)).await;
-    let told = (0..50).filter(|n| says(&stage, *n).starts_with("True Waiting: ")).count();
+    let told = (0..50).filter(|n| stage.told(*n).starts_with("True Waiting: ")).count();
     assert_eq!(told, 50);
     for (n, id) in ids.iter().enumerate().take(50) {
         stage.health(n, (id, code), start, "closed");
     }
     stage.until_handled(s(60)).await;
     sleep(s(120)).await;
-    let stay = (0..50).filter(|n| !says(&stage, *n).starts_with("False ")).count();
+    let stay = (0..50).filter(|n| !stage.told(*n).starts_with("False ")).count();
     stage.health(50, (&ids[50], code), start, "upcoming");
     sleep(s(60)).await;
-    assert_eq!(held(&stage, 50).as_deref(), Some("before-drain"));
-    let said = says(&stage, 50);
+    assert_eq!(stage.held(50).as_deref(), Some("before-drain"));
+    let said = stage.told(50);
     stage.annotate(50, RELEASE, "true");
     stage.until_handled(s(60)).await;
     stage.rest(&[&replica]).await;
@@ -200,7 +165,7 @@ async fn holds_of_withdrawn_changes_do_not_silence_later_waits() {
 /// nodes, or one is not Ready: no instance is launched, and each hook of the scale-in waits for half of its time.
 #[tokio::test(start_paused = true)]
 async fn a_scale_in_does_not_wait_for_a_node_that_somebody_has_cordoned() {
-    let stage = with_group(3);
+    let stage = Stage::with_group(3);
     let shrink = |spec: &mut GroupSpec| {
         spec.desired = 2;
         spec.states.insert(instance(0), "Terminating:Wait".to_owned());
@@ -220,7 +185,7 @@ async fn a_scale_in_does_not_wait_for_a_node_that_somebody_has_cordoned() {
 /// begin all the same, and the pods have no place to go to.
 #[tokio::test(start_paused = true)]
 async fn a_new_node_with_a_startup_taint_is_no_replacement_yet() {
-    let stage = with_group(3);
+    let stage = Stage::with_group(3);
     let flags =
         ["--on", "rebalance=replace", "--on", "asg-launch=ready", "--startup-taint", "node.cilium.io/agent-not-ready"];
     let replica = stage.start(&flags).await;

@@ -1,13 +1,13 @@
 //! Hold points: the Node says that others have to act first, and they let the interruption go on.
 
 use crate::harness::{Replica, Stage, instance, node, s};
+use crate::nodes::HOLD;
 use ebbtide_sim::aws::HookSpec;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages::{Wrapping, lifecycle, rebalance};
 use tokio::time::{Instant, sleep};
 
-const HOLD: &str = "ebbtide/hold";
 const RELEASE: &str = "ebbtide/release";
 
 /// Returns the value of an annotation on node 0.

@@ -1,6 +1,7 @@
 //! `--on KIND=replace`: the Auto Scaling group launches another node before evictions begin.
 
 use crate::harness::{Replica, Stage, instance, node, s};
+use crate::nodes::tag;
 use ebbtide_sim::World;
 use ebbtide_sim::aws::{ActionState, GroupSpec, HookSpec};
 use ebbtide_sim::fault::{Fault, Rule};
@@ -17,27 +18,6 @@ const REGISTERS: Duration = s(40);
 const IN_SERVICE: Duration = s(5);
 /// Time from then until the Node is Ready.
 const READY: Duration = s(25);
-
-/// Returns a world of so many nodes of a group that launches first, each with two pods.
-fn with_group(nodes: usize) -> Stage {
-    let stage = Stage::new(nodes, 2);
-    (0..nodes).for_each(|n| tag(&stage.world, &instance(n)));
-    let spec = GroupSpec {
-        instances: (0..nodes).map(instance).collect(),
-        desired: nodes,
-        max: nodes * 2,
-        maintenance: Some((100, 110)),
-        ..GroupSpec::default()
-    };
-    stage.world.aws.autoscaling.put_group("group", spec);
-    stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(s(600)));
-    stage
-}
-
-fn tag(world: &World, id: &str) {
-    let tags = [("aws-node-termination-handler/managed", "true"), ("aws:autoscaling:groupName", "group")];
-    world.aws.ec2.put(id, &tags);
-}
 
 /// Replaces unhealthy instances like a group that launches first, until it is dropped.
 fn run_group(stage: &Stage) -> JoinSet<()> {
@@ -80,7 +60,7 @@ async fn replace(world: World, old: String, new: usize) {
 
 /// Launches an instance, whose Node is not Ready yet.
 fn launch(world: &World, new: usize) {
-    tag(world, &instance(new));
+    tag(world, new);
     world.aws.autoscaling.change_group("group", |spec| spec.instances.push(instance(new)));
     world.kube.add_unready_node(&node(new), &instance(new));
 }
@@ -103,7 +83,7 @@ fn annotation(stage: &Stage, n: usize, name: &str) -> Option<String> {
 
 #[tokio::test(start_paused = true)]
 async fn evictions_begin_when_the_new_node_is_ready_and_the_hook_joins() {
-    let stage = with_group(3);
+    let stage = Stage::with_group(3);
     let group = run_group(&stage);
     let replica = stage.start(&REPLACE).await;
     stage.rebalance(0);
@@ -130,7 +110,7 @@ async fn evictions_begin_when_the_new_node_is_ready_and_the_hook_joins() {
 
 #[tokio::test(start_paused = true)]
 async fn a_replacement_that_never_comes_takes_half_of_the_time() {
-    let stage = with_group(3);
+    let stage = Stage::with_group(3);
     let replica = stage.start(&REPLACE).await;
     stage.rebalance(0);
     // It is of another group, or not Ready.
@@ -179,7 +159,7 @@ async fn a_group_that_would_not_replace_it_well_is_not_asked() {
         }),
     ];
     for (reason, change) in change {
-        let stage = with_group(3);
+        let stage = Stage::with_group(3);
         change(&stage);
         let replica = stage.start(&REPLACE).await;
         stage.rebalance(0);
@@ -193,7 +173,7 @@ async fn a_group_that_would_not_replace_it_well_is_not_asked() {
 
 #[tokio::test(start_paused = true)]
 async fn with_less_than_five_minutes_nothing_is_asked() {
-    let stage = with_group(3);
+    let stage = Stage::with_group(3);
     let replica = stage.start(&["--on", "scheduled-change=replace"]).await;
     let start = stage.world.clock.now() + s(289);
     stage.health(0, ("h", "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED"), start, "upcoming");
@@ -206,7 +186,7 @@ async fn with_less_than_five_minutes_nothing_is_asked() {
 /// The cordon takes some of the time.
 #[tokio::test(start_paused = true)]
 async fn five_minutes_are_enough() {
-    let stage = with_group(3);
+    let stage = Stage::with_group(3);
     stage.world.faults.add(Rule::on("patch nodes", Fault::Slow(s(4))));
     let replica = stage.start(&[&REPLACE[..], &["--drain-timeout", "rebalance=5m"]].concat()).await;
     stage.rebalance(0);
@@ -217,7 +197,7 @@ async fn five_minutes_are_enough() {
 
 #[tokio::test(start_paused = true)]
 async fn each_new_node_counts_for_one() {
-    let stage = with_group(20);
+    let stage = Stage::with_group(20);
     let replica = stage.start(&REPLACE).await;
     stage.rebalance(0);
     stage.rebalance(1);
@@ -237,7 +217,7 @@ async fn each_new_node_counts_for_one() {
 #[tokio::test(start_paused = true)]
 async fn a_node_that_its_group_replaces_stays_cordoned() {
     for (replaced, flags) in [(true, &REPLACE), (false, &["--on", "rebalance=drain"])] {
-        let stage = with_group(3);
+        let stage = Stage::with_group(3);
         let group = run_group(&stage);
         let timing = ["--uncordon-after", "1m", "--drain-timeout", "6m"];
         let replica = stage.start(&[&flags[..], &timing].concat()).await;
@@ -252,7 +232,7 @@ async fn a_node_that_its_group_replaces_stays_cordoned() {
 /// A storm does not double the group: a tenth of it is replaced at a time, by two replicas together.
 #[tokio::test(start_paused = true)]
 async fn a_storm_replaces_a_tenth_of_the_group_at_a_time() {
-    let stage = with_group(50);
+    let stage = Stage::with_group(50);
     let group = run_group(&stage);
     let other = stage.with_own_queue();
     let (first, second) = (stage.start(&REPLACE).await, other.start(&REPLACE).await);
@@ -278,7 +258,7 @@ async fn a_storm_replaces_a_tenth_of_the_group_at_a_time() {
 
 #[tokio::test(start_paused = true)]
 async fn who_waits_in_line_for_too_long_is_drained() {
-    let stage = with_group(3);
+    let stage = Stage::with_group(3);
     let replica = stage.start(&[&REPLACE[..], &["--max-replacements", "1", "--drain-timeout", "20m"]].concat()).await;
     stage.rebalance(0);
     stage.until("asked", s(2), || stage.calls("SetInstanceHealth") == 1).await;
@@ -294,7 +274,7 @@ async fn who_waits_in_line_for_too_long_is_drained() {
 #[tokio::test(start_paused = true)]
 async fn another_replica_goes_on_and_asks_no_second_time() {
     for killed in [false, true] {
-        let stage = with_group(3);
+        let stage = Stage::with_group(3);
         let group = run_group(&stage);
         let first = stage.start(&REPLACE).await;
         stage.rebalance(0);
@@ -318,7 +298,7 @@ async fn another_replica_goes_on_and_asks_no_second_time() {
 
 #[tokio::test(start_paused = true)]
 async fn a_spot_warning_ends_the_wait() {
-    let stage = with_group(3);
+    let stage = Stage::with_group(3);
     let replica = stage.start(&REPLACE).await;
     stage.rebalance(0);
     sleep(s(20)).await;
@@ -336,7 +316,7 @@ async fn what_auto_scaling_does_not_accept_is_drained_at_once() {
     for (fault, reason, calls) in
         [(Fault::Status(403), "denied", 1), (Fault::Throttle, "refused", 6), (Fault::Status(503), "refused", 6)]
     {
-        let stage = with_group(3);
+        let stage = Stage::with_group(3);
         stage.world.faults.add(Rule::on("SetInstanceHealth", fault));
         let replica = stage.start(&REPLACE).await;
         for n in 0..2 {
@@ -354,7 +334,7 @@ async fn what_auto_scaling_does_not_accept_is_drained_at_once() {
 #[tokio::test(start_paused = true)]
 async fn what_auto_scaling_does_not_say_is_drained_at_once() {
     for (operation, reason) in [("DescribeAutoScalingGroups", "denied"), ("DescribeLifecycleHooks", "denied")] {
-        let stage = with_group(3);
+        let stage = Stage::with_group(3);
         stage.world.faults.add(Rule::on(operation, Fault::Status(403)));
         let replica = stage.start(&REPLACE).await;
         for n in 0..2 {
@@ -370,7 +350,7 @@ async fn what_auto_scaling_does_not_say_is_drained_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_group_that_is_deleted_ends_the_wait() {
-    let stage = with_group(3);
+    let stage = Stage::with_group(3);
     let replica = stage.start(&REPLACE).await;
     stage.rebalance(0);
     sleep(s(20)).await;
@@ -382,7 +362,7 @@ async fn a_group_that_is_deleted_ends_the_wait() {
 
 #[tokio::test(start_paused = true)]
 async fn a_dry_run_asks_for_nothing() {
-    let stage = with_group(3);
+    let stage = Stage::with_group(3);
     let replica = stage.start(&[&REPLACE[..], &["--dry-run"]].concat()).await;
     stage.rebalance(0);
     stage.until_handled(s(10)).await;
@@ -393,7 +373,7 @@ async fn a_dry_run_asks_for_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn somebody_who_uncordons_the_node_ends_the_wait() {
-    let stage = with_group(3);
+    let stage = Stage::with_group(3);
     let replica = stage.start(&REPLACE).await;
     stage.rebalance(0);
     // The first time might be a mistake.
@@ -409,7 +389,7 @@ async fn somebody_who_uncordons_the_node_ends_the_wait() {
 /// The group has launched the other node, or launches it now.
 #[tokio::test(start_paused = true)]
 async fn a_terminating_hook_waits_until_the_group_is_whole() {
-    let stage = with_group(3);
+    let stage = Stage::with_group(3);
     let replica = stage.start(&["--on", "asg-terminate=replace"]).await;
     let leaves = |spec: &mut GroupSpec| drop(spec.states.insert(instance(0), "Terminating:Wait".to_owned()));
     stage.world.aws.autoscaling.change_group("group", leaves);
@@ -429,7 +409,7 @@ async fn a_terminating_hook_waits_until_the_group_is_whole() {
 #[tokio::test(start_paused = true)]
 async fn a_terminating_hook_of_a_group_that_shrinks_waits_for_nothing() {
     for (timeout, desired, reason) in [(600, 2, "complete"), (200, 3, "too-late")] {
-        let stage = with_group(3);
+        let stage = Stage::with_group(3);
         stage.world.aws.autoscaling.change_group("group", |spec| spec.desired = desired);
         let replica = stage.start(&["--on", "asg-terminate=replace"]).await;
         let token = stage.terminate(0, s(timeout), Wrapping::Event);
@@ -443,7 +423,7 @@ async fn a_terminating_hook_of_a_group_that_shrinks_waits_for_nothing() {
 /// Each group needs its own tag for the right.
 #[tokio::test(start_paused = true)]
 async fn a_denial_for_one_group_leaves_another() {
-    let stage = with_group(3);
+    let stage = Stage::with_group(3);
     let spec = GroupSpec {
         instances: vec![instance(7)],
         desired: 1,
@@ -477,7 +457,7 @@ async fn what_auto_scaling_or_kubernetes_fails_to_do_is_tried_again_within_the_w
         ("DescribeInstances", "EC2 does not say to which group the instance belongs"),
         ("patch nodes", "the API server does not take the note about a replacement"),
     ] {
-        let stage = with_group(3);
+        let stage = Stage::with_group(3);
         let group = run_group(&stage);
         let replica = stage.start(&REPLACE).await;
         let rule = Rule::on(call, Fault::Status(503));
@@ -500,7 +480,7 @@ async fn what_auto_scaling_or_kubernetes_fails_to_do_is_tried_again_within_the_w
 /// Another replica knows the group as it was before it was asked.
 #[tokio::test(start_paused = true)]
 async fn what_one_replica_has_asked_for_no_other_takes_back() {
-    let stage = with_group(30);
+    let stage = Stage::with_group(30);
     let other = stage.with_own_queue();
     let flags = [&REPLACE[..], &["--max-replacements", "2"]].concat();
     let (first, second) = (stage.start(&flags).await, other.start(&flags).await);
@@ -521,7 +501,7 @@ async fn what_one_replica_has_asked_for_no_other_takes_back() {
 /// A spot warning comes between the note on the Node and the call.
 #[tokio::test(start_paused = true)]
 async fn a_note_without_a_call_does_not_stay() {
-    let stage = with_group(3);
+    let stage = Stage::with_group(3);
     let replica = stage.start(&REPLACE).await;
     stage.rebalance(0);
     stage.until("the note", s(5), || annotation(&stage, 0, "ebbtide/replacement").is_some()).await;
@@ -536,7 +516,7 @@ async fn a_note_without_a_call_does_not_stay() {
 #[tokio::test(start_paused = true)]
 async fn two_replicas_ask_once_and_leave_a_note_of_it() {
     for (later, denied) in [(0, false), (500, false), (0, true), (500, true)] {
-        let stage = with_group(3);
+        let stage = Stage::with_group(3);
         let other = stage.with_own_queue();
         let (first, second) = (stage.start(&REPLACE).await, other.start(&REPLACE).await);
         if denied {
@@ -559,7 +539,7 @@ async fn two_replicas_ask_once_and_leave_a_note_of_it() {
 #[tokio::test(start_paused = true)]
 async fn a_fresh_note_is_left_to_its_writer() {
     for asked in [true, false] {
-        let stage = with_group(3);
+        let stage = Stage::with_group(3);
         let replica = stage.start(&REPLACE).await;
         note(&stage, 0, s(0));
         stage.world.aws.autoscaling.remove_hook("group", "hook");
@@ -582,7 +562,7 @@ async fn a_fresh_note_is_left_to_its_writer() {
 /// The call has its effect, though no answer arrives.
 #[tokio::test(start_paused = true)]
 async fn a_call_that_came_through_without_an_answer_is_waited_for() {
-    let stage = with_group(3);
+    let stage = Stage::with_group(3);
     let replica = stage.start(&REPLACE).await;
     stage.world.faults.add(Rule::on("SetInstanceHealth", Fault::LostResponse));
     let group = run_group(&stage);
@@ -599,7 +579,7 @@ async fn a_call_that_came_through_without_an_answer_is_waited_for() {
 /// Nobody knows then whether the group was asked.
 #[tokio::test(start_paused = true)]
 async fn while_aws_does_not_answer_the_note_stays() {
-    let stage = with_group(3);
+    let stage = Stage::with_group(3);
     let replica = stage.start(&REPLACE).await;
     stage.world.faults.add(Rule::on("SetInstanceHealth", Fault::LostResponse));
     stage.rebalance(0);
@@ -623,7 +603,7 @@ fn note(stage: &Stage, n: usize, ago: Duration) {
 /// A process has crashed between the note and the call, long ago.
 #[tokio::test(start_paused = true)]
 async fn an_old_note_of_a_healthy_instance_holds_no_place() {
-    let stage = with_group(3);
+    let stage = Stage::with_group(3);
     note(&stage, 1, s(600));
     let replica = stage.start(&REPLACE).await;
     stage.rebalance(0);
@@ -635,7 +615,7 @@ async fn an_old_note_of_a_healthy_instance_holds_no_place() {
 /// The group has found the instance unhealthy before the notice came late; another Node was Ready meanwhile, which replaces nothing.
 #[tokio::test(start_paused = true)]
 async fn an_instance_that_its_group_replaces_already_waits_until_the_group_is_whole() {
-    let stage = with_group(3);
+    let stage = Stage::with_group(3);
     let replica = stage.start(&REPLACE).await;
     stage.world.aws.autoscaling.fail_health_check(&instance(0));
     stage.world.aws.autoscaling.fail_health_check(&instance(1));
@@ -664,7 +644,7 @@ async fn an_instance_that_its_group_replaces_already_waits_until_the_group_is_wh
 #[tokio::test(start_paused = true)]
 async fn a_broken_node_is_repaired_by_its_group() {
     for mends in [false, true] {
-        let stage = with_group(3);
+        let stage = Stage::with_group(3);
         let group = run_group(&stage);
         let flags = ["--source", "queue,nodes", "--pod-namespace", "ebbtide", "--pod-name", "a"];
         let rule = ["--on-condition", "KernelReady=False:10m=replace"];
