@@ -227,7 +227,7 @@ impl Deliverer {
                 if is_done || work.versions.contains(&version) {
                     continue;
                 }
-                if version.of_condition().is_some() && self.begins_repair(&node, &said.notice) {
+                if self.begins_repair(&node, &said.notice) {
                     // Without all answers there is nothing to count yet.
                     if !self.knows_broken() || work.repairs.hold(brake.get_or_insert_with(|| self.brake()), &node) {
                         continue;

@@ -111,8 +111,7 @@ impl Deliverer {
 
     /// Whether the work on a failing status check does not begin: too many fail, or the node goes for another reason.
     fn holds_check(&self, Due { node, notice, .. }: &Due, brake: &Brake, repairs: &mut Repairs) -> bool {
-        let is_check = matches!(notice.detail, Detail::StatusCheck(_));
-        is_check && self.begins_repair(node, notice) && (is_going(node) || repairs.hold(brake, node))
+        self.begins_repair(node, notice) && (is_going(node) || repairs.hold(brake, node))
     }
 
     /// Returns the planned changes that are near.

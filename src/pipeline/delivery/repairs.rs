@@ -118,9 +118,10 @@ impl Deliverer {
         }
     }
 
-    /// Whether the notice would begin work on the Node, rather than report or go on.
+    /// Whether the notice would begin a repair of the Node, rather than report or go on. What AWS announces is no repair, and has no brake.
     pub(super) fn begins_repair(&self, node: &Node, notice: &Notice) -> bool {
-        repairs(self.interrupter.policy.action(notice))
+        notice.kind().is_repair()
+            && repairs(self.interrupter.policy.action(notice))
             && !notice.is_withdrawn()
             && newest_copy(node, &notice.identity.to_string()).is_none()
     }

@@ -498,6 +498,22 @@ async fn a_dry_run_writes_nothing() {
     stage.rest_for(&[&replica], s(60)).await;
 }
 
+/// Nothing is on the Node of a spot instance while no call to mark it succeeds, and so many others are broken that no repair begins.
+#[tokio::test(start_paused = true)]
+async fn the_brake_does_not_stop_what_aws_announces() {
+    let stage = Stage::new(6, 1);
+    let replica = stage.with_rules("a", &DRAIN).await;
+    (1..6).for_each(|n| stage.breaks(n));
+    stage.world.faults.add(Rule::on("patch nodes", Fault::Throttle));
+    stage.says_spot(0, 120);
+    sleep(s(60)).await;
+    assert!(!stage.has_pod("web-0-0"), "{}", stage.story());
+    stage.world.faults.clear();
+    stage.until("noted", s(60), || stage.handled(0) == 1).await;
+    assert_eq!(outcomes(&replica, "spot", "drained"), "1");
+    stage.rest(&[&replica]).await;
+}
+
 /// One cause breaks nodes in different ways.
 #[tokio::test(start_paused = true)]
 async fn conditions_and_status_checks_have_one_brake() {
