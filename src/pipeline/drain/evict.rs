@@ -167,8 +167,9 @@ impl Evictions<'_> {
         loop {
             tokio::select! {
                 biased;
-                () = self.drain.reached(near) => return,
+                // First: an eviction that the gate lets through at this time is given its time, too.
                 Ok(()) = sent.changed() => {}
+                () = self.drain.reached(near) => return,
             }
         }
     }

@@ -224,3 +224,16 @@ async fn an_unanswered_eviction_does_not_delay_the_deletion() {
         stage.rest(&[&replica]).await;
     }
 }
+
+/// Evictions yield to a cordon that hangs, for five seconds. Then the pod must be told to stop.
+#[tokio::test(start_paused = true)]
+async fn an_eviction_that_begins_when_its_pod_must_be_told_is_given_its_time() {
+    let stage = Stage::new(2, 0);
+    stage.world.kube.add_pod(Pod::on(&node(1)).named("pod").grace(s(120 - 2 - 5)));
+    stage.world.faults.add(Rule::on("patch nodes", Fault::Slow(s(20))).subject("node-0").times(1));
+    let replica = stage.start(&[]).await;
+    (0..2).for_each(|n| drop(stage.spot(n)));
+    stage.until_handled(s(130)).await;
+    assert_eq!(stage.calls("delete pods"), 0, "{}", stage.story());
+    stage.rest(&[&replica]).await;
+}
