@@ -159,6 +159,7 @@ impl Deadline {
 pub struct Plan {
     first: Instant,
     end: Deadline,
+    hooks_end: Option<Instant>,
 }
 
 impl Plan {
@@ -188,7 +189,7 @@ impl Plan {
             others => others.at(),
         });
         let capacity_ends = all.filter_map(Deadline::fixed_end).chain(hooks_capacity_ends).chain(fixed_end).min();
-        Some(Self { first: ends.clone().min()?, end: Deadline::first_of(ends.max()?, capacity_ends) })
+        Some(Self { first: ends.clone().min()?, end: Deadline::first_of(ends.max()?, capacity_ends), hooks_end })
     }
 
     /// Returns the first deadline. Tiers share the time until then.
@@ -203,11 +204,17 @@ impl Plan {
     pub const fn end(self) -> Deadline {
         self.end
     }
+
+    /// Returns the end of the lifecycle hooks, the latest of which keeps the instance; `None` without any.
+    #[must_use]
+    pub const fn hooks_end(self) -> Option<Instant> {
+        self.hooks_end
+    }
 }
 
 impl From<Deadline> for Plan {
     fn from(end: Deadline) -> Self {
-        Self { first: end.at(), end: Deadline::first_of(end.at(), end.capacity_ends()) }
+        Self { first: end.at(), end: Deadline::first_of(end.at(), end.capacity_ends()), hooks_end: None }
     }
 }
 

@@ -305,6 +305,8 @@ impl Case {
                     hook.set_deadline(lengthened, times);
                 }
             }
+            // The drain goes on as long as another hook keeps the instance.
+            let stays = known.and(plan.borrow().hooks_end()).map_or(ends, |hooks_end| hooks_end.max(ends));
             tokio::select! {
                 biased;
                 ended = seat.ended() => return match ended {
@@ -335,8 +337,8 @@ impl Case {
                     // It moves to an earlier end only.
                     marked = self.marked_deadline(&target.node).map_or(end, |known| known.min(end));
                 }
-                () = Box::pin(self.put_off_mark(&target.node, marked, ends)), if ends > marked + TERMINATION_GRACE => {
-                    marked = ends;
+                () = Box::pin(self.put_off_mark(&target.node, marked, stays)), if stays > marked + TERMINATION_GRACE => {
+                    marked = stays;
                 }
                 Ok(()) = plan.changed() => {}
                 () = deadline.out_of_patience() => {

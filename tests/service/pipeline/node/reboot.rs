@@ -7,6 +7,7 @@ use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages::{self, Wrapping};
 use jiff::Timestamp;
+use serde_json::json;
 use tokio::time::sleep;
 
 #[tokio::test(start_paused = true)]
@@ -406,5 +407,26 @@ async fn a_drain_whose_cordon_is_forgone_ends_with_the_restart() {
     sleep(s(120)).await;
     assert!(!stage.cordoned(0) && stage.has_pod("web-0-0"), "{}", stage.story());
     assert_eq!(stage.tries_of("web-0-0").len(), tries);
+    stage.rest(&[&replica]).await;
+}
+
+/// The mark of the hook at which another replica's drain waits keeps the cordon until that replica is long gone.
+#[tokio::test(start_paused = true)]
+async fn a_restart_ends_no_drain_for_a_hook_that_goes_on_for_another() {
+    let stage = Stage::new(1, 0);
+    stage.world.kube.add_pod(Pod::on(&node(0)).named("long").grace(s(300)).stops_in(s(290)));
+    stage.block(0);
+    let since = stage.world.clock.now();
+    let boot = stage.world.kube.node(&node(0)).and_then(|node| Some(node.status?.node_info?.boot_id)).unwrap();
+    let mark =
+        json!({"kind": "asg-terminate", "since": since, "deadline": since + s(600), "message": "m", "boot": boot});
+    stage.annotate(0, "ebbtide/notice.d5b09660fdc9cfa3", &mark.to_string());
+    let replica = stage.start(&[]).await;
+    let token = stage.terminate(0, s(120), Wrapping::Event);
+    sleep(s(100)).await;
+    stage.world.kube.reboot(&node(0));
+    stage.until_handled(s(900)).await;
+    assert!(stage.cordoned(0), "{}", stage.story());
+    stage.completed_once(&token);
     stage.rest(&[&replica]).await;
 }
