@@ -141,14 +141,14 @@ impl Stage {
         self.annotations(n).remove(HOLD)
     }
 
-    /// Returns the n-th node's condition that tells of its drain.
+    /// Returns the condition `EbbtideDraining` of the n-th node.
     pub fn condition(&self, n: usize) -> Option<NodeCondition> {
         let conditions = self.world.kube.node(&node(n))?.status?.conditions?;
         conditions.into_iter().find(|condition| condition.type_ == "EbbtideDraining")
     }
 
     /// Returns status, reason and message of that condition; nothing without one.
-    pub fn told(&self, n: usize) -> String {
+    pub fn condition_text(&self, n: usize) -> String {
         let Some(condition) = self.condition(n) else { return String::new() };
         let (reason, message) = (condition.reason.unwrap_or_default(), condition.message.unwrap_or_default());
         format!("{} {reason}: {message}", condition.status)

@@ -32,9 +32,9 @@ async fn waits_that_last_are_told_once_with_their_reasons() {
     let replica = stage.start(&["--complete-after", "20s"]).await;
     let token = stage.terminate(0, s(300), Wrapping::Event);
     sleep(s(7)).await;
-    assert_eq!((stage.told(0), told(&stage)), (String::new(), Vec::new()), "not before 5 s are over");
+    assert_eq!((stage.condition_text(0), told(&stage)), (String::new(), Vec::new()), "not before 5 s are over");
     sleep(s(5)).await;
-    let said = stage.told(0);
+    let said = stage.condition_text(0);
     for part in
         ["True Waiting: complete-after (until ", "; volumes (until ", "Z at the latest): attached: pv-data-db-0"]
     {
@@ -45,7 +45,7 @@ async fn waits_that_last_are_told_once_with_their_reasons() {
     stage.until_handled(s(30)).await;
     stage.completed_once(&token);
     let text = "complete-after: met; volumes: met";
-    assert_eq!(stage.told(0), format!("False WaitEnded: {text}"));
+    assert_eq!(stage.condition_text(0), format!("False WaitEnded: {text}"));
     assert_eq!(told(&stage), [("WaitEnded".to_owned(), 2, text.to_owned())]);
     assert_eq!(stage.world.kube.events()[0].type_.as_deref(), Some("Normal"));
     stage.rest(&[&replica]).await;
@@ -58,7 +58,7 @@ async fn what_a_wait_leaves_undone_is_told() {
     stage.terminate(0, s(300), Wrapping::Event);
     stage.until_handled(s(60)).await;
     stage.rest(&[&replica]).await;
-    assert_eq!(stage.told(0), "False WaitEnded: volumes: time-over (attached: pv-data-db-0)");
+    assert_eq!(stage.condition_text(0), "False WaitEnded: volumes: time-over (attached: pv-data-db-0)");
     let kinds: Vec<_> = stage.world.kube.events().into_iter().map(|event| event.type_.unwrap_or_default()).collect();
     assert_eq!(kinds, ["Warning"]);
 }
@@ -70,7 +70,7 @@ async fn a_short_wait_writes_nothing() {
     stage.terminate(0, s(300), Wrapping::Event);
     stage.until_handled(s(60)).await;
     stage.rest(&[&replica]).await;
-    assert_eq!((stage.told(0), told(&stage)), (String::new(), Vec::new()));
+    assert_eq!((stage.condition_text(0), told(&stage)), (String::new(), Vec::new()));
 }
 
 /// The first replica has told of the wait; it ends soon after the second has taken over.
@@ -81,7 +81,7 @@ async fn a_takeover_leaves_no_condition_behind() {
         let first = stage.start(&[]).await;
         let token = stage.terminate(0, s(300), Wrapping::Event);
         sleep(s(57)).await;
-        assert!(stage.told(0).starts_with("True Waiting: "), "{}", stage.told(0));
+        assert!(stage.condition_text(0).starts_with("True Waiting: "), "{}", stage.condition_text(0));
         let second = stage.start(&[]).await;
         if graceful {
             first.stop().await;
@@ -91,7 +91,7 @@ async fn a_takeover_leaves_no_condition_behind() {
         stage.until_handled(s(100)).await;
         stage.completed_once(&token);
         stage.rest(&[&second]).await;
-        assert!(stage.told(0).starts_with("False "), "{graceful}: {}", stage.told(0));
+        assert!(stage.condition_text(0).starts_with("False "), "{graceful}: {}", stage.condition_text(0));
     }
 }
 
@@ -106,7 +106,7 @@ async fn a_wait_before_a_drain_is_over_before_the_drain_is_told() {
     let mut told: Vec<_> = told(&stage).into_iter().map(|(reason, count, _)| (reason, count)).collect();
     told.sort();
     assert_eq!(told, [("DrainEnded".to_owned(), 2), ("WaitEnded".to_owned(), 2)]);
-    assert!(stage.told(0).starts_with("False Drained: "), "{}", stage.told(0));
+    assert!(stage.condition_text(0).starts_with("False Drained: "), "{}", stage.condition_text(0));
 }
 
 /// What was waited for happens while no replica runs.
@@ -117,13 +117,13 @@ async fn a_successor_without_a_wait_leaves_no_condition_behind() {
     let token = stage.terminate(0, s(300), Wrapping::Event);
     sleep(s(50)).await;
     first.kill().await;
-    assert!(stage.told(0).starts_with("True Waiting: "), "{}", stage.told(0));
+    assert!(stage.condition_text(0).starts_with("True Waiting: "), "{}", stage.condition_text(0));
     sleep(s(20)).await;
     let second = stage.start(&[]).await;
     stage.until_handled(s(100)).await;
     stage.completed_once(&token);
     stage.rest(&[&second]).await;
-    assert!(stage.told(0).starts_with("False "), "{}", stage.told(0));
+    assert!(stage.condition_text(0).starts_with("False "), "{}", stage.condition_text(0));
 }
 
 /// Two hooks of one instance wait for the same.
@@ -138,11 +138,11 @@ async fn the_end_of_one_of_two_equal_waits_leaves_the_other() {
     stage.world.aws.sqs.send(lifecycle(Wrapping::Event, true, hook, &instance(0), stage.world.clock.now()));
     sleep(s(200)).await;
     assert_eq!(stage.calls("CompleteLifecycleAction"), 1, "the first hold is over");
-    assert!(stage.told(0).starts_with("True Waiting: "), "{}", stage.told(0));
+    assert!(stage.condition_text(0).starts_with("True Waiting: "), "{}", stage.condition_text(0));
     stage.until_handled(s(600)).await;
     stage.completed_once(&long);
     stage.rest(&[&replica]).await;
-    assert!(stage.told(0).starts_with("False WaitEnded: "), "{}", stage.told(0));
+    assert!(stage.condition_text(0).starts_with("False WaitEnded: "), "{}", stage.condition_text(0));
     assert!(told(&stage).iter().all(|(reason, ..)| reason == "WaitEnded"), "{:?}", told(&stage));
 }
 
@@ -154,13 +154,13 @@ async fn the_condition_stays_true_from_a_hold_to_the_end_of_the_drain() {
     let replica = stage.start(&["--hold", "before-drain"]).await;
     stage.terminate(0, s(60), Wrapping::Event);
     sleep(s(20)).await;
-    assert!(stage.told(0).starts_with("True Waiting: "), "{}", stage.told(0));
+    assert!(stage.condition_text(0).starts_with("True Waiting: "), "{}", stage.condition_text(0));
     stage.until("the eviction", s(60), || !stage.world.kube.evictions().is_empty()).await;
     sleep(s(10)).await;
-    assert!(stage.told(0).starts_with("True Draining: "), "{}", stage.told(0));
+    assert!(stage.condition_text(0).starts_with("True Draining: "), "{}", stage.condition_text(0));
     stage.until_handled(s(60)).await;
     stage.rest(&[&replica]).await;
-    assert!(stage.told(0).starts_with("False Drained: "), "{}", stage.told(0));
+    assert!(stage.condition_text(0).starts_with("False Drained: "), "{}", stage.condition_text(0));
 }
 
 /// AWS withdraws the notice while its hold is told.
@@ -171,11 +171,11 @@ async fn a_withdrawn_notice_ends_what_was_told_of_its_wait() {
     let start = stage.world.clock.now() + s(3000);
     stage.health(0, RETIREMENT, start, "upcoming");
     sleep(s(30)).await;
-    assert!(stage.told(0).starts_with("True Waiting: "), "{}", stage.told(0));
+    assert!(stage.condition_text(0).starts_with("True Waiting: "), "{}", stage.condition_text(0));
     stage.health(0, RETIREMENT, start, "closed");
     stage.until_handled(s(60)).await;
     stage.rest(&[&replica]).await;
-    assert!(stage.told(0).starts_with("False "), "{}", stage.told(0));
+    assert!(stage.condition_text(0).starts_with("False "), "{}", stage.condition_text(0));
     let ended = replica.metric("ebbtide_waits_seconds_count{outcome=\"called-off\",wait=\"hold-before-drain\"}");
     assert!((ended - 1.0).abs() < 0.5, "{ended} ends of the hold");
     assert!(stage.world.kube.evictions().is_empty());

@@ -47,7 +47,7 @@ async fn a_replica_without_the_setting_takes_back_what_the_node_says() {
     let second = stage.start(&["--on", "rebalance=drain"]).await;
     stage.until_handled(s(60)).await;
     sleep(s(60)).await;
-    let (says, said) = (stage.held(0), stage.told(0));
+    let (says, said) = (stage.held(0), stage.condition_text(0));
     stage.rest(&[&second]).await;
     assert!(says.is_none() && !said.starts_with("True"), "held at {says:?}, condition {said:?}");
 }

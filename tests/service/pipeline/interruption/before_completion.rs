@@ -189,7 +189,7 @@ async fn the_wait_after_an_uncordon_names_its_own_setting() {
         stage.set_cordon(0, false);
     }
     sleep(s(60)).await;
-    let said = stage.told(0);
+    let said = stage.condition_text(0);
     stage.until_handled(s(600)).await;
     stage.rest(&[&replica]).await;
     assert!(!said.contains("--complete-after"), "{said}");

@@ -104,12 +104,12 @@ async fn a_node_that_is_ignored_in_a_hold_does_not_stay_draining() {
     let replica = stage.start(&["--hold", "before-drain"]).await;
     stage.terminate(0, s(600), Wrapping::Event);
     sleep(s(20)).await;
-    assert!(stage.told(0).starts_with("True Waiting: "), "{}", stage.told(0));
+    assert!(stage.condition_text(0).starts_with("True Waiting: "), "{}", stage.condition_text(0));
     stage.annotate(0, "ebbtide/ignore", "true");
     stage.until_handled(s(10)).await;
     replica.ended_once("asg-terminate", "uncordoned");
     stage.rest(&[&replica]).await;
-    assert!(stage.told(0).starts_with("False "), "{}", stage.told(0));
+    assert!(stage.condition_text(0).starts_with("False "), "{}", stage.condition_text(0));
 }
 
 /// The same by `kubectl uncordon`.
@@ -124,9 +124,9 @@ async fn a_node_that_is_uncordoned_in_a_hold_does_not_stay_draining() {
         sleep(s(10)).await;
     }
     stage.until_handled(s(10)).await;
-    let before = stage.told(0);
+    let before = stage.condition_text(0);
     stage.rest(&[&replica]).await;
-    let after = stage.told(0);
+    let after = stage.condition_text(0);
     assert!(before.starts_with("False ") && after.starts_with("False "), "{before}, and later {after}");
 }
 
@@ -143,18 +143,18 @@ async fn holds_of_withdrawn_changes_do_not_silence_later_waits() {
         stage.health(n, (id, code), start, "upcoming");
     }
     sleep(s(60)).await;
-    let told = (0..50).filter(|n| stage.told(*n).starts_with("True Waiting: ")).count();
+    let told = (0..50).filter(|n| stage.condition_text(*n).starts_with("True Waiting: ")).count();
     assert_eq!(told, 50);
     for (n, id) in ids.iter().enumerate().take(50) {
         stage.health(n, (id, code), start, "closed");
     }
     stage.until_handled(s(60)).await;
     sleep(s(120)).await;
-    let stay = (0..50).filter(|n| !stage.told(*n).starts_with("False ")).count();
+    let stay = (0..50).filter(|n| !stage.condition_text(*n).starts_with("False ")).count();
     stage.health(50, (&ids[50], code), start, "upcoming");
     sleep(s(60)).await;
     assert_eq!(stage.held(50).as_deref(), Some("before-drain"));
-    let said = stage.told(50);
+    let said = stage.condition_text(50);
     stage.annotate(50, RELEASE, "true");
     stage.until_handled(s(60)).await;
     stage.rest(&[&replica]).await;
