@@ -2,9 +2,9 @@
 
 use super::deadline::Plan;
 use super::{Deadline, Deadlines, Drainer, Recorder};
-use crate::fact::{Fact, NoticeKind};
+use crate::fact::Fact;
 use crate::pipeline::node::Node;
-use crate::pipeline::node::mark::{deadlines_of, mark_names};
+use crate::pipeline::node::mark::{hook_ends, mark_names};
 use crate::runtime::clock;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -29,8 +29,7 @@ impl Drain<'_> {
         let Drainer { index, clock, .. } = self.drainer;
         let take = |known: Option<&Arc<Node>>| {
             let node = known?;
-            let hooks = deadlines_of(node, NoticeKind::AsgTerminate.as_str());
-            let hooks = hooks.map(|(mark, at)| (mark.clone(), clock.instant_of(at))).collect();
+            let hooks = hook_ends(node).map(|(mark, at)| (mark.clone(), clock.instant_of(at))).collect();
             self.deadlines.take_marks(mark_names(node).cloned().collect(), hooks);
             None
         };

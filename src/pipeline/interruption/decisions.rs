@@ -121,6 +121,7 @@ impl Policy {
             .with_expiry(over.map(|at| clock.timestamp_of(at)))
             .with_return_sign(comes_back(&notice.detail))
             .with_start(start, hard)
+            .with_hookless(matches!(notice.detail, Detail::AsgTermination { .. }))
     }
 
     /// Returns the waits before evictions that begin, or have begun, at `begin`. Together they take at most half of the time to the

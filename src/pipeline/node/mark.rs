@@ -12,7 +12,7 @@ pub use hint::is_told_to_terminate;
 pub(super) use limit::{crowded_out, is_drained_since, is_full};
 pub use limit::{is_drained, is_drained_for};
 pub use progress::{
-    Place, WaveState, deadline_of, deadlines_of, has_had_mark, is_going, is_repaired, newer_start, place_of, start_of,
+    Place, WaveState, deadline_of, has_had_mark, hook_ends, is_going, is_repaired, newer_start, place_of, start_of,
     wave_state,
 };
 pub(super) use progress::{end, put_off};
@@ -87,6 +87,9 @@ pub(super) struct NoticeAnnotation {
     /// Whether the capacity ends with that.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub hard: bool,
+    /// Whether no lifecycle hook waits for the drain, though the kind has one: nobody has told of it, or AWS does not know it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub hookless: bool,
     /// The message that brought the notice; the change or the reservation that EC2 lists, if none did.
     pub message: String,
     /// The message that has told what only the Node had said before.
@@ -174,13 +177,6 @@ impl Mark {
         self
     }
 
-    /// Says that evictions wait for a place in the Node's wave, or for the end of a zonal shift.
-    #[must_use]
-    pub fn in_wave(mut self) -> Self {
-        self.notice.wave = Place::Waits.to_string();
-        self
-    }
-
     /// Says that a drain that is over begins anew, and with it its wait.
     #[must_use]
     pub const fn again(mut self) -> Self {
@@ -204,10 +200,11 @@ impl Mark {
         let missing = self.missing_taints(node, settings);
         let unlabelled = settings.exclude_from_load_balancers && !node.labels.contains_key(EXCLUDE_LABEL);
         // A mark from before a restart of the node is about to be removed, so it must be written again; and so must one of a change that
-        // was put off.
+        // was put off, and of a hook that AWS does not know.
         let known = node.annotations.get(&self.key).map(|value| read(value));
         let is_over = |mark: &NoticeAnnotation| Place::read(&mark.wave) == Some(Place::Over);
-        let stands = |mark: &NoticeAnnotation| mark.boot == *node.boot && mark.start == self.notice.start;
+        let says = |mark: &NoticeAnnotation| (mark.start, mark.hookless);
+        let stands = |mark: &NoticeAnnotation| mark.boot == *node.boot && says(mark) == says(&self.notice);
         let marked = known.as_ref().is_some_and(|mark| stands(mark) && !(self.again && is_over(mark)));
         // The Node is drained for others, too, and carries no more marks.
         let is_full = !node.annotations.contains_key(&self.key) && is_full(node, NOTICE_PREFIX);

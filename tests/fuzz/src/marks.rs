@@ -41,6 +41,7 @@ pub fn check(text: &str) {
     let mut mark = Mark::new(IDENTITY, "spot", at(0), "message-1")
         .with_deadline(has('d').then(|| at(120)))
         .with_start(has('s').then(|| at(600)), has('t'))
+        .with_hookless(has('h'))
         .with_expiry(has('e').then(|| at(1200)))
         .with_return_sign(sign);
     if has('o') {

@@ -1,6 +1,6 @@
 //! How a drain goes on, as its notice's mark says: a deadline that moves, and a place in a wave.
 
-use super::{Node, NoticeAnnotation, guarded, mark_of, name_of, names_of, notices, read, text, whole_seconds};
+use super::{Mark, Node, NoticeAnnotation, guarded, mark_of, name_of, names_of, notices, read, text, whole_seconds};
 use crate::fact::NoticeKind;
 use crate::pipeline::node::release::TERMINATION_GRACE;
 use jiff::Timestamp;
@@ -93,9 +93,26 @@ pub fn deadline_of(node: &Node, identity: &str, start: Option<Timestamp>) -> Opt
     mark_of(node, identity).filter(|mark| mark.start == start.map(whole_seconds))?.deadline
 }
 
-/// Returns the deadlines of drains for notices of this kind, by their marks on the Node, with the marks' names.
-pub fn deadlines_of<'a>(node: &'a Node, kind: &'a str) -> impl Iterator<Item = (&'a String, Timestamp)> {
-    notices(node).filter(move |(_, mark)| mark.kind == kind).filter_map(|(name, mark)| Some((name, mark.deadline?)))
+/// Returns the deadlines of drains for which lifecycle hooks wait, by their marks on the Node, with the marks' names.
+pub fn hook_ends(node: &Node) -> impl Iterator<Item = (&String, Timestamp)> {
+    let has_hook = |mark: &NoticeAnnotation| mark.kind == NoticeKind::AsgTerminate.as_str() && !mark.hookless;
+    notices(node).filter(move |(_, mark)| has_hook(mark)).filter_map(|(name, mark)| Some((name, mark.deadline?)))
+}
+
+impl Mark {
+    /// Says that evictions wait for a place in the Node's wave, or for the end of a zonal shift.
+    #[must_use]
+    pub fn in_wave(mut self) -> Self {
+        self.notice.wave = Place::Waits.to_string();
+        self
+    }
+
+    /// Sets whether no lifecycle hook waits for the drain, though the kind has one.
+    #[must_use]
+    pub const fn with_hookless(mut self, hookless: bool) -> Self {
+        self.notice.hookless = hookless;
+        self
+    }
 }
 
 impl NoticeAnnotation {
@@ -177,7 +194,7 @@ fn rewritten(node: &Node, identity: &str, mark: &NoticeAnnotation) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Mark, MarkSettings};
+    use super::super::MarkSettings;
     use super::*;
     use std::time::Duration;
 

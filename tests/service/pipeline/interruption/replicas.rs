@@ -4,6 +4,7 @@ use crate::drains::{ended, held, terminate};
 use crate::harness::{Stage, instance, node, s};
 use ebbtide_sim::aws::HookResult;
 use ebbtide_sim::kube::{By, Pod};
+use ebbtide_sim::messages::{self, Wrapping};
 use std::time::Duration;
 use tokio::time::sleep;
 
@@ -49,6 +50,24 @@ async fn the_end_of_one_replica_s_hook_is_not_that_of_the_other_s() {
     other.until_handled(s(540)).await;
     assert_eq!(ended(&one), [("held".to_owned(), 598, Some(30), By::Delete)]);
     one.completed_once(&long);
+    one.rest(&[&first, &second]).await;
+}
+
+/// AWS tells the other replica that the instance does not wait at the hook of its message.
+#[tokio::test(start_paused = true)]
+async fn a_made_up_hook_puts_off_no_end_of_the_other_replica_s() {
+    let one = held(s(30));
+    let other = one.with_own_queue();
+    let flags = ["--max-draining", "1"];
+    let (first, second) = (one.start(&flags).await, other.start(&flags).await);
+    let (made_up, at) = (("group", "made-up", "token"), one.world.clock.now() - s(1200));
+    other.world.aws.sqs.send(messages::lifecycle(Wrapping::Event, true, made_up, &instance(0), at));
+    one.until("marked", s(10), || one.cordoned(0)).await;
+    let token = terminate(&one, "real", s(600));
+    one.until_handled(s(640)).await;
+    assert_eq!(ended(&one)[0], ("held".to_owned(), 598, Some(30), By::Delete));
+    one.completed_once(&token);
+    other.until_handled(s(60)).await;
     one.rest(&[&first, &second]).await;
 }
 
