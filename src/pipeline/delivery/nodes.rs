@@ -76,12 +76,12 @@ struct Work<'a> {
 impl Deliverer {
     /// Acts on what Nodes say, while it is this replica's turn, until `stop`. Without an election it always is.
     pub async fn act_on_nodes(self: Arc<Self>, mut election: Option<Election>, stop: CancellationToken) {
-        self.hear_time().await;
+        let heard = self.hear_time().await;
         let held = watch::Sender::new(Held::Theirs);
         tokio::select! {
             biased;
             () = self.act_while_held(held.subscribe(), &stop) => {}
-            () = self.keep_turn(election.as_mut(), &held) => {}
+            () = self.keep_turn(election.as_mut(), &held, heard) => {}
         }
         if let Some(election) = election {
             // A failure does not matter: the turn expires by itself.
@@ -90,27 +90,33 @@ impl Deliverer {
     }
 
     /// Compares the clock with the API server's, unless AWS has told its time: what a Node says names deadlines. Without an answer the
-    /// machine's time counts.
-    async fn hear_time(&self) {
+    /// machine's time counts. Returns the time at which a server has told its own.
+    async fn hear_time(&self) -> Option<Instant> {
         let Interrupter { drainer, clock, .. } = &*self.interrupter;
         if !(self.hears_aws && clock.is_answered()) {
             let by = Instant::now() + TIME_TIMEOUT;
             // In a storm the gate may be full for longer, and the turn must not be lost meanwhile.
             let asked = server_date::ask_api_server(&drainer.client, &drainer.gate, *clock, &self.facts, by);
-            let _ = timeout_at(by, asked).await;
+            timeout_at(by, asked).await.ok()?.ok()?;
         }
+        Some(Instant::now())
     }
 
     /// Takes the turn when it is free, and renews it. Never ends.
-    async fn keep_turn(&self, mut election: Option<&mut Election>, held: &watch::Sender<Held>) {
+    async fn keep_turn(
+        &self,
+        mut election: Option<&mut Election>,
+        held: &watch::Sender<Held>,
+        mut heard: Option<Instant>,
+    ) {
         // Before that, every Node's silence would be a withdrawal.
         self.interrupter.index.live().await;
         let (mut had, mut told): (Option<bool>, Option<Category>) = (None, None);
-        let mut timed = Instant::now();
         loop {
-            if !self.hears_aws && (timed.elapsed() >= TIME_INTERVAL || self.interrupter.clock.has_stepped()) {
-                self.hear_time().await;
-                timed = Instant::now();
+            // What could not be asked is asked before each turn.
+            let is_due = heard.is_none_or(|heard| heard.elapsed() >= TIME_INTERVAL);
+            if !self.hears_aws && (is_due || self.interrupter.clock.has_stepped()) {
+                heard = self.hear_time().await;
             }
             let turn = match election.as_deref_mut() {
                 Some(election) => election.take_turn().await,

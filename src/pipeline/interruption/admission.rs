@@ -63,7 +63,7 @@ impl Case {
                 let wait = UnprovenWait {
                     instance: notice.instance.clone(),
                     kind: notice.kind(),
-                    has_proof: proof.is_some(),
+                    ease: proof.as_ref().map(Proof::ease),
                     end: crowded_out.clone(),
                 };
                 interrupter.draining.wait_unproven(wait, interrupter.index.len())

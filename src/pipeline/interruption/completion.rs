@@ -1,6 +1,6 @@
 //! A lifecycle hook that waits for this interruption: kept alive by a heartbeat, and completed in the end.
 
-use super::decisions::life_begin;
+use super::decisions::{comes_back, life_begin};
 use super::heartbeat::{Beating, Heartbeat, HookState};
 use super::hook::HookReply;
 use super::{Case, Completion, HookTimes, MessageLink};
@@ -118,6 +118,10 @@ impl KeptHook {
                 Ok(answer) => {
                     let result = if answer == HookReply::Done { done } else { CompletionResult::Over };
                     case.tell(&Fact::HookCompleted { about: case.about(), result });
+                    if let Some(node) = case.node.as_ref().filter(|_| comes_back(&notice.detail).is_some()) {
+                        // A restart from now on is the return.
+                        Box::pin(case.move_mark(node, Instant::now())).await;
+                    }
                     return true;
                 }
                 Err(error) => error,

@@ -128,6 +128,16 @@ impl Proof {
         }
     }
 
+    /// Returns how easily AWS shows this, compared with what proves other notices of the kind about the instance: it shows a spot warning
+    /// and all that say to be newer, but a hibernation only where the instance hibernates.
+    #[must_use]
+    pub const fn ease(&self) -> Timestamp {
+        match self {
+            Self::SpotRequest { at, hibernates: false } => *at,
+            _ => Timestamp::MIN,
+        }
+    }
+
     /// What AWS has to say, in words.
     #[must_use]
     pub const fn expected(&self) -> &'static str {
@@ -285,7 +295,8 @@ impl Asked {
 
     /// Instances for which EC2 lists the change, or no longer does.
     async fn listed_changes(&self, questions: &[Question]) -> Proven {
-        let listed = self.listing.changes(self.clock.now()).await?;
+        let now = self.clock.now();
+        let listed = self.listing.changes(now).await?;
         let lists = |instance: &InstanceId, hard: bool, start: Option<Timestamp>| {
             listed.iter().any(|notice| match &notice.detail {
                 Detail::ScheduledChange(change) => {
@@ -296,7 +307,8 @@ impl Asked {
             })
         };
         let is_proven = |(instance, proof): &&Question| match proof {
-            Proof::ListedChange { hard, start } => lists(instance, *hard, *start),
+            // A change of which no begin is told is acted on now.
+            Proof::ListedChange { hard, start } => lists(instance, *hard, start.or(Some(now))),
             Proof::UnlistedChange { start } => !lists(instance, false, *start),
             _ => false,
         };

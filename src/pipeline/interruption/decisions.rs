@@ -357,7 +357,7 @@ pub(super) fn comes_back(detail: &Detail) -> Option<ReturnSign> {
 pub fn ended_marks(notice: &Notice, node: &Node) -> Option<NodeRelease> {
     match &notice.detail {
         Detail::AsgLaunch(Hook { pool: Some(WarmPool::From), .. }) => {
-            NodeRelease::of_kind(node, NoticeKind::AsgTerminate.as_str(), UndoReason::FromWarmPool)
+            NodeRelease::of_kind(node, NoticeKind::AsgTerminate.as_str(), notice.at, UndoReason::FromWarmPool)
         }
         // EC2's list has it, and no Node says it.
         Detail::TakenBack(NoticeKind::StatusCheck) => {

@@ -1,6 +1,7 @@
 //! The nodes that are drained now, counted against their maximum; and the notices that wait for room although AWS has not confirmed them.
 
 use crate::pipeline::event::{InstanceId, NoticeKind};
+use jiff::Timestamp;
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -47,8 +48,8 @@ pub(super) struct UnprovenWait {
     pub instance: InstanceId,
     /// Its kind.
     pub kind: NoticeKind,
-    /// Whether AWS may still prove it.
-    pub has_proof: bool,
+    /// How easily AWS shows its proof; `None` if there is none.
+    pub ease: Option<Timestamp>,
     /// Ends its wait.
     pub end: CancellationToken,
 }
@@ -83,15 +84,18 @@ impl State {
         self.admitted.keys().chain(only_marked).filter(|other| *other != instance).count()
     }
 
-    /// Returns the place of the oldest of the notices that wait unproven, of the instance and kind that have the most; of as many, rather
-    /// one that nothing can prove.
-    fn oldest_of_most(&self, of: impl Fn(&InstanceId) -> bool) -> Option<usize> {
-        let mut groups: HashMap<(&InstanceId, NoticeKind), (usize, usize, bool)> = HashMap::new();
+    /// Returns the place of the notice that waits unproven and that AWS shows last, or of the oldest of several, of the instance and kind
+    /// that have the most; of as many, rather one that nothing can prove.
+    fn last_of_most(&self, of: impl Fn(&InstanceId) -> bool) -> Option<usize> {
+        let mut groups: HashMap<(&InstanceId, NoticeKind), (usize, (Option<Timestamp>, usize))> = HashMap::new();
         for (place, wait) in self.unproven.iter().enumerate().filter(|(_, wait)| of(&wait.instance)) {
-            groups.entry((&wait.instance, wait.kind)).or_insert((0, place, wait.has_proof)).0 += 1;
+            let this = (wait.ease, place);
+            let (count, last) = groups.entry((&wait.instance, wait.kind)).or_insert((0, this));
+            *count += 1;
+            *last = this.min(*last);
         }
-        let most = groups.into_values().max_by_key(|(count, oldest, has_proof)| (*count, !has_proof, Reverse(*oldest)));
-        most.map(|(_, oldest, _)| oldest)
+        let most = groups.into_values().max_by_key(|(count, (ease, place))| (*count, ease.is_none(), Reverse(*place)));
+        most.map(|(_, (_, place))| place)
     }
 }
 
@@ -142,17 +146,17 @@ impl Draining {
         self.lock().admitted.get(instance).is_some_and(|places| places.by_room > 0)
     }
 
-    /// Counts a notice of the instance that waits unproven. Where there are too many, the oldest wait of the kind and instance that have
-    /// the most is ended by its token: what is real is confirmed within seconds, and is one of its kind.
+    /// Counts a notice of the instance that waits unproven. Where there are too many, one wait of the kind and instance that have the
+    /// most is ended by its token: what is real is confirmed within seconds, and is one of its kind.
     /// `nodes` is their number: of each the honest notices of two kinds have room.
     pub(super) fn wait_unproven(self: &Arc<Self>, wait: UnprovenWait, nodes: usize) -> Unproven {
         let mut state = self.lock();
         let of_one = state.unproven.iter().filter(|other| other.instance == wait.instance).count();
-        let oldest = match of_one {
-            MAX_UNPROVEN_OF_ONE.. => state.oldest_of_most(|of| *of == wait.instance),
-            _ => (state.unproven.len() >= UNPROVEN.max(2 * nodes)).then(|| state.oldest_of_most(|_| true)).flatten(),
+        let last = match of_one {
+            MAX_UNPROVEN_OF_ONE.. => state.last_of_most(|of| *of == wait.instance),
+            _ => (state.unproven.len() >= UNPROVEN.max(2 * nodes)).then(|| state.last_of_most(|_| true)).flatten(),
         };
-        if let Some(crowded_out) = oldest.and_then(|place| state.unproven.remove(place)) {
+        if let Some(crowded_out) = last.and_then(|place| state.unproven.remove(place)) {
             crowded_out.end.cancel();
         }
         let unproven = Unproven { draining: Arc::clone(self), end: wait.end.clone() };
@@ -259,8 +263,8 @@ mod tests {
         let draining = Arc::new(Draining::default());
         let wait_of = |instance, kind| {
             let end = CancellationToken::new();
-            let has_proof = kind == NoticeKind::Spot;
-            let wait = UnprovenWait { instance, kind, has_proof, end: end.clone() };
+            let ease = (kind == NoticeKind::Spot).then_some(Timestamp::UNIX_EPOCH);
+            let wait = UnprovenWait { instance, kind, ease, end: end.clone() };
             (draining.wait_unproven(wait, 10), end)
         };
         let wait = |kind| wait_of(id(1), kind);
@@ -289,7 +293,8 @@ mod tests {
         let (draining, nodes) = (Arc::new(Draining::default()), 2 * UNPROVEN);
         let wait = |n, kind| {
             let (instance, end) = (id(n), CancellationToken::new());
-            let wait = UnprovenWait { instance, kind, has_proof: kind == NoticeKind::Spot, end: end.clone() };
+            let ease = (kind == NoticeKind::Spot).then_some(Timestamp::UNIX_EPOCH);
+            let wait = UnprovenWait { instance, kind, ease, end: end.clone() };
             (draining.wait_unproven(wait, nodes), end)
         };
         let spots: Vec<_> = (0..nodes).map(|n| wait(n, NoticeKind::Spot)).collect();

@@ -5,7 +5,7 @@ use super::times::SHUTDOWN_TIME;
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{Detail, InstanceAction, Notice, ScheduledChange};
 use crate::pipeline::node::Node;
-use crate::pipeline::node::mark::{ReturnSign, marked_since_boot, newest_copy, withdrawn_at};
+use crate::pipeline::node::mark::{ReturnSign, marked_since_boot, newest_copy, newest_told, withdrawn_at};
 use crate::pipeline::node::release::{LATE_AFTER, booted_after, is_back, restarted_after};
 use crate::runtime::clock::Clock;
 use tokio::time::Instant;
@@ -33,7 +33,7 @@ pub fn is_late(notice: &Notice, node: &Node, deadline: Deadline, clock: &Clock, 
     let identity = notice.identity.to_string();
     // Of another kind, a copy says nothing else; and what EC2 or a Node lists has the time at which it was read.
     let changes = matches!(notice.detail, Detail::ScheduledChange(_)) && notice.identity.listed_as().is_none();
-    let newest = newest_copy(node, &identity).max(withdrawn_at(node, &identity)).filter(|_| changes);
+    let newest = newest_told(node, &identity).max(withdrawn_at(node, &identity)).filter(|_| changes);
     let superseded = newest.is_some_and(|at| at > notice.at);
     // A Node that flaps during a long drain carries the mark of this boot.
     let awaits_boot = comes_back(&notice.detail) == Some(ReturnSign::Boot) && marked_since_boot(node, &identity);
@@ -43,7 +43,9 @@ pub fn is_late(notice: &Notice, node: &Node, deadline: Deadline, clock: &Clock, 
         _ => notice.start(),
     };
     // A restart before the begin is a return, too, from what was announced before it. A spot instance is stopped all the same.
-    let announced = Some(notice.at).filter(|_| returns_by_boot(&notice.detail));
+    // An instance that waits at a hook has not gone yet.
+    let waits = notice.hook().is_some() && newest_copy(node, &identity).is_some();
+    let announced = Some(notice.at).filter(|_| returns_by_boot(&notice.detail) && !waits);
     let has_booted = begins.into_iter().chain(announced).min().is_some_and(|at| booted_after(node, at));
     let is_back = has_booted || is_back(node, &identity, notice.start(), clock.timestamp_of(now));
     superseded

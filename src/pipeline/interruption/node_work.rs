@@ -148,7 +148,8 @@ impl Case {
     fn is_late(&self, node: &Node, target: &Target) -> bool {
         let Self { interrupter, notice, .. } = self;
         // Without a mark before, nobody notes a restart.
-        let has_booted = returns_by_boot(&notice.detail) && node.boot != target.node.boot;
+        let returns = returns_by_boot(&notice.detail) && notice.hook().is_none();
+        let has_booted = returns && node.boot != target.node.boot;
         has_booted || is_late(notice, node, target.deadline, &interrupter.clock, Instant::now())
     }
 
@@ -172,11 +173,11 @@ impl Case {
         name_of(&self.notice.identity.to_string())
     }
 
-    /// Says on the Node that this notice's hook keeps the instance no longer than until `at`, for a replica that has another hook.
-    async fn move_mark(&self, node: &Node, at: Instant) {
+    /// Says on the Node that this notice's hook keeps the instance until `at`, for a replica that has another hook.
+    pub(super) async fn move_mark(&self, node: &Node, at: Instant) {
         let Self { interrupter, notice, .. } = self;
         let (identity, at) = (notice.identity.to_string(), interrupter.clock.timestamp_of(at));
-        // If the write fails, the other replica waits longer, but only while its own hook lives.
+        // If the write fails, the other replica waits as long as was said before, but only while its own hook lives.
         let _ = Box::pin(interrupter.marker.end(node, &identity, at, Instant::now() + LAST_CALL)).await;
     }
 
@@ -296,6 +297,12 @@ impl Case {
         drop(early);
         // Another replica's mark names an earlier end, if our patience has begun later.
         let (mut is_over, mut marked) = (false, self.marked_deadline(&target.node).unwrap_or(target.deadline.at()));
+        let end = own().at();
+        if known.is_some() && end.max(marked).duration_since(end.min(marked)) > TERMINATION_GRACE {
+            // The hook's times have become known since the cordon.
+            self.move_mark(&target.node, end).await;
+            marked = end;
+        }
         loop {
             let lengthened = deadline.deadline();
             let ends = lengthened.at();
@@ -332,10 +339,8 @@ impl Case {
                 () = KeptHook::times_changed(known) => {
                     known = hook.map(KeptHook::with_times);
                     deadline.set(own());
-                    let end = own().at();
-                    self.move_mark(&target.node, end).await;
-                    // It moves to an earlier end only.
-                    marked = self.marked_deadline(&target.node).map_or(end, |known| known.min(end));
+                    marked = own().at();
+                    self.move_mark(&target.node, marked).await;
                 }
                 () = Box::pin(self.put_off_mark(&target.node, marked, stays)), if stays > marked + TERMINATION_GRACE => {
                     marked = stays;

@@ -268,6 +268,12 @@ pub fn newest_copy(node: &Node, identity: &str) -> Option<Timestamp> {
     mark_of(node, identity)?.since
 }
 
+/// As [`newest_copy`], of the copies that have left the mark or the plan of the notice.
+#[must_use]
+pub fn newest_told(node: &Node, identity: &str) -> Option<Timestamp> {
+    names_of(identity).into_iter().filter_map(|name| read(node.annotations.get(&name)?).since).max()
+}
+
 /// Returns the names of the marks on the Node.
 pub fn mark_names(node: &Node) -> impl Iterator<Item = &String> {
     node.annotations.keys().filter(|key| key.starts_with(NOTICE_PREFIX))

@@ -122,8 +122,7 @@ impl Marker {
         Ok(released.filter(|_| exists))
     }
 
-    /// Brings the deadline in the mark of the notice with this identity forward to `at`, if it names a later time. Returns
-    /// whether the Node exists.
+    /// Moves the deadline in the mark of the notice with this identity to `at`. Returns whether the Node exists.
     ///
     /// # Errors
     /// As [`Marker::cordon`].

@@ -8,7 +8,7 @@ use super::mark::{
 use super::replacement::{self, AskedReplacement};
 use super::told::{is_only_said, untold};
 use super::{Node, hold};
-use crate::fact::UndoReason;
+use crate::fact::{NoticeKind, UndoReason};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Taint;
 use serde_json::{Map, Value, json};
@@ -91,10 +91,11 @@ impl NodeRelease {
         if removed { Self::of(&notices(node).collect::<Vec<_>>(), UndoReason::Uncordoned, |_| true) } else { None }
     }
 
-    /// Returns the marks of notices of this kind.
+    /// Returns the marks of notices of this kind that are not newer than `at`.
     #[must_use]
-    pub fn of_kind(node: &Node, kind: &str, reason: UndoReason) -> Option<Self> {
-        Self::of(&notices(node).collect::<Vec<_>>(), reason, |notice| notice.kind == kind)
+    pub fn of_kind(node: &Node, kind: &str, at: Timestamp, reason: UndoReason) -> Option<Self> {
+        let due = |notice: &NoticeAnnotation| notice.kind == kind && notice.since <= Some(at);
+        Self::of(&notices(node).collect::<Vec<_>>(), reason, due)
     }
 
     /// Returns the mark and the plan of the notice with this identity that AWS has withdrawn at `at`, unless a newer copy has left them.
@@ -252,13 +253,16 @@ fn has_returned(node: &Node, notice: &NoticeAnnotation, now: Timestamp) -> bool 
     let rebooted = !notice.boot.is_empty() && !node.boot.is_empty() && *notice.boot != *node.boot;
     // The Node of a frozen kubelet is not Ready for a while. A Node that becomes Ready before the deadline only flaps.
     let resumed = node.ready_since > notice.deadline.max(notice.since);
+    // An instance that restarts before its end, or while a hook keeps it, goes all the same.
+    let goes_later = [NoticeKind::Spot, NoticeKind::AsgTerminate].iter().any(|kind| kind.as_str() == notice.kind);
+    let is_over = notice.deadline.max(notice.ends) < Some(now);
     node.ready
         && match notice.return_sign {
-            // An instance that restarts before its end terminates all the same. If it runs long after that, AWS has kept it.
             // Only who says that the node is broken knows whether it still is.
             None if notice.is_of_repair() => false,
+            // If it runs long after that, AWS has kept it.
             None => rebooted && terminates_at(notice).is_some_and(|at| at < now),
-            Some(ReturnSign::Boot) => rebooted,
+            Some(ReturnSign::Boot) => rebooted && (is_over || !goes_later),
             Some(ReturnSign::Ready) => rebooted || resumed,
         }
 }

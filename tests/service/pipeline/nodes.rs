@@ -272,6 +272,25 @@ async fn without_a_queue_a_wrong_clock_moves_no_deadline() {
     }
 }
 
+/// It starts while the API server does not answer.
+#[tokio::test(start_paused = true)]
+async fn without_a_queue_a_wrong_clock_is_noticed_once_the_api_server_answers() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    stage.clock_ahead.store(170, Ordering::Relaxed);
+    stage.world.faults.add(Rule::on("*", Fault::Disconnect));
+    let replica = stage.without_queue("a", &[]).await;
+    sleep(s(5)).await;
+    stage.world.faults.clear();
+    stage.until("its turn", s(30), || stage.nodes_holder().as_deref() == Some("a")).await;
+    stage.says_spot(0, 120);
+    sleep(s(80)).await;
+    assert!(stage.cordoned(0) && stage.has_pod("web-0-0"), "{}", stage.story());
+    stage.until("drained", s(45), || stage.world.kube.pods().is_empty()).await;
+    stage.until("noted", s(10), || stage.handled(0) == 1).await;
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
 /// It starts while AWS does not answer.
 #[tokio::test(start_paused = true)]
 async fn until_aws_tells_the_time_the_api_server_s_counts() {

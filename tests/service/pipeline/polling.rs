@@ -365,6 +365,27 @@ async fn a_change_of_which_a_message_told_is_not_drained_for_after_an_uncordon_b
     stage.rest(&[&replica]).await;
 }
 
+/// The message tells of the new begin before EC2 is asked again.
+#[tokio::test(start_paused = true)]
+async fn a_listed_change_that_a_message_puts_off_during_the_drain_moves_the_deadline() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let stop = ("instance-event-0123456789abcdef0", "instance-stop");
+    let start = |ahead| jiff::Timestamp::from_second((stage.world.clock.now() + s(ahead)).as_second()).unwrap();
+    stage.world.aws.ec2.schedule(&instance(0), stop, start(2400));
+    let replica = stage.start(&POLLS).await;
+    stage.until("cordoned", s(ROUND), || stage.cordoned(0)).await;
+    let later = start(7 * 86_400);
+    stage.world.aws.ec2.schedule(&instance(0), stop, later);
+    stage.health(0, ("h", "AWS_EC2_INSTANCE_STOP_SCHEDULED"), later, "upcoming");
+    sleep(s(2700)).await;
+    assert!(stage.world.kube.evictions().is_empty(), "the budget holds after the first start\n{}", stage.story());
+    stage.unblock(0);
+    stage.until("handled", s(ROUND), || stage.world.kube.pods().is_empty()).await;
+    stage.until_handled(s(60)).await;
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_listed_change_that_is_put_off_during_the_drain_moves_the_deadline() {
     let stage = Stage::new(1, 1);

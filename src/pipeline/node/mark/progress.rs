@@ -38,8 +38,10 @@ impl Place {
         }
         let ends = ends.map(whole_seconds);
         let mark = match self {
-            Self::Evicts(_) if ends.is_some() => NoticeAnnotation { deadline: ends, ends: None, wave, ..known },
-            Self::Waits if ends.is_some() => NoticeAnnotation { ends, wave, ..known },
+            Self::Evicts(_) if ends.is_some() => {
+                NoticeAnnotation { deadline: ends, ends: None, wave, ..known.ending_at(ends) }
+            }
+            Self::Waits if ends.is_some() => NoticeAnnotation { ends, wave, ..known.ending_at(ends) },
             _ => NoticeAnnotation { wave, ..known },
         };
         Some(rewritten(node, identity, &mark))
@@ -116,6 +118,13 @@ impl Mark {
 }
 
 impl NoticeAnnotation {
+    /// The mark of a drain that ends then: its expiry counts from there.
+    fn ending_at(self, ends: Option<Timestamp>) -> Self {
+        let by = ends.zip(self.ends.max(self.deadline)).map(|(ends, before)| ends.duration_since(before));
+        let put_off = |at: Timestamp| by.and_then(|by| at.checked_add(by).ok()).unwrap_or(at);
+        Self { expires: self.expires.map(put_off), ..self }
+    }
+
     /// Whether the notice says that the node is broken, and AWS announces nothing.
     pub(in crate::pipeline::node) fn is_of_repair(&self) -> bool {
         NoticeKind::ALL.into_iter().any(|kind| kind.is_repair() && kind.as_str() == self.kind)
@@ -175,17 +184,19 @@ pub fn has_had_mark(identity: String) -> impl FnMut(&Node) -> bool {
     }
 }
 
-/// Returns the patch that brings the deadline in the mark of the notice with this identity forward to `at`; `None` if it names no later time.
+/// Returns the patch that moves the deadline in the mark of the notice with this identity to `at`; `None` if it names that time.
 pub(in crate::pipeline::node) fn end(node: &Node, identity: &str, at: Timestamp) -> Option<Value> {
-    let mark = mark_of(node, identity).filter(|mark| mark.deadline > Some(at))?;
-    Some(rewritten(node, identity, &NoticeAnnotation { deadline: Some(whole_seconds(at)), ends: None, ..mark }))
+    let deadline = Some(whole_seconds(at));
+    let mark = mark_of(node, identity).filter(|mark| mark.deadline.is_some() && mark.deadline != deadline)?;
+    Some(rewritten(node, identity, &NoticeAnnotation { deadline, ends: None, ..mark.ending_at(deadline) }))
 }
 
 /// Returns the patch that puts the end of the drain in the mark of the notice with this identity off to `at`; `None` if it names no earlier
 /// time.
 pub(in crate::pipeline::node) fn put_off(node: &Node, identity: &str, at: Timestamp) -> Option<Value> {
     let mark = mark_of(node, identity).filter(|mark| mark.ends.max(mark.deadline) < Some(at))?;
-    Some(rewritten(node, identity, &NoticeAnnotation { ends: Some(whole_seconds(at)), ..mark }))
+    let ends = Some(whole_seconds(at));
+    Some(rewritten(node, identity, &NoticeAnnotation { ends, ..mark.ending_at(ends) }))
 }
 
 fn rewritten(node: &Node, identity: &str, mark: &NoticeAnnotation) -> Value {

@@ -82,7 +82,10 @@ impl Oracle {
             let unknown = ends.soft.filter(|_| lookups_fail && sent.token.is_some());
             ends.hard.into_iter().chain(unknown).chain(self.ended(sent))
         };
-        self.drains_of(seen, node).flat_map(of).collect()
+        // An action that is left to others ends the instance as well.
+        let is_here = |sent: &&Sent| self.plan.notices[sent.notice].target == Target::Node(node);
+        let over = seen.sent.iter().filter(is_here).filter_map(|sent| self.ended(sent));
+        self.drains_of(seen, node).flat_map(of).chain(over).collect()
     }
 
     /// Whether calls of this operation meet faults at some time.

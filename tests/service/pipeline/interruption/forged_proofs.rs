@@ -1,11 +1,12 @@
 //! Messages that somebody has made so that the limits take them for others, or AWS's word for theirs.
 
-use super::admission::{LIMITED, VERIFIED, request, untouched};
+use super::admission::{LIMITED, MARKED, VERIFIED, request, untouched};
 use crate::harness::{Stage, instance, node, s};
 use ebbtide_sim::aws::HookSpec;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::messages::{self, Wrapping};
 use jiff::Timestamp;
+use std::time::Duration;
 use tokio::time::sleep;
 
 const RETIREMENT: &str = "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED";
@@ -151,6 +152,23 @@ async fn a_drain_is_not_called_off_by_another_begin() {
     drop(replica);
 }
 
+/// AWS names the begin of each change.
+#[tokio::test(start_paused = true)]
+async fn a_change_without_a_begin_is_not_confirmed_by_one_that_is_far_ahead() {
+    let stage = Stage::new(1, 1);
+    let ahead = now(&stage) + s(14 * 86_400);
+    stage.world.aws.ec2.schedule(&instance(0), ("change-0", "instance-stop"), ahead);
+    let replica = stage.start(&[&VERIFIED[..], &["--when", "scheduled-change=2h-before"]].concat()).await;
+    let body = messages::scheduled_change("f", STOP, &[&instance(0)], now(&stage), ahead);
+    stage.world.aws.sqs.send(body.replace("\"startTime\"", "\"started\""));
+    sleep(s(600)).await;
+    untouched(&stage, 0);
+    // It begins now.
+    stage.world.aws.ec2.schedule(&instance(0), ("change-0", "instance-stop"), now(&stage));
+    stage.until("it is confirmed", s(60), || stage.cordoned(0)).await;
+    drop(replica);
+}
+
 /// The block ends, but not as early as the message says.
 #[tokio::test(start_paused = true)]
 async fn a_block_that_ends_later_confirms_no_earlier_end() {
@@ -194,6 +212,26 @@ async fn forged_notices_of_an_instance_do_not_crowd_out_its_honest_one() {
     stage.until("there is room for the honest one", s(60), || drained(&stage, 1)).await;
     stage.until_handled(s(60)).await;
     stage.rest(&[&replica]).await;
+}
+
+/// EC2 marks the request some seconds after its warning. Others say that the instance hibernates, or are dated back, which AWS never shows.
+#[tokio::test(start_paused = true)]
+async fn forged_warnings_do_not_crowd_out_the_real_one_before_aws_shows_it() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.start(&VERIFIED).await;
+    request(&stage, 0, "fulfilled");
+    stage.spot(0);
+    sleep(s(2)).await;
+    for n in 0..20 {
+        let at = now(&stage) - s(if n % 2 == 0 { 3600 } else { 0 });
+        let body = messages::spot(&format!("f-{n}"), &instance(0), at);
+        let body = if n % 2 == 0 { body } else { body.replace("\"terminate\"", "\"hibernate\"") };
+        stage.world.aws.sqs.send(body);
+        sleep(Duration::from_millis(200)).await;
+    }
+    request(&stage, 0, MARKED);
+    stage.until("the real one is drained", s(20), || drained(&stage, 0)).await;
+    drop(replica);
 }
 
 /// It is a hint that an instance comes out of its warm pool, and Auto Scaling knows nothing of it.

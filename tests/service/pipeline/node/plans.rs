@@ -1,7 +1,8 @@
 //! Changes that are acted on shortly before they begin: until then their notices are kept on the Nodes.
 
-use crate::harness::{Stage, node, s};
+use crate::harness::{Stage, instance, node, s};
 use ebbtide_sim::fault::{Fault, Rule};
+use ebbtide_sim::messages;
 use tokio::time::sleep;
 
 const REBOOT: (&str, &str) = ("h", "AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED");
@@ -60,6 +61,24 @@ async fn a_planned_change_is_put_off_and_called_off_on_the_node() {
     sleep(s(2 * FAR)).await;
     assert!(!stage.cordoned(0) && stage.world.kube.pods().len() == 1);
     replica.all_ended("scheduled-change", &[("planned", 2), ("withdrawn", 1)]);
+    stage.rest(&[&replica]).await;
+}
+
+/// A queue keeps no order: AWS has put the change off, and the message about that comes first.
+#[tokio::test(start_paused = true)]
+async fn an_older_message_about_a_change_that_the_node_keeps_drains_nothing() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.start(&["--when", "scheduled-change=4h-before"]).await;
+    let now = stage.world.clock.now();
+    let send = |at, start| {
+        stage.world.aws.sqs.send(messages::scheduled_change(REBOOT.0, REBOOT.1, &[&instance(0)], at, start));
+    };
+    send(now, now + s(4 * FAR));
+    stage.until_handled(s(30)).await;
+    send(now - s(60), now + s(3 * 3600));
+    stage.until_handled(s(30)).await;
+    assert!(!stage.cordoned(0) && plans(&stage).len() == 1, "{}", stage.story());
+    replica.all_ended("scheduled-change", &[("planned", 1), ("stale", 1)]);
     stage.rest(&[&replica]).await;
 }
 

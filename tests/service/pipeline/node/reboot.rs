@@ -326,6 +326,55 @@ async fn the_replacement_of_a_root_volume_drains_the_node_and_gives_it_back() {
     stage.rest(&[&replica]).await;
 }
 
+/// The kernel panics while the hook waits: the instance goes to its pool afterwards all the same.
+#[tokio::test(start_paused = true)]
+async fn a_restart_before_the_hook_is_completed_is_no_return_from_the_warm_pool() {
+    for is_killed in [false, true] {
+        let stage = Stage::new(1, 1);
+        stage.block(0);
+        let mut replica = stage.start(&[]).await;
+        let token = stage.terminate_between(0, s(3600), Wrapping::Event, ("AutoScalingGroup", "WarmPool"));
+        sleep(s(60)).await;
+        if is_killed {
+            replica.kill().await;
+            replica = stage.start(&[]).await;
+        }
+        // Nobody has missed the kubelet.
+        stage.world.kube.reboot(&node(0));
+        sleep(s(100)).await;
+        stage.reboot(0).await;
+        sleep(s(100)).await;
+        assert!(stage.cordoned(0) && stage.results(&token).is_empty(), "{is_killed}\n{}", stage.story());
+        stage.unblock(0);
+        stage.until_handled(s(60)).await;
+        stage.completed_once(&token);
+        assert!(stage.cordoned(0) && stage.world.kube.pods().is_empty());
+        sleep(s(5)).await;
+        stage.reboot(0).await;
+        stage.until("released", s(3), || !stage.cordoned(0)).await;
+        stage.no_trace(0);
+        stage.rest(&[&replica]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_spot_instance_that_restarts_before_it_is_stopped_is_not_released() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let replica = stage.start(&[]).await;
+    let body = messages::spot("s", &instance(0), stage.world.clock.now()).replace("\"terminate\"", "\"stop\"");
+    stage.world.aws.sqs.send(body);
+    sleep(s(10)).await;
+    stage.reboot(0).await;
+    sleep(s(20)).await;
+    assert!(stage.cordoned(0), "{}", stage.story());
+    stage.until_handled(s(60)).await;
+    sleep(s(600)).await;
+    stage.reboot(0).await;
+    stage.until("released", s(3), || !stage.cordoned(0)).await;
+    stage.rest(&[&replica]).await;
+}
+
 /// Nobody ran while the instance went and came back, and its message waited.
 #[tokio::test(start_paused = true)]
 async fn a_late_message_of_a_hook_leaves_the_node_that_has_come_back() {

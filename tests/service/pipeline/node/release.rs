@@ -2,6 +2,7 @@
 
 use crate::harness::{Stage, instance, node, s};
 use crate::nodes::{EXCLUDE, marks};
+use ebbtide_sim::aws::HookSpec;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::Interrupt;
 use ebbtide_sim::messages::{self, Wrapping};
@@ -35,6 +36,50 @@ async fn a_cordon_without_a_later_notice_is_removed_in_time() {
         }
         stage.rest(&[&replica]).await;
     }
+}
+
+/// The replica that takes the drain over has its whole time again.
+#[tokio::test(start_paused = true)]
+async fn a_mark_that_expires_stays_as_long_as_its_drain_and_the_time_after_it() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let flags = ["--on", "rebalance=drain", "--drain-timeout", "rebalance=10m", "--uncordon-after", "5m"];
+    let first = stage.start(&flags).await;
+    stage.rebalance(0);
+    sleep(s(500)).await;
+    first.kill().await;
+    let second = stage.start(&flags).await;
+    sleep(s(550)).await;
+    assert!(stage.cordoned(0), "its drain goes on\n{}", stage.story());
+    stage.until_handled(s(120)).await;
+    second.ended_once("rebalance", "blocked");
+    sleep(s(250)).await;
+    assert!(stage.cordoned(0), "it has just ended\n{}", stage.story());
+    stage.until("expired", s(120), || !stage.cordoned(0)).await;
+    stage.rest(&[&second]).await;
+}
+
+/// A launch that a message tells late.
+#[tokio::test(start_paused = true)]
+async fn a_launch_from_the_warm_pool_does_not_end_a_newer_termination() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let replica = stage.start(&["--on", "asg-launch=ready"]).await;
+    let way = ("WarmPool", "AutoScalingGroup");
+    let at = stage.world.clock.now();
+    sleep(s(60)).await;
+    let token = stage.terminate(0, s(600), Wrapping::Event);
+    stage.until("cordoned", s(10), || stage.cordoned(0)).await;
+    stage.world.aws.autoscaling.add_hook("group", "launch", HookSpec::launching(s(300)));
+    let launch = stage.world.aws.autoscaling.begin("group", "launch", &instance(0));
+    let names = ("group", "launch", &*launch);
+    stage.world.aws.sqs.send(messages::lifecycle_between(Wrapping::Event, false, names, &instance(0), at, way));
+    sleep(s(60)).await;
+    assert!(stage.cordoned(0) && stage.results(&token).is_empty(), "{}", stage.story());
+    stage.unblock(0);
+    stage.until_handled(s(60)).await;
+    stage.completed_once(&token);
+    stage.rest(&[&replica]).await;
 }
 
 #[tokio::test(start_paused = true)]
