@@ -77,6 +77,7 @@ pub async fn ask_api_server(
         Ok(date.map(|date| clock.compare(date, asked)))
     };
     let change = gate.kube(call, Class::Background, by, answer).await?;
+    clock.note_answer();
     tell(facts, change.unwrap_or_default());
     Ok(())
 }

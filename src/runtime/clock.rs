@@ -49,7 +49,7 @@ struct Wall {
     last: Mutex<Followed>,
     /// `shift` after each of its changes by more than [`STEP`].
     jumps: watch::Sender<i64>,
-    /// Whether AWS has answered.
+    /// Whether one of them has answered.
     answered: watch::Sender<bool>,
 }
 
@@ -132,7 +132,7 @@ impl Clock {
         self.adopt(last, Followed { reading: now, ahead })
     }
 
-    /// Notes that AWS has answered, whether or not it told its time.
+    /// Notes that AWS, or the API server when it was asked for its time, has answered, whether or not it told its time.
     pub fn note_answer(&self) {
         self.wall.answered.send_replace(true);
     }
@@ -143,7 +143,7 @@ impl Clock {
         *self.wall.answered.borrow()
     }
 
-    /// Waits until AWS has answered once. Before that, nothing is known of a wrong machine's time.
+    /// Waits until one of them has answered once. Before that, nothing is known of a wrong machine's time.
     pub async fn first_answer(&self) {
         // The sender lives as long as the process.
         let _ = self.wall.answered.subscribe().wait_for(|answered| *answered).await;

@@ -28,10 +28,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 /// Mean interval between scans of the plans on Nodes, and of what EC2 lists.
 const SCAN_INTERVAL: Duration = Duration::from_mins(1);
+
+/// Maximum time that a scan waits for a server's time: with a clock that is ahead, a plan is carried out too early.
+const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Maximum time for the note that a message has told what the Node had said.
 const NOTE_TIMEOUT: Duration = Duration::from_mins(1);
@@ -72,6 +75,9 @@ impl Deliverer {
                 sleep(random::jittered(SCAN_INTERVAL, 0.5..1.5)).await;
                 // An index that is not current may show plans that were carried out long ago.
                 self.interrupter.index.live().await;
+                if self.hears_time {
+                    let _ = timeout(FIRST_ANSWER_TIMEOUT, self.interrupter.clock.first_answer()).await;
+                }
             };
             tokio::pin!(pause);
             loop {

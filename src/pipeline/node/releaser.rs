@@ -25,7 +25,7 @@ const SCAN_INTERVAL: Duration = Duration::from_secs(1);
 /// restores the cordon sooner.
 const UNCORDON_GRACE: Duration = Duration::from_secs(30);
 
-/// Maximum time until the first scan, which waits for AWS's time: a clock that is ahead would remove marks too early.
+/// Maximum time until the first scan, which waits for a server's time: a clock that is ahead would remove marks too early.
 const FIRST_SCAN_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// Wait between tries of a release that fails.
@@ -44,8 +44,8 @@ pub struct NodeReleaser {
     pub clock: Clock,
     /// Receives facts.
     pub facts: Facts,
-    /// Whether answers of AWS's queue say whether the clock is right. Without them nothing is waited for.
-    pub hears_aws: bool,
+    /// Whether answers of AWS's queue, or the API server's, say whether the clock is right. Without them nothing is waited for.
+    pub hears_time: bool,
 }
 
 /// Returns the marks of a Node that are due.
@@ -56,7 +56,7 @@ impl NodeReleaser {
     pub async fn run(self) {
         let mut changes = self.index.marks();
         let mut history = ReleaseHistory::default();
-        if self.hears_aws {
+        if self.hears_time {
             let _ = timeout(FIRST_SCAN_TIMEOUT, self.clock.first_answer()).await;
         }
         loop {

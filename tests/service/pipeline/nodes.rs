@@ -291,6 +291,33 @@ async fn without_a_queue_a_wrong_clock_is_noticed_once_the_api_server_answers() 
     stage.rest_for(&[&replica], s(60)).await;
 }
 
+/// The Node has said it before, and nobody had to act yet.
+#[tokio::test(start_paused = true)]
+async fn without_a_queue_a_wrong_clock_carries_out_no_plan_before_the_api_server_tells_the_time() {
+    let stage = Stage::new(1, 1);
+    let flags = ["--when", "scheduled-change=2h-before"];
+    let replica = stage.without_queue("a", &flags).await;
+    let begin = stage.world.clock.now() + s(3 * 3600);
+    stage.annotate(
+        0,
+        MAINTENANCE,
+        &format!("{{\"what\":\"system-reboot\",\"at\":\"{begin}\",\"id\":\"instance-event-1\"}}"),
+    );
+    let is_planned = |stage: &Stage| stage.annotations(0).keys().any(|key| key.starts_with("ebbtide/planned."));
+    stage.until("planned", s(30), || is_planned(&stage)).await;
+    replica.kill().await;
+    stage.clock_ahead.store(3600, Ordering::Relaxed);
+    stage.world.faults.add(Rule::on("*", Fault::Disconnect));
+    let replica = stage.without_queue("b", &flags).await;
+    sleep(s(200)).await;
+    stage.world.faults.clear();
+    stage.world.faults.add(Rule::on("get /version", Fault::Slow(s(1))));
+    sleep(s(1800)).await;
+    assert!(!stage.cordoned(0) && is_planned(&stage), "{}", stage.story());
+    stage.until("drained", s(2400), || stage.world.kube.pods().is_empty()).await;
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
 /// It starts while AWS does not answer.
 #[tokio::test(start_paused = true)]
 async fn until_aws_tells_the_time_the_api_server_s_counts() {

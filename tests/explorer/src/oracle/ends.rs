@@ -132,7 +132,9 @@ impl Oracle {
         let told = if is_settled { event.min(begins) } else { sent.at };
         // A restart counts from when a replica sees it.
         let down = self.plan.replicas.iter().map(|ends| ends.iter().map(|end| end.down).sum()).min().map_or(0, s);
-        if returns && seen.booted.get(&node).is_some_and(|at| at + down >= told) {
+        let blinds = |span: &&Span| matches!(span.trouble, Trouble::Calls("*" | "watch nodes", ..));
+        let blind: u64 = self.plan.faults.iter().filter(blinds).map(|span| span.to - span.from).sum();
+        if returns && seen.booted.get(&node).is_some_and(|at| at + down + s(blind) >= told) {
             return true;
         }
         goes.is_some_and(|at| self.now() + self.slack() > at + s(60)) && started + self.slack() >= begins
