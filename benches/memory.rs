@@ -54,7 +54,7 @@ struct Case {
     count: usize,
 }
 
-const CASES: [Case; 4] = [
+const CASES: [Case; 5] = [
     Case {
         name: "launch",
         pods: 0,
@@ -76,6 +76,14 @@ const CASES: [Case; 4] = [
         pods: 1,
         flags: &[],
         send: |stage, n| _ = stage.terminate(n, s(3600), Wrapping::Event),
+        tasks: &[TaskKind::Message, TaskKind::Interruption, TaskKind::Heartbeat, TaskKind::Drain],
+        count: 1000,
+    },
+    Case {
+        name: "hook-longest-names",
+        pods: 1,
+        flags: &[],
+        send: longest_names,
         tasks: &[TaskKind::Message, TaskKind::Interruption, TaskKind::Heartbeat, TaskKind::Drain],
         count: 1000,
     },
@@ -360,6 +368,14 @@ fn launch(stage: &Stage, n: usize) {
     let token = world.aws.autoscaling.begin("group", "launch-hook", &instance(n));
     let names = ("group", "launch-hook", token.as_str());
     world.aws.sqs.send(messages::lifecycle(Wrapping::Event, false, names, &instance(n), world.clock.now()));
+}
+
+/// Tells of a hook that nobody has, with names as long as they may be: somebody wants to fill the memory.
+fn longest_names(stage: &Stage, n: usize) {
+    let name = |of: &str| format!("{}{of}{n:05}", "界".repeat(249));
+    let names = [name("g"), name("h"), name("t")];
+    let names = (names[0].as_str(), names[1].as_str(), names[2].as_str());
+    stage.world.aws.sqs.send(messages::lifecycle(Wrapping::Bare, true, names, &instance(n), stage.world.clock.now()));
 }
 
 fn runtime() -> Runtime {

@@ -40,8 +40,9 @@ const CRASH_DELAY: Duration = Duration::from_secs(10);
 /// kilobytes.
 const MAX_AT_ONCE: usize = 1_000;
 
-/// Maximum number of notices of messages that are acted on at once, besides the first of each message.
-pub const MAX_NOTICES: usize = 20_000;
+/// Maximum number of notices of messages that are acted on at once, besides the first of each message. Each takes as much memory as a
+/// message that is held.
+pub const MAX_NOTICES: usize = 4_000;
 
 /// Maximum number of characters that are logged of a malformed message.
 const MAX_EXCERPT: usize = 200;

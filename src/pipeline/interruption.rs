@@ -51,7 +51,7 @@ mod waves;
 mod work;
 
 pub use confirmation::{Confirmations, Proof};
-pub use decisions::ended_marks;
+pub use decisions::{comes_back, ended_marks};
 pub use draining::Draining;
 pub use group_lookup::GroupLookup;
 pub use groups::{Groups, read as read_group};

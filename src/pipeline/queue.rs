@@ -45,8 +45,9 @@ const LINGER: Duration = Duration::from_millis(750);
 /// Maximum time that a release waits until its batch is full: another replica waits for the message.
 const RELEASE_LINGER: Duration = Duration::from_millis(50);
 
-/// Maximum number of messages held; polling pauses at it. SQS allows 120,000 in flight for all receivers together.
-const MAX_HELD: usize = 20_000;
+/// Maximum number of messages held; polling pauses at it. What waits for each takes up to 40 kB, if somebody has made it so, and the
+/// chart's limit has room for that. SQS allows 120,000 in flight for all receivers together.
+const MAX_HELD: usize = 8_000;
 
 /// Maximum sum of the messages' sizes held above [`USUAL_KIB`], in KiB; polling pauses at it. A message that names thousands of instances
 /// costs some bytes for each of its own.

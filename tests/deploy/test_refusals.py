@@ -267,8 +267,8 @@ SENTENCES = [
     ("settings: {onFailedLaunch: abandon}", "settings.onFailedLaunch has no effect without actions.asgLaunch: ready"),
     # One of the two values is the default.
     (
-        "resources: {requests: {memory: 512Mi}}",
-        "resources.requests.memory is 512Mi, above resources.limits.memory, 256Mi: set both, or set one",
+        "resources: {requests: {memory: 1Gi}}",
+        "resources.requests.memory is 1Gi, above resources.limits.memory, 512Mi: set both, or set one",
     ),
     ("resources: {limits: {cpu: 20m}}", "resources.requests.cpu is 50m, above resources.limits.cpu, 20m"),
     *[

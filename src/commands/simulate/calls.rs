@@ -26,6 +26,8 @@ pub(super) struct Lookups {
     pub replacement: Option<bool>,
     /// Number of notes on the Node for others that wait in its waves.
     pub wave_notes: usize,
+    /// Number of notes on the Node about the end of a hook from which the instance returns.
+    pub end_notes: usize,
     /// The message's visibility timeout, if it is not the usual one.
     pub visibility_timeout: Option<Duration>,
 }
@@ -58,8 +60,10 @@ impl Calls {
             };
             let most = needed + usize::from(marks.taken_back.is_some());
             let (needed, most, when) = match lookups.replacement {
-                // The note on the Node, and that on the new one.
-                Some(true) => (needed + 1, most + 2, format!("{when}; one for each note of the replacement")),
+                // The notes before and after the call on the Node, and that on the new one.
+                Some(true) => {
+                    (needed + 1, most + 3, format!("{when}; two for notes of the replacement, and one on the new Node"))
+                }
                 _ => (needed, most, when.to_owned()),
             };
             // A begin and an end each.
@@ -77,7 +81,8 @@ impl Calls {
             };
             let is_put_off = notice.hook.is_some() && is_made(notice, Wait::ZonalShift);
             let when = if is_put_off { when + "; more if the shift outlasts the hook's own timeout" } else { when };
-            let most = most + 2 * holds + usize::from(outlasts) + lookups.wave_notes;
+            let when = if lookups.end_notes > 0 { when + "; one when the hook is completed" } else { when };
+            let most = most + 2 * holds + usize::from(outlasts) + lookups.wave_notes + lookups.end_notes;
             self.add(to, "patch nodes", needed, (!in_wave && !is_put_off).then_some(most), when);
         }
         if notice.ends.as_ref().is_some_and(|end| end.outcome == NoticeOutcome::Planned) {

@@ -57,7 +57,7 @@ pub(super) fn event(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
         return Ok(Parsed::Ignored(why));
     }
     let at = At("detail.", "eventArn");
-    let arn = fields.event_arn.name(at)?;
+    let arn = fields.event_arn.arn(at)?;
     // Other notices have identities without: who forges one of Health's must not meet their marks.
     if !arn.starts_with("arn:") {
         return Err(at.bad(format!("{} is not an ARN", quote(arn))));

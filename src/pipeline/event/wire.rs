@@ -11,9 +11,12 @@ use jiff::fmt::rfc2822;
 use serde::Deserialize;
 use std::borrow::Cow;
 
-/// Maximum length of a name in bytes. Health's ARNs have up to 1,600 characters, names of hooks and groups up to 255; a longer name is
-/// not AWS's, and would get into annotations and logs.
-const MAX_NAME: usize = 2048;
+/// Maximum number of characters of a name: that of hooks and groups. A longer name is not AWS's; it would get into annotations and logs,
+/// and each notice that waits holds several copies.
+const MAX_NAME: usize = 255;
+
+/// Maximum length of an ARN in bytes: Health's have up to 1,600 characters.
+const MAX_ARN: usize = 2048;
 
 /// Maximum number of characters of a message's text that an error quotes.
 const MAX_QUOTE: usize = 60;
@@ -92,9 +95,18 @@ impl Text<'_> {
     /// Returns a name or identifier, which is required, not empty, and of a plausible length. None of AWS's has control characters, which
     /// would be six bytes each in an annotation.
     pub(super) fn name(&self, at: At) -> Result<&str, Malformed> {
+        self.short(at, |text| text.chars().nth(MAX_NAME).is_some())
+    }
+
+    /// As [`Text::name`], of an ARN.
+    pub(super) fn arn(&self, at: At) -> Result<&str, Malformed> {
+        self.short(at, |text| text.len() > MAX_ARN)
+    }
+
+    fn short(&self, at: At, is_long: impl Fn(&str) -> bool) -> Result<&str, Malformed> {
         match self.text(at)? {
             "" => Err(at.bad("empty")),
-            text if text.len() > MAX_NAME => Err(at.bad(format!("{} bytes, too long for a name", text.len()))),
+            text if is_long(text) => Err(at.bad(format!("{} bytes, too long for a name", text.len()))),
             text if text.contains(char::is_control) => Err(at.bad("a name with control characters")),
             text => Ok(text),
         }

@@ -69,7 +69,7 @@ fn read(body: &str, head: &Head<'_>, begins: bool) -> Result<Parsed, Malformed> 
         // A notification for whoever watches all of AWS's shifts: nothing of the account is shifted.
         return Ok(Parsed::Ignored(IgnoreReason::OtherShift));
     }
-    let names = resources.iter().take(MAX_RESOURCES).map(|name| name.name(At("", "resources")).map(str::to_owned));
+    let names = resources.iter().take(MAX_RESOURCES).map(|name| name.arn(At("", "resources")).map(str::to_owned));
     let resources = names.collect::<Result<Vec<_>, _>>()?;
     let metadata = event.detail.required(At("", "detail"))?.metadata.required(At("detail.", "metadata"))?;
     let at = At("detail.metadata.", "awayFrom");

@@ -4,7 +4,7 @@ use super::decisions::{comes_back, life_begin};
 use super::heartbeat::{Beating, Heartbeat, HookState};
 use super::hook::HookReply;
 use super::{Case, Completion, HookTimes, MessageLink};
-use crate::clients::gate::{AwsError, Backoff, Category};
+use crate::clients::gate::{AwsError, Backoff, Category, LAST_CALL};
 use crate::fact::{CompletionResult, Fact};
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::Hook;
@@ -119,8 +119,10 @@ impl KeptHook {
                     let result = if answer == HookReply::Done { done } else { CompletionResult::Over };
                     case.tell(&Fact::HookCompleted { about: case.about(), result });
                     if let Some(node) = case.node.as_ref().filter(|_| comes_back(&notice.detail).is_some()) {
-                        // A restart from now on is the return.
-                        Box::pin(case.move_mark(node, Instant::now())).await;
+                        let (identity, at) = (notice.identity.to_string(), interrupter.clock.now());
+                        // If the write fails, a restart counts as the return once the hook would have ended.
+                        let by = Instant::now() + LAST_CALL;
+                        let _ = Box::pin(interrupter.marker.complete(node, &identity, at, by)).await;
                     }
                     return true;
                 }

@@ -338,7 +338,8 @@ pub fn out_of_service_mark(notice: &Notice, message: &str) -> Mark {
 }
 
 /// Returns the sign that the instance has come back from the announced event, if it can come back.
-pub(super) fn comes_back(detail: &Detail) -> Option<ReturnSign> {
+#[must_use]
+pub fn comes_back(detail: &Detail) -> Option<ReturnSign> {
     match detail {
         Detail::Spot { action: InstanceAction::Stop }
         | Detail::AsgTerminate(Hook { pool: Some(WarmPool::To), .. } | Hook { replaces_root_volume: true, .. })

@@ -20,6 +20,9 @@ const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// have many.
 const UNPROVEN: usize = 1_000;
 
+/// Maximum number of them in clusters of any size: half of the messages that a process holds.
+const MAX_UNPROVEN: usize = 4_000;
+
 /// Maximum number of them about one instance: AWS has fewer kinds.
 const MAX_UNPROVEN_OF_ONE: usize = 8;
 
@@ -87,10 +90,10 @@ impl State {
     /// Returns the place of the notice that waits unproven and that AWS shows last, or of the oldest of several, of the instance and kind
     /// that have the most; of as many, rather one that nothing can prove.
     fn last_of_most(&self, of: impl Fn(&InstanceId) -> bool) -> Option<usize> {
-        let mut groups: HashMap<(&InstanceId, NoticeKind), (usize, (Option<Timestamp>, usize))> = HashMap::new();
+        let mut groups = HashMap::new();
         for (place, wait) in self.unproven.iter().enumerate().filter(|(_, wait)| of(&wait.instance)) {
             let this = (wait.ease, place);
-            let (count, last) = groups.entry((&wait.instance, wait.kind)).or_insert((0, this));
+            let (count, last) = groups.entry((&wait.instance, wait.kind)).or_insert((0_usize, this));
             *count += 1;
             *last = this.min(*last);
         }
@@ -154,7 +157,9 @@ impl Draining {
         let of_one = state.unproven.iter().filter(|other| other.instance == wait.instance).count();
         let last = match of_one {
             MAX_UNPROVEN_OF_ONE.. => state.last_of_most(|of| *of == wait.instance),
-            _ => (state.unproven.len() >= UNPROVEN.max(2 * nodes)).then(|| state.last_of_most(|_| true)).flatten(),
+            _ => (state.unproven.len() >= (2 * nodes).clamp(UNPROVEN, MAX_UNPROVEN))
+                .then(|| state.last_of_most(|_| true))
+                .flatten(),
         };
         if let Some(crowded_out) = last.and_then(|place| state.unproven.remove(place)) {
             crowded_out.end.cancel();

@@ -174,7 +174,7 @@ impl Case {
     }
 
     /// Says on the Node that this notice's hook keeps the instance until `at`, for a replica that has another hook.
-    pub(super) async fn move_mark(&self, node: &Node, at: Instant) {
+    async fn move_mark(&self, node: &Node, at: Instant) {
         let Self { interrupter, notice, .. } = self;
         let (identity, at) = (notice.identity.to_string(), interrupter.clock.timestamp_of(at));
         // If the write fails, the other replica waits as long as was said before, but only while its own hook lives.

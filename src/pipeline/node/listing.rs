@@ -4,7 +4,7 @@
 
 use super::Node;
 use super::mark;
-use super::replacement::AskedReplacement;
+use super::replacement::is_replaced;
 use crate::clients::gate::{AwsClass, AwsError, CALL_TIMEOUT, Gate, Operation};
 use crate::fact::Facts;
 use crate::pipeline::event::{CapacityBlock, Detail, Identity, InstanceId, Notice, NoticeKind};
@@ -198,7 +198,7 @@ pub fn passing_checks(
     asked: Timestamp,
 ) -> Vec<Notice> {
     let mut passing = Vec::new();
-    for node in nodes.iter().filter(|node| AskedReplacement::of(node).is_none()) {
+    for node in nodes.iter().filter(|node| !is_replaced(node, asked)) {
         let marks = mark::notices(node).map(|(_, mark)| mark).filter(|mark| mark.message.starts_with(CHECK_PREFIX));
         let is_old = |since: Option<Timestamp>| since.is_some_and(|since| asked.duration_since(since) >= MARK_AGE);
         for mark in marks.filter(|mark| is_old(mark.since)) {

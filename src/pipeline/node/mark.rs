@@ -15,7 +15,7 @@ pub use progress::{
     Place, WaveState, deadline_of, has_had_mark, hook_ends, is_going, is_repaired, newer_start, place_of, start_of,
     wave_state,
 };
-pub(super) use progress::{end, put_off};
+pub(super) use progress::{complete, end, put_off};
 
 use super::Node;
 use super::names::EXCLUDE_LABEL;

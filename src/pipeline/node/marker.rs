@@ -130,6 +130,14 @@ impl Marker {
         self.write(node, Class::Cordon, by, |current| mark::end(current, identity, at)).await
     }
 
+    /// As [`Marker::end`], of the mark of a hook that is completed at `at`, after which a restart is the instance's return.
+    ///
+    /// # Errors
+    /// As [`Marker::cordon`].
+    pub async fn complete(&self, node: &Node, identity: &str, at: Timestamp, by: Instant) -> Result<bool, KubeError> {
+        self.write(node, Class::Cordon, by, |current| mark::complete(current, identity, at)).await
+    }
+
     /// Puts the end of the drain in the mark of the notice with this identity off to `at`, if it names an earlier time.
     /// Returns whether the Node exists.
     ///

@@ -5,7 +5,7 @@ use super::mark::{
     crowded_out, guarded, key_of, mark_of, names_of, notices, out_of_service, read, text, undo, whole_seconds,
     withdrawn_at, written,
 };
-use super::replacement::{self, AskedReplacement};
+use super::replacement::{self, is_replaced, stale_at};
 use super::told::{is_only_said, untold};
 use super::{Node, hold};
 use crate::fact::{NoticeKind, UndoReason};
@@ -60,8 +60,8 @@ impl NodeRelease {
     /// asked to replace goes, whatever became of the announced change.
     #[must_use]
     pub fn schedule(node: &Node, now: Timestamp) -> ReleaseSchedule {
-        if node.ignored || AskedReplacement::of(node).is_some() {
-            return ReleaseSchedule { due: None, next: None };
+        if node.ignored || is_replaced(node, now) {
+            return ReleaseSchedule { due: None, next: stale_at(node).filter(|_| !node.ignored) };
         }
         let all: Vec<_> = notices(node).collect();
         let returned = |notice: &NoticeAnnotation| has_returned(node, notice, now);

@@ -6,12 +6,16 @@ use super::mark::{guarded, text, whole_seconds};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use std::time::Duration;
 
 /// Name of the annotation of a Node that its group replaces.
 const REPLACEMENT_ANNOTATION: &str = "ebbtide/replacement";
 
 /// Name of the annotation of a Node that has replaced another: the other's instance.
 const REPLACES_ANNOTATION: &str = "ebbtide/replaces";
+
+/// Time after which a note that does not say that the group was asked counts no more.
+pub const NOTE_STALE: Duration = Duration::from_secs(90);
 
 /// A replacement that a group was asked for, by telling Auto Scaling that the instance is unhealthy.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -23,6 +27,9 @@ pub struct AskedReplacement {
     /// Whether it did not come in time: nobody waits for it again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub late: bool,
+    /// Whether nobody knows yet that the group was asked: the note is written before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub asking: bool,
 }
 
 impl AskedReplacement {
@@ -35,7 +42,7 @@ impl AskedReplacement {
     /// The replacement by `group` that is asked for at `at`.
     #[must_use]
     pub fn new(group: &str, at: Timestamp) -> Self {
-        Self { group: group.to_owned(), since: whole_seconds(at), late: false }
+        Self { group: group.to_owned(), since: whole_seconds(at), late: false, asking: true }
     }
 
     /// Returns the patch that notes the replacement; `None` if the Node has a note.
@@ -43,6 +50,13 @@ impl AskedReplacement {
     pub fn patch(&self, node: &Node) -> Option<Value> {
         let note = || guarded(node, &json!({ REPLACEMENT_ANNOTATION: text(self) }), &json!({}), json!({}));
         Self::of(node).is_none().then(note)
+    }
+
+    /// Returns the patch that notes that the group was asked; `None` if the Node has no note, or one that says so.
+    #[must_use]
+    pub fn asked(node: &Node) -> Option<Value> {
+        let asked = Self { asking: false, ..Self::of(node).filter(|noted| noted.asking)? };
+        Some(guarded(node, &json!({ REPLACEMENT_ANNOTATION: text(&asked) }), &json!({}), json!({})))
     }
 
     /// Returns the patch that notes that the replacement did not come in time; `None` if the Node has no note.
@@ -58,6 +72,18 @@ impl AskedReplacement {
         let noted = node.annotations.contains_key(REPLACEMENT_ANNOTATION);
         noted.then(|| guarded(node, &json!({ REPLACEMENT_ANNOTATION: Value::Null }), &json!({}), json!({})))
     }
+}
+
+/// Returns when a note counts no more that does not say that the group was asked: whoever wrote it has ended before.
+pub(super) fn stale_at(node: &Node) -> Option<Timestamp> {
+    let asking = AskedReplacement::of(node).filter(|noted| noted.asking)?;
+    asking.since.checked_add(NOTE_STALE).ok()
+}
+
+/// Whether the Node goes because its group was asked to replace it, or is about to be.
+#[must_use]
+pub fn is_replaced(node: &Node, now: Timestamp) -> bool {
+    AskedReplacement::of(node).is_some() && stale_at(node).is_none_or(|at| at > now)
 }
 
 /// Adds the removal of a note to a patch that ends the Node's marks: its instance has come back all the same.
@@ -90,11 +116,16 @@ mod tests {
         let asked = AskedReplacement::new("workers", "2026-11-21T12:00:00.7Z".parse().unwrap());
         let written = |patch: &Value, key: &str| patch["metadata"]["annotations"][key].as_str().unwrap().to_owned();
         let note = written(&asked.patch(&node).unwrap(), REPLACEMENT_ANNOTATION);
-        assert_eq!(note, r#"{"group":"workers","since":"2026-11-21T12:00:00Z"}"#);
+        assert_eq!(note, r#"{"group":"workers","since":"2026-11-21T12:00:00Z","asking":true}"#);
         assert_eq!(AskedReplacement::removal(&node), None);
         node.annotations.insert(REPLACEMENT_ANNOTATION.to_owned(), note);
         assert_eq!((AskedReplacement::of(&node), asked.patch(&node)), (Some(asked), None));
         assert!(AskedReplacement::removal(&node).is_some());
+        let after = |seconds| "2026-11-21T12:00:00Z".parse::<Timestamp>().unwrap() + Duration::from_secs(seconds);
+        assert!(is_replaced(&node, after(89)) && !is_replaced(&node, after(90)), "nobody has asked");
+        let note = written(&AskedReplacement::asked(&node).unwrap(), REPLACEMENT_ANNOTATION);
+        node.annotations.insert(REPLACEMENT_ANNOTATION.to_owned(), note);
+        assert!(is_replaced(&node, after(90)) && AskedReplacement::asked(&node).is_none());
 
         let mut new = Node::for_tests("node-2");
         let note = written(&claim(&new, "i-1").unwrap(), REPLACES_ANNOTATION);

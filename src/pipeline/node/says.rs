@@ -15,7 +15,7 @@ use super::mark::{NoticeAnnotation, is_told_to_terminate, mark_of, name_of, noti
 use super::names::{FROM_NODE, is_from_node};
 use super::plan::Plan;
 use super::release::NodeRelease;
-use super::replacement::AskedReplacement;
+use super::replacement::is_replaced;
 use super::told::{are_same, is_only_said};
 use crate::pipeline::event::{Detail, Identity, InstanceAction, InstanceId, Notice, NoticeKind};
 use jiff::Timestamp;
@@ -304,7 +304,7 @@ pub fn taken_back(node: &Node, others: &[Arc<Node>], rules: &[ConditionRule], no
     let current = nodes.max_by_key(|node| (node.ready, node.ready_since)).unwrap_or(node);
     messages.extend(current.conditions.iter().map(|condition| conditions::message(&condition.name)));
     messages.extend(said_before(node, now));
-    if AskedReplacement::of(node).is_some() {
+    if is_replaced(node, now) {
         unreadable.push(conditions::message(""));
     }
     let is_said =

@@ -81,9 +81,10 @@ fn write_and_undo(mark: &Mark, rules: &MarkSettings, wire: &Value, is_bare: bool
     let node = read(&marked);
     assert!(node.cordoned && marks(&marked) > 0, "{marked}");
     assert_eq!(mark.patch(&node, rules), None, "{patch} on {wire}");
-    let release = NodeRelease::of_kind(&node, "spot", UndoReason::Expired).expect("the mark must be there");
+    let release =
+        NodeRelease::of_kind(&node, "spot", Timestamp::MAX, UndoReason::Expired).expect("the mark must be there");
     let undone = merged(&marked, &release.patch(&node).body);
-    assert_eq!(NodeRelease::of_kind(&read(&undone), "spot", UndoReason::Expired), None, "{undone}");
+    assert_eq!(NodeRelease::of_kind(&read(&undone), "spot", Timestamp::MAX, UndoReason::Expired), None, "{undone}");
     let others = |node: &Node| {
         let mut taints: Vec<_> = node.taints.iter().map(|taint| (taint.key.clone(), taint.effect.clone())).collect();
         taints.sort();

@@ -104,9 +104,9 @@ fn transitions_that_are_none() {
 fn names_are_neither_empty_nor_endless() {
     let named = |name: &str| with(ASG_TERMINATE_DIRECT, "workers-a", name);
     assert_fault(&named(""), "bad-value", "AutoScalingGroupName", "empty");
-    assert!(matches!(parse(&named(&"g".repeat(2048))), Parsed::Notices(_)));
-    let what = "2049 bytes, too long for a name";
-    assert_fault(&named(&"g".repeat(2049)), "bad-value", "AutoScalingGroupName", what);
+    assert!(matches!(parse(&named(&"é".repeat(255))), Parsed::Notices(_)));
+    let what = "256 bytes, too long for a name";
+    assert_fault(&named(&"g".repeat(256)), "bad-value", "AutoScalingGroupName", what);
 }
 
 #[test]

@@ -191,6 +191,13 @@ pub(in crate::pipeline::node) fn end(node: &Node, identity: &str, at: Timestamp)
     Some(rewritten(node, identity, &NoticeAnnotation { deadline, ends: None, ..mark.ending_at(deadline) }))
 }
 
+/// As [`end`], of the mark of a hook that is completed now: a restart from now on is the return, and none before.
+pub(in crate::pipeline::node) fn complete(node: &Node, identity: &str, at: Timestamp) -> Option<Value> {
+    let (deadline, boot) = (Some(whole_seconds(at)), node.boot.to_string());
+    let mark = mark_of(node, identity)?;
+    Some(rewritten(node, identity, &NoticeAnnotation { deadline, ends: None, boot, ..mark.ending_at(deadline) }))
+}
+
 /// Returns the patch that puts the end of the drain in the mark of the notice with this identity off to `at`; `None` if it names no earlier
 /// time.
 pub(in crate::pipeline::node) fn put_off(node: &Node, identity: &str, at: Timestamp) -> Option<Value> {

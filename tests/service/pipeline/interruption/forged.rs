@@ -163,7 +163,7 @@ async fn forged_notices_of_many_instances_hold_no_places_that_others_need() {
     drop(replica);
 }
 
-/// A process holds at most 20,000 messages at once, and each of these would wait for an hour.
+/// A process holds at most 8,000 messages at once, and each of these would wait for an hour.
 #[tokio::test(start_paused = true)]
 async fn forged_messages_without_number_do_not_stop_the_receipt() {
     let stage = Stage::new(3, 1);

@@ -512,6 +512,24 @@ async fn a_note_without_a_call_does_not_stay() {
     stage.rest(&[&replica]).await;
 }
 
+/// Its writer is killed before the call, and the node mends itself.
+#[tokio::test(start_paused = true)]
+async fn a_note_without_a_call_does_not_keep_a_node_that_mends_itself() {
+    let stage = Stage::with_group(3);
+    let flags = ["--source", "queue,nodes", "--pod-namespace", "ebbtide", "--pod-name", "a"];
+    let flags = [&flags[..], &["--on-condition", "KernelReady=False:10m=replace"]].concat();
+    let replica = stage.start(&flags).await;
+    stage.set_condition(0, "KernelReady", "False", 0);
+    stage.until("the note", s(610), || annotation(&stage, 0, "ebbtide/replacement").is_some()).await;
+    replica.kill().await;
+    assert_eq!(stage.calls("SetInstanceHealth"), 0);
+    stage.set_condition(0, "KernelReady", "True", 0);
+    let replica = stage.start(&flags).await;
+    stage.until("uncordoned", s(180), || !stage.cordoned(0)).await;
+    stage.no_trace(0);
+    stage.rest(&[&replica]).await;
+}
+
 /// Another notice about the instance comes to another replica, which finds the note before the call.
 #[tokio::test(start_paused = true)]
 async fn two_replicas_ask_once_and_leave_a_note_of_it() {

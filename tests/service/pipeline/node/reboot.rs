@@ -348,8 +348,8 @@ async fn a_restart_before_the_hook_is_completed_is_no_return_from_the_warm_pool(
         stage.unblock(0);
         stage.until_handled(s(60)).await;
         stage.completed_once(&token);
-        assert!(stage.cordoned(0) && stage.world.kube.pods().is_empty());
-        sleep(s(5)).await;
+        sleep(s(20)).await;
+        assert!(stage.cordoned(0) && stage.world.kube.pods().is_empty(), "{is_killed}\n{}", stage.story());
         stage.reboot(0).await;
         stage.until("released", s(3), || !stage.cordoned(0)).await;
         stage.no_trace(0);

@@ -9,7 +9,7 @@ use crate::pipeline::interruption::groups::FAILURE_KEPT;
 use crate::pipeline::interruption::replaceable::{Group, MemberState, replaceable};
 use crate::pipeline::interruption::waits::waiting::{ReplacementNote, WaitLog, Waiting};
 use crate::pipeline::node::Node;
-use crate::pipeline::node::replacement::AskedReplacement;
+use crate::pipeline::node::replacement::{AskedReplacement, NOTE_STALE};
 use jiff::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,10 +23,6 @@ const ASKED_AFTER: Duration = Duration::from_mins(1);
 
 /// Interval between looks at whether the writer of a note has asked.
 const ASKED_INTERVAL: Duration = Duration::from_secs(10);
-
-/// Time after which a note counts no more for an instance that is in service and healthy, as far as the group is known: its replacement
-/// was never asked for.
-const NOTE_STALE: Duration = Duration::from_secs(90);
 
 impl Case {
     /// Has the group replace the instance, as soon as not too many others of the group are being replaced. Returns when it was asked; `None`
@@ -50,8 +46,10 @@ impl Case {
             let member = known.as_ref().ok().and_then(|known| known.members.get(instance));
             match (&asked, member) {
                 // Another replica, or another notice, has asked.
-                (Some(asked), None) => return Ok(Some(asked.since)),
-                (Some(asked), Some(member)) if !member.is_in_service() => return Ok(Some(asked.since)),
+                (Some(asked), member) if member.is_none_or(|member| !member.is_in_service()) => {
+                    self.note_asked(node).await;
+                    return Ok(Some(asked.since));
+                }
                 (None, Some(member)) if member.state == MemberState::InService && !member.healthy => return Ok(None),
                 (Some(asked), Some(_)) if self.is_asking(asked, waiting.log) => {
                     drop(turn);
@@ -151,7 +149,14 @@ impl Case {
             return accepted.map(|()| None);
         }
         self.tell(&Fact::Replacement { about: self.about(), group, result: Replacement::Asked });
+        self.note_asked(node).await;
         Ok(Some(asked.since))
+    }
+
+    /// Notes on the Node that its group was asked. If that fails, a Node that mends itself is uncordoned, and drained for its group's hook.
+    async fn note_asked(&self, node: &Node) {
+        let marker = &self.interrupter.marker;
+        let _ = Box::pin(marker.note(node, Instant::now() + CALL_TIMEOUT, AskedReplacement::asked)).await;
     }
 
     /// Notes a replacement on the Node. Without the note, another replica would not count it. Returns whether there was none.
