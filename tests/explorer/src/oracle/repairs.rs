@@ -23,7 +23,9 @@ impl Oracle {
             seen.repaired.remove(&node);
         } else if seen.repaired.insert(node) && self.plan.faults.is_empty() {
             let broken = self.broken(seen, true);
-            if self.stops(node, &broken) {
+            // Who has begun may not have seen yet that another is gone.
+            let lately = |n: usize| seen.gone.get(&n).is_some_and(|at| at + self.slack() > self.now());
+            if self.stops(node, &broken, lately) {
                 self.broke(seen, "no repair begins while much is broken", format!("node-{node} of {broken:?}"));
             }
         }
@@ -31,7 +33,7 @@ impl Oracle {
 
     /// Whether a broken node may be left alone: it goes for another reason, or too much is broken.
     pub(super) fn may_be_left(&self, seen: &Seen, node: usize) -> bool {
-        self.is_going(seen, node) || self.stops(node, &self.broken(seen, false))
+        self.is_going(seen, node) || self.stops(node, &self.broken(seen, false), |_| false)
     }
 
     /// Returns the nodes that are broken: for sure, or perhaps, because they were once.
@@ -60,8 +62,9 @@ impl Oracle {
     }
 
     /// Whether more is broken than a fifth of all, or of the node's group, or in most zones: docs/repair.md, "When it stops".
-    fn stops(&self, node: usize, broken: &BTreeSet<usize>) -> bool {
-        let all: BTreeSet<usize> = (0..self.plan.nodes.len()).filter(|n| self.stands(Target::Node(*n))).collect();
+    fn stops(&self, node: usize, broken: &BTreeSet<usize>, stood: impl Fn(usize) -> bool) -> bool {
+        let counts = |n: &usize| self.stands(Target::Node(*n)) || stood(*n);
+        let all: BTreeSet<usize> = (0..self.plan.nodes.len()).filter(counts).collect();
         let count =
             |nodes: &BTreeSet<usize>, is_in: &dyn Fn(usize) -> bool| nodes.iter().filter(|n| is_in(**n)).count();
         // The node of the replicas' own pods is one more, in the first zone and in no group.
