@@ -95,8 +95,7 @@ impl<'a> Narration<'a> {
     pub async fn tell(mut self, reader: &Reader<'_>) -> Result<NoticeView, KubeError> {
         let mut lookups = self.narrate(reader).await?;
         let is_of_wave = |node: &Arc<Node>| node.labels.keys().any(|key| self.policy().is_of_wave(key));
-        let has_hook = self.notice.hook().is_some();
-        lookups.end_notes = usize::from(has_hook && comes_back(&self.notice.detail).is_some());
+        lookups.end_notes = usize::from(lookups.hook && comes_back(&self.notice.detail).is_some());
         lookups.wave_notes = usize::from(self.action.drains() && self.node.as_ref().is_some_and(is_of_wave));
         self.view.calls = calls::of(&self.view, lookups, self.settings);
         Ok(self.view)
