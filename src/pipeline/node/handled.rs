@@ -5,7 +5,7 @@
 
 use super::Node;
 use super::mark::{
-    HANDLED_PREFIX, NOTICE_PREFIX, crowded_out, guarded, key_of, mark_of, names_of, notices, read, whole_seconds,
+    HANDLED_PREFIX, NOTICE_PREFIX, crowded_out, guarded, key_of, names_of, notices, read, whole_seconds,
 };
 use super::names::id_of;
 use super::plan::{Plan, plan_key};
@@ -54,8 +54,9 @@ pub fn standing(node: &Node, notice: &Notice, own: Option<&str>) -> Standing {
         return if has_trace { Standing::Open } else { Standing::Settled };
     }
     let start = start_of(notice);
-    // The work for the begin that AWS named before must hear of this one, whoever else has told of it.
-    if start.is_some() && mark_of(node, &identity).is_some_and(|mark| mark.start.is_some() && mark.start != start) {
+    // The work for the begin that AWS named before, or its plan, must hear of this one, whoever else has told of it.
+    let known = names_of(&identity).into_iter().filter_map(|name| read(node.annotations.get(&name)?).start);
+    if start.is_some() && known.map(whole_seconds).any(|known| Some(known) != start) {
         return Standing::Open;
     }
     let handled = key_of(HANDLED_PREFIX, &identity);

@@ -365,6 +365,22 @@ async fn a_change_of_which_a_message_told_is_not_drained_for_after_an_uncordon_b
     stage.rest(&[&replica]).await;
 }
 
+/// The same, of a change that the Node keeps.
+#[tokio::test(start_paused = true)]
+async fn a_planned_change_that_a_message_puts_off_is_not_drained_for_at_its_old_time() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.start(&[&POLLS[..], &["--when", "scheduled-change=2h-before"]].concat()).await;
+    let is_planned = || stage.annotations(0).keys().any(|key| key.starts_with("ebbtide/planned."));
+    schedule(&stage, FAR);
+    stage.until("planned", s(ROUND), is_planned).await;
+    let later = schedule(&stage, 3 * FAR);
+    stage.health(0, HEALTH, later, "upcoming");
+    sleep(s(FAR)).await;
+    assert!(!stage.cordoned(0) && is_planned(), "{}", stage.story());
+    stage.until("drained", s(2 * FAR), || stage.world.kube.pods().is_empty()).await;
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
 /// The message tells of the new begin before EC2 is asked again.
 #[tokio::test(start_paused = true)]
 async fn a_listed_change_that_a_message_puts_off_during_the_drain_moves_the_deadline() {

@@ -47,7 +47,9 @@ impl Case {
             match (&asked, member) {
                 // Another replica, or another notice, has asked.
                 (Some(asked), member) if member.is_none_or(|member| !member.is_in_service()) => {
-                    self.note_asked(node).await;
+                    if known.is_ok() {
+                        self.note_asked(node).await;
+                    }
                     return Ok(Some(asked.since));
                 }
                 (None, Some(member)) if member.state == MemberState::InService && !member.healthy => return Ok(None),
