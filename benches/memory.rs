@@ -370,7 +370,7 @@ fn launch(stage: &Stage, n: usize) {
     world.aws.sqs.send(messages::lifecycle(Wrapping::Event, false, names, &instance(n), world.clock.now()));
 }
 
-/// Tells of a hook that nobody has, with names as long as they may be: somebody wants to fill the memory.
+/// Sends a message about a hook that does not exist. Its names have as many bytes as a name may have, as if to fill the memory.
 fn longest_names(stage: &Stage, n: usize) {
     let name = |of: &str| format!("{}{of}{n:05}", "界".repeat(249));
     let names = [name("g"), name("h"), name("t")];

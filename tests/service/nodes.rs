@@ -160,6 +160,11 @@ impl Stage {
         annotations.map(|(_, text)| serde_json::from_str(&text).expect("a mark must be JSON")).collect()
     }
 
+    /// Returns the names of the n-th node's annotations that keep planned changes.
+    pub fn plans(&self, n: usize) -> Vec<String> {
+        self.annotations(n).into_keys().filter(|key| key.starts_with("ebbtide/planned.")).collect()
+    }
+
     /// Asserts that no mark of ours is left on the n-th node. A cordon may be somebody else's.
     pub fn no_trace(&self, n: usize) {
         let mut left = self.annotations(n);

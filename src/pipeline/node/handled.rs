@@ -5,7 +5,7 @@
 
 use super::Node;
 use super::mark::{
-    HANDLED_PREFIX, NOTICE_PREFIX, crowded_out, guarded, key_of, names_of, notices, read, whole_seconds,
+    HANDLED_PREFIX, NOTICE_PREFIX, crowded_out, guarded, key_of, mark_and_plan, names_of, notices, whole_seconds,
 };
 use super::names::id_of;
 use super::plan::{Plan, plan_key};
@@ -55,8 +55,8 @@ pub fn standing(node: &Node, notice: &Notice, own: Option<&str>) -> Standing {
     }
     let start = start_of(notice);
     // The work for the begin that AWS named before, or its plan, must hear of this one, whoever else has told of it.
-    let known = names_of(&identity).into_iter().filter_map(|name| read(node.annotations.get(&name)?).start);
-    if start.is_some() && known.map(whole_seconds).any(|known| Some(known) != start) {
+    let mut known = mark_and_plan(node, &identity).filter_map(|told| told.start);
+    if start.is_some() && known.any(|known| Some(whole_seconds(known)) != start) {
         return Standing::Open;
     }
     let handled = key_of(HANDLED_PREFIX, &identity);
@@ -138,9 +138,7 @@ pub(super) fn patch(node: &Node, notice: &Notice, write: bool) -> Option<Value> 
 /// with the notice writes the same, by which it is known again.
 #[must_use]
 pub fn message_of(node: &Node, identity: &Identity) -> Option<String> {
-    let identity = identity.to_string();
-    let mut names = names_of(&identity).into_iter();
-    names.find_map(|name| node.annotations.get(&name)).map(|value| read(value).message)
+    mark_and_plan(node, &identity.to_string()).next().map(|told| told.message)
 }
 
 /// Whether the Node notes that some notice needs nothing any more.

@@ -12,8 +12,8 @@ pub use hint::is_told_to_terminate;
 pub(super) use limit::{crowded_out, is_drained_since, is_full};
 pub use limit::{is_drained, is_drained_for};
 pub use progress::{
-    Place, WaveState, deadline_of, has_had_mark, hook_ends, is_going, is_repaired, newer_start, place_of, start_of,
-    wave_state,
+    Place, WaveState, deadline_of, has_had_mark, hook_ends, is_going, is_repaired, newer_start, newest_told, place_of,
+    start_of, wave_state,
 };
 pub(super) use progress::{complete, end, put_off};
 
@@ -268,12 +268,6 @@ pub fn newest_copy(node: &Node, identity: &str) -> Option<Timestamp> {
     mark_of(node, identity)?.since
 }
 
-/// As [`newest_copy`], of the copies that have left the mark or the plan of the notice.
-#[must_use]
-pub fn newest_told(node: &Node, identity: &str) -> Option<Timestamp> {
-    names_of(identity).into_iter().filter_map(|name| read(node.annotations.get(&name)?).since).max()
-}
-
 /// Returns the names of the marks on the Node.
 pub fn mark_names(node: &Node) -> impl Iterator<Item = &String> {
     node.annotations.keys().filter(|key| key.starts_with(NOTICE_PREFIX))
@@ -288,6 +282,11 @@ pub fn name_of(identity: &str) -> String {
 /// Returns the names of the mark and of the plan of the notice with this identity. Their values have fields in common.
 pub(super) fn names_of(identity: &str) -> [String; 2] {
     [name_of(identity), key_of(PLAN_PREFIX, identity)]
+}
+
+/// Returns the mark, and then the plan, of the notice with this identity, as far as the Node carries them.
+pub(super) fn mark_and_plan(node: &Node, identity: &str) -> impl Iterator<Item = NoticeAnnotation> {
+    names_of(identity).into_iter().filter_map(|name| Some(read(node.annotations.get(&name)?)))
 }
 
 /// Returns whether the notice with this identity has left its mark since the Node's last restart.

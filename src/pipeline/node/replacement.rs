@@ -48,22 +48,24 @@ impl AskedReplacement {
     /// Returns the patch that notes the replacement; `None` if the Node has a note.
     #[must_use]
     pub fn patch(&self, node: &Node) -> Option<Value> {
-        let note = || guarded(node, &json!({ REPLACEMENT_ANNOTATION: text(self) }), &json!({}), json!({}));
-        Self::of(node).is_none().then(note)
+        Self::of(node).is_none().then(|| self.written(node))
     }
 
     /// Returns the patch that notes that the group was asked; `None` if the Node has no note, or one that says so.
     #[must_use]
     pub fn asked(node: &Node) -> Option<Value> {
-        let asked = Self { asking: false, ..Self::of(node).filter(|noted| noted.asking)? };
-        Some(guarded(node, &json!({ REPLACEMENT_ANNOTATION: text(&asked) }), &json!({}), json!({})))
+        let noted = Self::of(node).filter(|noted| noted.asking)?;
+        Some(Self { asking: false, ..noted }.written(node))
     }
 
     /// Returns the patch that notes that the replacement did not come in time; `None` if the Node has no note.
     #[must_use]
     pub fn late(node: &Node) -> Option<Value> {
-        let asked = Self { late: true, ..Self::of(node)? };
-        Some(guarded(node, &json!({ REPLACEMENT_ANNOTATION: text(&asked) }), &json!({}), json!({})))
+        Some(Self { late: true, ..Self::of(node)? }.written(node))
+    }
+
+    fn written(&self, node: &Node) -> Value {
+        guarded(node, &json!({ REPLACEMENT_ANNOTATION: text(self) }), &json!({}), json!({}))
     }
 
     /// Returns the patch that removes the note of a replacement that was not accepted; `None` if there is none.

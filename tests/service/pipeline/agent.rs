@@ -449,7 +449,7 @@ async fn all_scheduled_events_are_said_and_each_is_a_notice() {
     };
     let reboot = event(1, "system-reboot", 240);
     agent.service.set(SCHEDULED, format!("[{reboot}]"));
-    let plans = || stage.annotations(0).into_keys().filter(|name| name.starts_with("ebbtide/planned.")).count();
+    let plans = || stage.plans(0).len();
     stage.until("planned", s(60), || plans() == 1).await;
     agent.service.set(SCHEDULED, format!("[{reboot}, {}]", event(2, "instance-stop", 3)));
     stage.until("both are planned", s(60), || plans() == 2).await;

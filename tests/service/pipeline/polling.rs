@@ -183,16 +183,14 @@ async fn a_change_far_ahead_is_planned_like_that_of_a_message() {
     let flags = [POLLS[0], POLLS[1], "--when", "scheduled-change=2h-before"];
     let (a, b) = (stage.start(&flags).await, stage.start(&flags).await);
     let start = schedule(&stage, FAR);
-    let planned = || stage.annotations(0).keys().any(|key| key.starts_with("ebbtide/planned."));
-    stage.until("planned", s(ROUND), planned).await;
+    stage.until("planned", s(ROUND), || !stage.plans(0).is_empty()).await;
     // The message comes after all.
     stage.health(0, HEALTH, start, "upcoming");
     stage.until_handled(s(30)).await;
-    let plans = || stage.annotations(0).into_keys().filter(|key| key.starts_with("ebbtide/planned.")).count();
-    assert_eq!((stage.cordoned(0), plans()), (false, 1), "{:?}", stage.annotations(0));
+    assert_eq!((stage.cordoned(0), stage.plans(0).len()), (false, 1), "{:?}", stage.annotations(0));
     stage.until("drained", s(FAR - 7200 + 200), || stage.world.kube.pods().is_empty()).await;
     assert!(stage.world.clock.now() > start - s(7200), "not before");
-    stage.until("noted", s(60), || handled(&stage) == 1 && plans() == 0).await;
+    stage.until("noted", s(60), || handled(&stage) == 1 && stage.plans(0).is_empty()).await;
     sleep(s(2 * ROUND)).await;
     assert!((drained(&a) + drained(&b) - 1.0).abs() < f64::EPSILON, "{}", stage.story());
     stage.rest(&[&a, &b]).await;
@@ -365,26 +363,23 @@ async fn a_change_of_which_a_message_told_is_not_drained_for_after_an_uncordon_b
     stage.rest(&[&replica]).await;
 }
 
-/// The same, of a change that the Node keeps.
+/// A message says when the change begins now, before EC2 is asked again, and the Node keeps it.
 #[tokio::test(start_paused = true)]
 async fn a_planned_change_that_a_message_puts_off_is_not_drained_for_at_its_old_time() {
     let stage = Stage::new(1, 1);
     let replica = stage.start(&[&POLLS[..], &["--when", "scheduled-change=2h-before"]].concat()).await;
-    let is_planned = || stage.annotations(0).keys().any(|key| key.starts_with("ebbtide/planned."));
     schedule(&stage, FAR);
-    stage.until("planned", s(ROUND), is_planned).await;
+    stage.until("planned", s(ROUND), || !stage.plans(0).is_empty()).await;
     let later = schedule(&stage, 3 * FAR);
     stage.health(0, HEALTH, later, "upcoming");
     sleep(s(FAR)).await;
-    assert!(!stage.cordoned(0) && is_planned(), "{}", stage.story());
+    assert!(!stage.cordoned(0) && !stage.plans(0).is_empty(), "{}", stage.story());
     stage.until("drained", s(2 * FAR), || stage.world.kube.pods().is_empty()).await;
     stage.rest_for(&[&replica], s(60)).await;
 }
 
-/// The message tells of the new begin before EC2 is asked again.
-#[tokio::test(start_paused = true)]
-async fn a_listed_change_that_a_message_puts_off_during_the_drain_moves_the_deadline() {
-    let stage = Stage::new(1, 1);
+/// Has a stop of node 0 put off by a week during its drain, which a budget blocks. Returns the replica, and the new begin.
+async fn put_off_during_the_drain(stage: &Stage) -> (Replica, jiff::Timestamp) {
     stage.block(0);
     let stop = ("instance-event-0123456789abcdef0", "instance-stop");
     let start = |ahead| jiff::Timestamp::from_second((stage.world.clock.now() + s(ahead)).as_second()).unwrap();
@@ -393,6 +388,14 @@ async fn a_listed_change_that_a_message_puts_off_during_the_drain_moves_the_dead
     stage.until("cordoned", s(ROUND), || stage.cordoned(0)).await;
     let later = start(7 * 86_400);
     stage.world.aws.ec2.schedule(&instance(0), stop, later);
+    (replica, later)
+}
+
+/// A message says when the change begins now, before EC2 is asked again.
+#[tokio::test(start_paused = true)]
+async fn a_listed_change_that_a_message_puts_off_during_the_drain_moves_the_deadline() {
+    let stage = Stage::new(1, 1);
+    let (replica, later) = put_off_during_the_drain(&stage).await;
     stage.health(0, ("h", "AWS_EC2_INSTANCE_STOP_SCHEDULED"), later, "upcoming");
     sleep(s(2700)).await;
     assert!(stage.world.kube.evictions().is_empty(), "the budget holds after the first start\n{}", stage.story());
@@ -405,13 +408,7 @@ async fn a_listed_change_that_a_message_puts_off_during_the_drain_moves_the_dead
 #[tokio::test(start_paused = true)]
 async fn a_listed_change_that_is_put_off_during_the_drain_moves_the_deadline() {
     let stage = Stage::new(1, 1);
-    stage.block(0);
-    let stop = ("instance-event-0123456789abcdef0", "instance-stop");
-    let start = |ahead| jiff::Timestamp::from_second((stage.world.clock.now() + s(ahead)).as_second()).unwrap();
-    stage.world.aws.ec2.schedule(&instance(0), stop, start(2400));
-    let replica = stage.start(&POLLS).await;
-    stage.until("cordoned", s(ROUND), || stage.cordoned(0)).await;
-    stage.world.aws.ec2.schedule(&instance(0), stop, start(7 * 86_400));
+    let (replica, _) = put_off_during_the_drain(&stage).await;
     sleep(s(2700)).await;
     assert!(stage.world.kube.evictions().is_empty(), "the budget holds after the first start\n{}", stage.story());
     stage.unblock(0);

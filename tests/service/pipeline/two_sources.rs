@@ -308,7 +308,7 @@ async fn a_node_does_not_take_back_a_plan_of_which_a_message_has_told() {
     in_turn(&stage, "a").await;
     let begin = ahead_by(&stage, s(2 * 3600));
     says_stop(&stage, begin);
-    let is_planned = || stage.annotations(0).keys().any(|name| name.starts_with("ebbtide/planned."));
+    let is_planned = || !stage.plans(0).is_empty();
     stage.until("planned", s(20), is_planned).await;
     sends_stop(&stage, begin);
     stage.until_handled(s(60)).await;
@@ -453,7 +453,7 @@ async fn a_message_that_carries_out_its_node_s_plan_can_be_called_off() {
     in_turn(&stage, "a").await;
     let begin = ahead_by(&stage, s(120));
     says_stop(&stage, begin);
-    stage.until("planned", s(10), || stage.annotations(0).keys().any(|key| key.starts_with("ebbtide/planned."))).await;
+    stage.until("planned", s(10), || !stage.plans(0).is_empty()).await;
     first.kill().await.gone(|_| true).await;
     sleep(s(130)).await;
     let second = stage.with_both("a", &flags).await;
@@ -461,7 +461,7 @@ async fn a_message_that_carries_out_its_node_s_plan_can_be_called_off() {
     sends_stop(&stage, begin);
     stage.until_handled(s(60)).await;
     assert!(stage.cordoned(0) && stage.world.kube.pods_on(&node(0)).is_empty(), "{}", stage.story());
-    let is_planned = || stage.annotations(0).keys().any(|key| key.starts_with("ebbtide/planned."));
+    let is_planned = || !stage.plans(0).is_empty();
     stage.until("carried out", s(300), || !is_planned()).await;
     stage.takes_back(0, MAINTENANCE);
     sleep(s(30)).await;

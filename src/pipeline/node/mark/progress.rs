@@ -1,6 +1,6 @@
 //! How a drain goes on, as its notice's mark says: a deadline that moves, and a place in a wave.
 
-use super::{Mark, Node, NoticeAnnotation, guarded, mark_of, name_of, names_of, notices, read, text, whole_seconds};
+use super::{Mark, Node, NoticeAnnotation, guarded, mark_and_plan, mark_of, name_of, notices, text, whole_seconds};
 use crate::fact::NoticeKind;
 use crate::pipeline::node::release::TERMINATION_GRACE;
 use jiff::Timestamp;
@@ -36,15 +36,12 @@ impl Place {
         if known.wave == wave {
             return None;
         }
-        let ends = ends.map(whole_seconds);
-        let mark = match self {
-            Self::Evicts(_) if ends.is_some() => {
-                NoticeAnnotation { deadline: ends, ends: None, wave, ..known.ending_at(ends) }
-            }
-            Self::Waits if ends.is_some() => NoticeAnnotation { ends, wave, ..known.ending_at(ends) },
-            _ => NoticeAnnotation { wave, ..known },
+        let mark = match (self, ends) {
+            (Self::Evicts(_), Some(ends)) => known.with_deadline(ends),
+            (Self::Waits, Some(ends)) => known.with_end(ends),
+            _ => known,
         };
-        Some(rewritten(node, identity, &mark))
+        Some(rewritten(node, identity, &NoticeAnnotation { wave, ..mark }))
     }
 }
 
@@ -85,7 +82,13 @@ pub fn newer_start(node: &Node, identity: &str, at: Timestamp) -> Option<(Timest
 /// Returns the begin of the change by the mark, or the plan, of the notice with this identity.
 #[must_use]
 pub fn start_of(node: &Node, identity: &str) -> Option<Timestamp> {
-    names_of(identity).into_iter().find_map(|name| read(node.annotations.get(&name)?).start)
+    mark_and_plan(node, identity).find_map(|told| told.start)
+}
+
+/// Returns AWS's time of the newest copy that has left the mark or the plan of the notice with this identity.
+#[must_use]
+pub fn newest_told(node: &Node, identity: &str) -> Option<Timestamp> {
+    mark_and_plan(node, identity).filter_map(|told| told.since).max()
 }
 
 /// Returns the deadline of the drain for the notice with this identity, by its mark on the Node; `None` if its change begins at
@@ -118,11 +121,21 @@ impl Mark {
 }
 
 impl NoticeAnnotation {
-    /// The mark of a drain that ends then: its expiry counts from there.
-    fn ending_at(self, ends: Option<Timestamp>) -> Self {
-        let by = ends.zip(self.ends.max(self.deadline)).map(|(ends, before)| ends.duration_since(before));
-        let put_off = |at: Timestamp| by.and_then(|by| at.checked_add(by).ok()).unwrap_or(at);
-        Self { expires: self.expires.map(put_off), ..self }
+    /// The mark with this deadline, which is the end of the drain.
+    fn with_deadline(self, at: Timestamp) -> Self {
+        Self { deadline: Some(whole_seconds(at)), ends: None, ..self.expiring_from(at) }
+    }
+
+    /// The mark of a drain that goes on until then, whatever its deadline.
+    fn with_end(self, at: Timestamp) -> Self {
+        Self { ends: Some(whole_seconds(at)), ..self.expiring_from(at) }
+    }
+
+    /// The mark whose expiry counts from this end of the drain, as it did from the one before.
+    fn expiring_from(self, end: Timestamp) -> Self {
+        let by = self.ends.max(self.deadline).map(|before| whole_seconds(end).duration_since(before));
+        let moved = |at: Timestamp| by.and_then(|by| at.checked_add(by).ok()).unwrap_or(at);
+        Self { expires: self.expires.map(moved), ..self }
     }
 
     /// Whether the notice says that the node is broken, and AWS announces nothing.
@@ -186,24 +199,22 @@ pub fn has_had_mark(identity: String) -> impl FnMut(&Node) -> bool {
 
 /// Returns the patch that moves the deadline in the mark of the notice with this identity to `at`; `None` if it names that time.
 pub(in crate::pipeline::node) fn end(node: &Node, identity: &str, at: Timestamp) -> Option<Value> {
-    let deadline = Some(whole_seconds(at));
-    let mark = mark_of(node, identity).filter(|mark| mark.deadline.is_some() && mark.deadline != deadline)?;
-    Some(rewritten(node, identity, &NoticeAnnotation { deadline, ends: None, ..mark.ending_at(deadline) }))
+    let is_other = |deadline: Timestamp| deadline != whole_seconds(at);
+    let mark = mark_of(node, identity).filter(|mark| mark.deadline.is_some_and(is_other))?;
+    Some(rewritten(node, identity, &mark.with_deadline(at)))
 }
 
 /// As [`end`], of the mark of a hook that is completed now: a restart from now on is the return, and none before.
 pub(in crate::pipeline::node) fn complete(node: &Node, identity: &str, at: Timestamp) -> Option<Value> {
-    let (deadline, boot) = (Some(whole_seconds(at)), node.boot.to_string());
-    let mark = mark_of(node, identity)?;
-    Some(rewritten(node, identity, &NoticeAnnotation { deadline, ends: None, boot, ..mark.ending_at(deadline) }))
+    let mark = mark_of(node, identity)?.with_deadline(at);
+    Some(rewritten(node, identity, &NoticeAnnotation { boot: node.boot.to_string(), ..mark }))
 }
 
 /// Returns the patch that puts the end of the drain in the mark of the notice with this identity off to `at`; `None` if it names no earlier
 /// time.
 pub(in crate::pipeline::node) fn put_off(node: &Node, identity: &str, at: Timestamp) -> Option<Value> {
     let mark = mark_of(node, identity).filter(|mark| mark.ends.max(mark.deadline) < Some(at))?;
-    let ends = Some(whole_seconds(at));
-    Some(rewritten(node, identity, &NoticeAnnotation { ends, ..mark.ending_at(ends) }))
+    Some(rewritten(node, identity, &mark.with_end(at)))
 }
 
 fn rewritten(node: &Node, identity: &str, mark: &NoticeAnnotation) -> Value {

@@ -10,11 +10,6 @@ const REBOOT: (&str, &str) = ("h", "AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULE
 const FAR: u64 = 6 * 3600;
 const BEFORE: [&str; 2] = ["--when", "scheduled-change=2h-before"];
 
-/// Returns the annotations of node 0 that keep notices.
-fn plans(stage: &Stage) -> Vec<String> {
-    stage.annotations(0).into_keys().filter(|key| key.starts_with("ebbtide/planned.")).collect()
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_change_far_ahead_is_drained_for_shortly_before_it_begins_though_replicas_come_and_go() {
     let stage = Stage::new(1, 2);
@@ -22,7 +17,7 @@ async fn a_change_far_ahead_is_drained_for_shortly_before_it_begins_though_repli
     stage.health(0, REBOOT, stage.world.clock.now() + s(2 * FAR), "upcoming");
     stage.until_handled(s(30)).await;
     first.ended_once("scheduled-change", "planned");
-    assert!(!stage.cordoned(0) && plans(&stage).len() == 1, "{:?}", stage.annotations(0));
+    assert!(!stage.cordoned(0) && stage.plans(0).len() == 1, "{:?}", stage.annotations(0));
     stage.rest(&[&first]).await;
     first.stop().await.2.gone(|_| true).await;
     let (a, b) = (stage.start(&BEFORE).await, stage.start(&BEFORE).await);
@@ -30,7 +25,7 @@ async fn a_change_far_ahead_is_drained_for_shortly_before_it_begins_though_repli
     assert!(!stage.cordoned(0) && stage.world.kube.pods().len() == 2);
     sleep(s(300)).await;
     assert!(stage.cordoned(0) && stage.world.kube.pods().is_empty(), "{}", stage.story());
-    assert_eq!(plans(&stage), Vec::<String>::new());
+    assert_eq!(stage.plans(0), Vec::<String>::new());
     let drained = |replica: &crate::harness::Replica| {
         replica.metric("ebbtide_notices_total{kind=\"scheduled-change\",outcome=\"drained\"}")
     };
@@ -52,7 +47,7 @@ async fn a_planned_change_is_put_off_and_called_off_on_the_node() {
     sleep(s(60)).await;
     stage.health(0, REBOOT, begun + s(3 * FAR), "upcoming");
     stage.until_handled(s(30)).await;
-    assert_eq!(plans(&stage).len(), 1);
+    assert_eq!(stage.plans(0).len(), 1);
     sleep(s(2 * FAR)).await;
     assert!(!stage.cordoned(0), "it begins later");
     stage.health(0, REBOOT, begun + s(3 * FAR), "closed");
@@ -77,7 +72,7 @@ async fn an_older_message_about_a_change_that_the_node_keeps_drains_nothing() {
     stage.until_handled(s(30)).await;
     send(now - s(60), now + s(3 * 3600));
     stage.until_handled(s(30)).await;
-    assert!(!stage.cordoned(0) && plans(&stage).len() == 1, "{}", stage.story());
+    assert!(!stage.cordoned(0) && stage.plans(0).len() == 1, "{}", stage.story());
     replica.all_ended("scheduled-change", &[("planned", 1), ("stale", 1)]);
     stage.rest(&[&replica]).await;
 }
@@ -109,7 +104,7 @@ async fn another_replica_continues_after_a_crash() {
     sleep(s(60)).await;
     assert_eq!(stage.world.kube.pods_on(&node(0)).len(), 1, "the first may still be at work");
     stage.until("drained", s(1900), || stage.world.kube.pods().is_empty()).await;
-    stage.until("carried out", s(60), || plans(&stage).is_empty()).await;
+    stage.until("carried out", s(60), || stage.plans(0).is_empty()).await;
     second.ended_once("scheduled-change", "drained");
     stage.rest(&[&second]).await;
 }
@@ -125,7 +120,7 @@ async fn a_suspended_machine_drains_until_the_change_begins() {
     stage.until_handled(s(30)).await;
     stage.until("cordoned", s(FAR), || stage.cordoned(0)).await;
     stage.world.clock.skip(s(3600));
-    stage.until("carried out", s(3700), || plans(&stage).is_empty()).await;
+    stage.until("carried out", s(3700), || stage.plans(0).is_empty()).await;
     let ended = stage.world.clock.elapsed();
     assert!((start..start + s(40)).contains(&ended), "{start:?}: {ended:?}");
     assert!(stage.has_pod("web-0-0"), "patience ends there, and overrides no budget");
