@@ -204,9 +204,11 @@ pub(in crate::pipeline::node) fn end(node: &Node, identity: &str, at: Timestamp)
     Some(rewritten(node, identity, &mark.with_deadline(at)))
 }
 
-/// As [`end`], of the mark of a hook that is completed now: a restart from now on is the return, and none before.
+/// As [`end`], of the mark of a hook that is completed now: a restart from now on is the return, and none before. A cordon without a
+/// drain gets no deadline, or its Node would count as drained.
 pub(in crate::pipeline::node) fn complete(node: &Node, identity: &str, at: Timestamp) -> Option<Value> {
-    let mark = mark_of(node, identity)?.with_deadline(at);
+    let known = mark_of(node, identity)?;
+    let mark = if known.deadline.is_some() { known.with_deadline(at) } else { known };
     Some(rewritten(node, identity, &NoticeAnnotation { boot: node.boot.to_string(), ..mark }))
 }
 
@@ -253,6 +255,22 @@ mod tests {
         node.boot = "another".into();
         apply(&mut node, |node| mark(32).in_wave().patch(node, &settings));
         assert_eq!(place_of(&node, "a"), Some(Place::Waits), "the node has restarted");
+    }
+
+    #[test]
+    fn a_cordon_for_a_hook_is_no_drain_after_its_completion() {
+        let mut node = Node::for_tests("node-1");
+        let settings = MarkSettings::default();
+        let mark = |identity| Mark::new(identity, NoticeKind::AsgTerminate.as_str(), at(9), "m");
+        apply(&mut node, |node| mark("cordon").patch(node, &settings));
+        apply(&mut node, |node| mark("drain").with_deadline(Some(at(50))).patch(node, &settings));
+        node.boot = "another".into();
+        for identity in ["cordon", "drain"] {
+            apply(&mut node, |node| complete(node, identity, at(20)));
+            assert_eq!(mark_of(&node, identity).unwrap().boot, "another", "{identity}");
+        }
+        assert_eq!(mark_of(&node, "cordon").unwrap().deadline, None);
+        assert_eq!(mark_of(&node, "drain").unwrap().deadline, Some(at(20)));
     }
 
     #[test]
