@@ -48,6 +48,7 @@ mod pipeline {
         mod reboot;
         mod registration;
         mod release;
+        mod returning;
         mod twins;
     }
 

@@ -25,7 +25,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 /// Interval between scans of what Nodes say, if none says anything new: for what could not be done before.
@@ -42,6 +42,9 @@ const TIME_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Interval of these questions, if AWS is not asked anything, and the machine's time was not set.
 const TIME_INTERVAL: Duration = Duration::from_mins(5);
+
+/// Time for these questions at the start before the machine's time counts without an answer: the turn itself needs answers.
+const FIRST_TIME_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Pause before a notice that has not ended is taken again.
 pub(super) const RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -112,6 +115,12 @@ impl Deliverer {
         // Before that, every Node's silence would be a withdrawal.
         self.interrupter.index.live().await;
         let (mut had, mut told): (Option<bool>, Option<Category>) = (None, None);
+        // By a clock that is ahead, deadlines on Nodes are over.
+        let by = Instant::now() + FIRST_TIME_TIMEOUT;
+        while heard.is_none() && Instant::now() < by {
+            sleep(RETRY_DELAY).await;
+            heard = self.hear_time().await;
+        }
         loop {
             // What could not be asked is asked before each turn.
             let is_due = heard.is_none_or(|heard| heard.elapsed() >= TIME_INTERVAL);

@@ -4,10 +4,11 @@ use super::decisions::{comes_back, life_begin};
 use super::heartbeat::{Beating, Heartbeat, HookState};
 use super::hook::HookReply;
 use super::{Case, Completion, HookTimes, MessageLink};
-use crate::clients::gate::{AwsError, Backoff, Category, LAST_CALL};
+use crate::clients::gate::{AwsError, Backoff, CALL_TIMEOUT, Category};
 use crate::fact::{CompletionResult, Fact};
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::Hook;
+use crate::pipeline::node::Node;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -17,6 +18,9 @@ use tokio_util::sync::CancellationToken;
 
 /// Interval between calls about a lifecycle action that are not permitted: rights may come late, and seldom do.
 pub(super) const DENIED_RETRY: Duration = Duration::from_mins(1);
+
+/// Maximum time for the note that the lifecycle action is over.
+const NOTE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A hook and its heartbeat.
 pub(super) struct KeptHook {
@@ -111,18 +115,18 @@ impl KeptHook {
         }
         self.link.completes.store(true, Ordering::Release);
         let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
+        let Case { interrupter, notice, .. } = case;
         loop {
-            let Case { interrupter, notice, .. } = case;
+            // As of before the call: a restart from then on may be the return.
+            let node = case.node.as_ref().filter(|_| comes_back(&notice.detail).is_some());
+            let node = node.map(|node| interrupter.index.newest(node).unwrap_or_else(|| Arc::clone(node)));
             let call = interrupter.hooks.complete(&self.hook, notice.instance.as_str(), completion, self.ends());
             let error = match Box::pin(call).await {
                 Ok(answer) => {
                     let result = if answer == HookReply::Done { done } else { CompletionResult::Over };
                     case.tell(&Fact::HookCompleted { about: case.about(), result });
-                    if let Some(node) = case.node.as_ref().filter(|_| comes_back(&notice.detail).is_some()) {
-                        let (identity, at) = (notice.identity.to_string(), interrupter.clock.now());
-                        // If the write fails, a restart counts as the return once the hook would have ended.
-                        let by = Instant::now() + LAST_CALL;
-                        let _ = Box::pin(interrupter.marker.complete(node, &identity, at, by)).await;
+                    if let Some(node) = node {
+                        Box::pin(note_end(case, &node, answer)).await;
                     }
                     return true;
                 }
@@ -153,6 +157,29 @@ impl KeptHook {
             heartbeat.stop().await;
             self.ends = Some(self.ends().min(Instant::now() + self.state.borrow().times.heartbeat));
         }
+    }
+}
+
+/// Says on the Node of an instance that returns that its lifecycle action is over. If no write comes through, a restart counts as the
+/// return once the hook would have ended.
+async fn note_end(case: &Case, node: &Node, reply: HookReply) {
+    let (marker, clock) = (&case.interrupter.marker, &case.interrupter.clock);
+    let (identity, at) = (case.notice.identity.to_string(), clock.now());
+    let by = Instant::now() + NOTE_TIMEOUT;
+    let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(2));
+    loop {
+        let within = by.min(Instant::now() + CALL_TIMEOUT);
+        let noted = match reply {
+            HookReply::Done => marker.complete(node, &identity, at, within).await,
+            // Nobody knows whether a restart so far was before its end.
+            HookReply::Over => marker.end(node, &identity, at, within).await,
+        };
+        let Err(error) = noted else { return };
+        let wait = error.wait(backoff.step());
+        if error.category == Category::Denied || Instant::now() + wait >= by {
+            return;
+        }
+        sleep(wait).await;
     }
 }
 

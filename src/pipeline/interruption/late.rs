@@ -5,7 +5,7 @@ use super::times::SHUTDOWN_TIME;
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{Detail, InstanceAction, Notice, ScheduledChange};
 use crate::pipeline::node::Node;
-use crate::pipeline::node::mark::{ReturnSign, marked_since_boot, newest_copy, newest_told, withdrawn_at};
+use crate::pipeline::node::mark::{ReturnSign, end_of, marked_since_boot, newest_copy, newest_told, withdrawn_at};
 use crate::pipeline::node::release::{LATE_AFTER, booted_after, is_back, restarted_after};
 use crate::runtime::clock::Clock;
 use tokio::time::Instant;
@@ -19,6 +19,7 @@ pub fn returns_by_boot(detail: &Detail) -> bool {
 /// Whether the instance has come back from the announced event already, or a newer copy of the notice has left its mark.
 #[must_use]
 pub fn is_late(notice: &Notice, node: &Node, deadline: Deadline, clock: &Clock, now: Instant) -> bool {
+    let identity = notice.identity.to_string();
     let goes_at = match &notice.detail {
         Detail::StateChange { .. } => Some(clock.notice_instant(notice.at) + SHUTDOWN_TIME),
         // It begins at once, and its deadline is always now.
@@ -27,13 +28,13 @@ pub fn is_late(notice: &Notice, node: &Node, deadline: Deadline, clock: &Clock, 
         Detail::ScheduledChange(ScheduledChange { start: Some(start), .. }) => Some(clock.instant_of(*start)),
         // Nothing but its end stops a drain that others keep alive.
         _ if comes_back(&notice.detail).is_none() => deadline.latest_end(),
-        _ => deadline.capacity_ends(),
+        // A replica that was killed may have given the drain more time.
+        _ => deadline.capacity_ends().map(|at| end_of(node, &identity).map_or(at, |end| at.max(clock.instant_of(end)))),
     };
     let passed = goes_at.is_some_and(|at| now > at + LATE_AFTER);
-    let identity = notice.identity.to_string();
     // Of another kind, a copy says nothing else; and what EC2 or a Node lists has the time at which it was read.
     let changes = matches!(notice.detail, Detail::ScheduledChange(_)) && notice.identity.listed_as().is_none();
-    let newest = newest_told(node, &identity).max(withdrawn_at(node, &identity)).filter(|_| changes);
+    let newest = newest_told(node, &identity, notice.start()).max(withdrawn_at(node, &identity)).filter(|_| changes);
     let superseded = newest.is_some_and(|at| at > notice.at);
     // A Node that flaps during a long drain carries the mark of this boot.
     let awaits_boot = comes_back(&notice.detail) == Some(ReturnSign::Boot) && marked_since_boot(node, &identity);

@@ -9,7 +9,7 @@ use crate::fact::{DrainOutcome, Fact};
 use crate::pipeline::drain::{Deadline, DeadlineEntry, Deadlines, Report};
 use crate::pipeline::event::{Detail, Notice, ScheduledChange};
 use crate::pipeline::node::mark::{
-    Mark, deadline_of, has_had_mark, marked_since_boot, name_of, newer_start, newest_copy,
+    Mark, deadline_of, has_had_mark, marked_since_boot, may_be_back, name_of, newer_start, newest_copy,
 };
 use crate::pipeline::node::release::TERMINATION_GRACE;
 use crate::pipeline::node::{CordonOutcome, Node};
@@ -328,8 +328,8 @@ impl Case {
                     Err(TaskError::Panicked | TaskError::Cancelled) => Finding::Ended(NoticeOutcome::Crashed),
                 },
                 () = over.cancelled(), if !is_over => {
-                    // AWS waits for the other hook.
-                    if deadline.has_other_hook() {
+                    // AWS waits for the other hook; or the instance has gone already, and is back.
+                    if deadline.has_other_hook() || self.may_be_back(&target.node) {
                         self.move_mark(&target.node, Instant::now()).await;
                         return Finding::Ended(shared.progress.outcome().into());
                     }
@@ -352,6 +352,11 @@ impl Case {
                 }
             }
         }
+    }
+
+    fn may_be_back(&self, node: &Node) -> bool {
+        let known = self.interrupter.index.newest(node);
+        known.is_some_and(|known| may_be_back(&known, &self.notice.identity.to_string()))
     }
 
     /// Keeps what the waits after the drain need of its report.

@@ -12,8 +12,8 @@ pub use hint::is_told_to_terminate;
 pub(super) use limit::{crowded_out, is_drained_since, is_full};
 pub use limit::{is_drained, is_drained_for};
 pub use progress::{
-    Place, WaveState, deadline_of, has_had_mark, hook_ends, is_going, is_repaired, newer_start, newest_told, place_of,
-    start_of, wave_state,
+    Place, WaveState, deadline_of, end_of, has_had_mark, hook_ends, is_going, is_repaired, may_be_back, newer_start,
+    newest_told, place_of, start_of, wave_state,
 };
 pub(super) use progress::{complete, end, put_off};
 
@@ -87,7 +87,8 @@ pub(super) struct NoticeAnnotation {
     /// Whether the capacity ends with that.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub hard: bool,
-    /// Whether no lifecycle hook waits for the drain, though the kind has one: nobody has told of it, or AWS does not know it.
+    /// Whether no lifecycle hook waits for the drain, though the kind has one: nobody has told of it, AWS does not know it, or it is
+    /// completed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub hookless: bool,
     /// The message that brought the notice; the change or the reservation that EC2 lists, if none did.
@@ -204,7 +205,7 @@ impl Mark {
         let known = node.annotations.get(&self.key).map(|value| read(value));
         let is_over = |mark: &NoticeAnnotation| Place::read(&mark.wave) == Some(Place::Over);
         let says = |mark: &NoticeAnnotation| (mark.start, mark.hookless);
-        let stands = |mark: &NoticeAnnotation| mark.boot == *node.boot && says(mark) == says(&self.notice);
+        let stands = |mark: &NoticeAnnotation| mark.boot == mark.boot_on(node) && says(mark) == says(&self.notice);
         let marked = known.as_ref().is_some_and(|mark| stands(mark) && !(self.again && is_over(mark)));
         // The Node is drained for others, too, and carries no more marks.
         let is_full = !node.annotations.contains_key(&self.key) && is_full(node, NOTICE_PREFIX);
@@ -231,7 +232,6 @@ impl Mark {
             spec["taints"] = json!(all);
         }
         let mut notice = progress::going_on(self.notice.clone(), known.as_ref(), node);
-        notice.boot = node.boot.to_string();
         notice.told = self.told(node, known);
         let mut annotations = json!({ UNDO_ANNOTATION: text(&undo) });
         self.adopt(node, &mut annotations, &mut notice);

@@ -130,12 +130,13 @@ impl Marker {
         self.write(node, Class::Cordon, by, |current| mark::end(current, identity, at)).await
     }
 
-    /// As [`Marker::end`], of the mark of a hook that is completed at `at`, after which a restart is the instance's return.
+    /// As [`Marker::end`], of the mark of a hook that was completed at `at`, when the Node was as `node`: a restart since then is the
+    /// instance's return.
     ///
     /// # Errors
     /// As [`Marker::cordon`].
     pub async fn complete(&self, node: &Node, identity: &str, at: Timestamp, by: Instant) -> Result<bool, KubeError> {
-        self.write(node, Class::Cordon, by, |current| mark::complete(current, identity, at)).await
+        self.write(node, Class::Cordon, by, |current| mark::complete(current, identity, at, &node.boot)).await
     }
 
     /// Puts the end of the drain in the mark of the notice with this identity off to `at`, if it names an earlier time.

@@ -250,12 +250,12 @@ pub fn is_back(node: &Node, identity: &str, start: Option<Timestamp>, now: Times
 
 /// Returns whether the Node's instance has returned from what the notice announced.
 fn has_returned(node: &Node, notice: &NoticeAnnotation, now: Timestamp) -> bool {
-    let rebooted = !notice.boot.is_empty() && !node.boot.is_empty() && *notice.boot != *node.boot;
+    let rebooted = notice.is_before_boot(node);
     // The Node of a frozen kubelet is not Ready for a while. A Node that becomes Ready before the deadline only flaps.
     let resumed = node.ready_since > notice.deadline.max(notice.since);
-    // An instance that restarts before its end, or while a hook keeps it, goes all the same.
-    let goes_later = [NoticeKind::Spot, NoticeKind::AsgTerminate].iter().any(|kind| kind.as_str() == notice.kind);
-    let is_over = notice.deadline.max(notice.ends) < Some(now);
+    // An instance that restarts before its end, or while a hook keeps it, goes all the same. Who drains it may be about to put its end off.
+    let goes_later = notice.kind == NoticeKind::Spot.as_str() || notice.has_hook();
+    let is_over = terminates_at(notice) < Some(now);
     node.ready
         && match notice.return_sign {
             // Only who says that the node is broken knows whether it still is.

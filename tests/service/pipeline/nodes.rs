@@ -272,22 +272,36 @@ async fn without_a_queue_a_wrong_clock_moves_no_deadline() {
     }
 }
 
-/// It starts while the API server does not answer.
+/// It starts while the API server does not answer, or does not tell its time.
 #[tokio::test(start_paused = true)]
 async fn without_a_queue_a_wrong_clock_is_noticed_once_the_api_server_answers() {
+    for unanswered in ["*", "get /version"] {
+        let stage = Stage::new(1, 1);
+        stage.block(0);
+        stage.clock_ahead.store(170, Ordering::Relaxed);
+        stage.world.faults.add(Rule::on(unanswered, Fault::Disconnect));
+        stage.says_spot(0, 120);
+        let replica = stage.without_queue("a", &[]).await;
+        sleep(s(5)).await;
+        stage.world.faults.clear();
+        stage.until("its turn", s(30), || stage.nodes_holder().as_deref() == Some("a")).await;
+        sleep(s(50)).await;
+        assert!(stage.cordoned(0) && stage.has_pod("web-0-0"), "{unanswered}\n{}", stage.story());
+        stage.until("drained", s(70), || stage.world.kube.pods().is_empty()).await;
+        stage.until("noted", s(10), || stage.handled(0) == 1).await;
+        stage.rest_for(&[&replica], s(60)).await;
+    }
+}
+
+/// An API server that never tells its time is asked no longer than for its turn.
+#[tokio::test(start_paused = true)]
+async fn what_nodes_say_is_acted_on_though_the_api_server_never_tells_its_time() {
     let stage = Stage::new(1, 1);
-    stage.block(0);
-    stage.clock_ahead.store(170, Ordering::Relaxed);
-    stage.world.faults.add(Rule::on("*", Fault::Disconnect));
-    let replica = stage.without_queue("a", &[]).await;
-    sleep(s(5)).await;
-    stage.world.faults.clear();
-    stage.until("its turn", s(30), || stage.nodes_holder().as_deref() == Some("a")).await;
+    stage.world.faults.add(Rule::on("get /version", Fault::Hang));
     stage.says_spot(0, 120);
-    sleep(s(80)).await;
-    assert!(stage.cordoned(0) && stage.has_pod("web-0-0"), "{}", stage.story());
-    stage.until("drained", s(45), || stage.world.kube.pods().is_empty()).await;
-    stage.until("noted", s(10), || stage.handled(0) == 1).await;
+    let replica = stage.without_queue("a", &[]).await;
+    stage.until("noted", s(60), || stage.handled(0) == 1).await;
+    replica.ended_once("spot", "drained");
     stage.rest_for(&[&replica], s(60)).await;
 }
 

@@ -1,6 +1,8 @@
 //! How a drain goes on, as its notice's mark says: a deadline that moves, and a place in a wave.
 
-use super::{Mark, Node, NoticeAnnotation, guarded, mark_and_plan, mark_of, name_of, notices, text, whole_seconds};
+use super::{
+    Mark, Node, NoticeAnnotation, ReturnSign, guarded, mark_and_plan, mark_of, name_of, notices, text, whole_seconds,
+};
 use crate::fact::NoticeKind;
 use crate::pipeline::node::release::TERMINATION_GRACE;
 use jiff::Timestamp;
@@ -55,13 +57,14 @@ impl fmt::Display for Place {
     }
 }
 
-/// Returns what a mark becomes that is written again: evictions that have begun since the Node's last restart go on.
+/// Returns what a mark becomes that is written now, maybe again: evictions that have begun since the Node's last restart go on.
 pub(super) fn going_on(mark: NoticeAnnotation, known: Option<&NoticeAnnotation>, node: &Node) -> NoticeAnnotation {
     let evicts = |known: &&NoticeAnnotation| {
         known.boot == *node.boot && matches!(Place::read(&known.wave), Some(Place::Evicts(_)))
     };
     let wave = known.filter(evicts).map(|known| known.wave.clone());
-    NoticeAnnotation { wave: wave.unwrap_or(mark.wave), ..mark }
+    let boot = known.map_or(&*node.boot, |known| known.boot_on(node)).to_owned();
+    NoticeAnnotation { wave: wave.unwrap_or(mark.wave), boot, ..mark }
 }
 
 /// Returns the place that the mark of the notice with this identity says.
@@ -85,10 +88,25 @@ pub fn start_of(node: &Node, identity: &str) -> Option<Timestamp> {
     mark_and_plan(node, identity).find_map(|told| told.start)
 }
 
-/// Returns AWS's time of the newest copy that has left the mark or the plan of the notice with this identity.
+/// Returns AWS's time of the newest copy that has left the mark or the plan of the notice with this identity, and names another begin
+/// than `start`: a copy that names the same one says nothing new, and its work may have to be taken over.
 #[must_use]
-pub fn newest_told(node: &Node, identity: &str) -> Option<Timestamp> {
-    mark_and_plan(node, identity).filter_map(|told| told.since).max()
+pub fn newest_told(node: &Node, identity: &str, start: Option<Timestamp>) -> Option<Timestamp> {
+    let told = mark_and_plan(node, identity).filter(|told| told.start != start.map(whole_seconds));
+    told.filter_map(|told| told.since).max()
+}
+
+/// Returns the end of the drain for the notice with this identity, by its mark on the Node.
+#[must_use]
+pub fn end_of(node: &Node, identity: &str) -> Option<Timestamp> {
+    let mark = mark_of(node, identity)?;
+    mark.ends.max(mark.deadline)
+}
+
+/// Returns whether the Node has restarted since the mark of the notice with this identity, after which its instance can return.
+#[must_use]
+pub fn may_be_back(node: &Node, identity: &str) -> bool {
+    mark_of(node, identity).is_some_and(|mark| mark.return_sign.is_some() && mark.is_before_boot(node))
 }
 
 /// Returns the deadline of the drain for the notice with this identity, by its mark on the Node; `None` if its change begins at
@@ -100,8 +118,7 @@ pub fn deadline_of(node: &Node, identity: &str, start: Option<Timestamp>) -> Opt
 
 /// Returns the deadlines of drains for which lifecycle hooks wait, by their marks on the Node, with the marks' names.
 pub fn hook_ends(node: &Node) -> impl Iterator<Item = (&String, Timestamp)> {
-    let has_hook = |mark: &NoticeAnnotation| mark.kind == NoticeKind::AsgTerminate.as_str() && !mark.hookless;
-    notices(node).filter(move |(_, mark)| has_hook(mark)).filter_map(|(name, mark)| Some((name, mark.deadline?)))
+    notices(node).filter(|(_, mark)| mark.has_hook()).filter_map(|(name, mark)| Some((name, mark.deadline?)))
 }
 
 impl Mark {
@@ -136,6 +153,23 @@ impl NoticeAnnotation {
         let by = self.ends.max(self.deadline).map(|before| whole_seconds(end).duration_since(before));
         let moved = |at: Timestamp| by.and_then(|by| at.checked_add(by).ok()).unwrap_or(at);
         Self { expires: self.expires.map(moved), ..self }
+    }
+
+    /// Whether a lifecycle hook waits for the drain.
+    pub(in crate::pipeline::node) fn has_hook(&self) -> bool {
+        self.kind == NoticeKind::AsgTerminate.as_str() && !self.hookless
+    }
+
+    /// Whether the Node has restarted since the mark.
+    pub(in crate::pipeline::node) fn is_before_boot(&self, node: &Node) -> bool {
+        !self.boot.is_empty() && !node.boot.is_empty() && *self.boot != *node.boot
+    }
+
+    /// The boot ID of the mark when it is written again. One of a hook whose instance returns keeps its own until the hook's completion:
+    /// only AWS knows whether a restart was the return.
+    pub(super) fn boot_on<'a>(&'a self, node: &'a Node) -> &'a str {
+        let returns = self.kind == NoticeKind::AsgTerminate.as_str() && self.return_sign == Some(ReturnSign::Boot);
+        if returns && !self.boot.is_empty() { &self.boot } else { &node.boot }
     }
 
     /// Whether the notice says that the node is broken, and AWS announces nothing.
@@ -204,12 +238,12 @@ pub(in crate::pipeline::node) fn end(node: &Node, identity: &str, at: Timestamp)
     Some(rewritten(node, identity, &mark.with_deadline(at)))
 }
 
-/// As [`end`], of the mark of a hook that is completed now: a restart from now on is the return, and none before. A cordon without a
-/// drain gets no deadline, or its Node would count as drained.
-pub(in crate::pipeline::node) fn complete(node: &Node, identity: &str, at: Timestamp) -> Option<Value> {
+/// As [`end`], of the mark of a hook that was completed when the Node had this boot ID: a restart since then is the return, and none
+/// before. A cordon without a drain gets no deadline, or its Node would count as drained.
+pub(in crate::pipeline::node) fn complete(node: &Node, identity: &str, at: Timestamp, boot: &str) -> Option<Value> {
     let known = mark_of(node, identity)?;
     let mark = if known.deadline.is_some() { known.with_deadline(at) } else { known };
-    Some(rewritten(node, identity, &NoticeAnnotation { boot: node.boot.to_string(), ..mark }))
+    Some(rewritten(node, identity, &NoticeAnnotation { boot: boot.to_owned(), hookless: true, ..mark }))
 }
 
 /// Returns the patch that puts the end of the drain in the mark of the notice with this identity off to `at`; `None` if it names no earlier
@@ -266,7 +300,7 @@ mod tests {
         apply(&mut node, |node| mark("drain").with_deadline(Some(at(50))).patch(node, &settings));
         node.boot = "another".into();
         for identity in ["cordon", "drain"] {
-            apply(&mut node, |node| complete(node, identity, at(20)));
+            apply(&mut node, |node| complete(node, identity, at(20), "another"));
             assert_eq!(mark_of(&node, identity).unwrap().boot, "another", "{identity}");
         }
         assert_eq!(mark_of(&node, "cordon").unwrap().deadline, None);

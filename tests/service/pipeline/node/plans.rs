@@ -37,6 +37,22 @@ async fn a_change_far_ahead_is_drained_for_shortly_before_it_begins_though_repli
     stage.rest(&[&a, &b]).await;
 }
 
+/// AWS has sent the event again, and the second one has come first, shortly before the drain is due.
+#[tokio::test(start_paused = true)]
+async fn an_older_message_that_says_the_same_as_the_plan_leaves_it() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.start(&BEFORE).await;
+    let now = stage.world.clock.now();
+    for at in [now, now - s(60)] {
+        stage.world.aws.sqs.send(messages::scheduled_change(REBOOT.0, REBOOT.1, &[&instance(0)], at, now + s(7500)));
+        stage.until_handled(s(30)).await;
+    }
+    assert!(!stage.cordoned(0) && stage.plans(0).len() == 1, "{}", stage.story());
+    stage.until("drained", s(600), || stage.world.kube.pods().is_empty()).await;
+    replica.all_ended("scheduled-change", &[("drained", 1), ("planned", 2)]);
+    stage.rest(&[&replica]).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_planned_change_is_put_off_and_called_off_on_the_node() {
     let stage = Stage::new(1, 1);
