@@ -22,6 +22,9 @@ pub(super) const DENIED_RETRY: Duration = Duration::from_mins(1);
 /// Maximum time for the note that the lifecycle action is over.
 const NOTE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Minimum time from the completion until an instance that returns has restarted.
+const AWAY: Duration = Duration::from_secs(20);
+
 /// A hook and its heartbeat.
 pub(super) struct KeptHook {
     hook: Hook,
@@ -115,18 +118,21 @@ impl KeptHook {
         }
         self.link.completes.store(true, Ordering::Release);
         let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
-        let Case { interrupter, notice, .. } = case;
+        let mut unanswered: Option<Instant> = None;
         loop {
-            // As of before the call: a restart from then on may be the return.
-            let node = case.node.as_ref().filter(|_| comes_back(&notice.detail).is_some());
-            let node = node.map(|node| interrupter.index.newest(node).unwrap_or_else(|| Arc::clone(node)));
+            let Case { interrupter, notice, .. } = case;
             let call = interrupter.hooks.complete(&self.hook, notice.instance.as_str(), completion, self.ends());
             let error = match Box::pin(call).await {
                 Ok(answer) => {
                     let result = if answer == HookReply::Done { done } else { CompletionResult::Over };
                     case.tell(&Fact::HookCompleted { about: case.about(), result });
-                    if let Some(node) = node {
-                        Box::pin(note_end(case, &node, answer)).await;
+                    if let Some(node) = case.node.as_ref().filter(|_| comes_back(&notice.detail).is_some()) {
+                        if let Some(heartbeat) = self.heartbeat.take() {
+                            heartbeat.stop().await;
+                        }
+                        // An action that is over may have ended by our own call before.
+                        let is_ours = answer == HookReply::Done || unanswered.is_some_and(|at| at.elapsed() < AWAY);
+                        Box::pin(note_end(case, node, is_ours)).await;
                     }
                     return true;
                 }
@@ -139,7 +145,11 @@ impl KeptHook {
                     self.stop_heartbeat().await;
                     DENIED_RETRY
                 }
-                _ => backoff.step(),
+                Category::Throttled => backoff.step(),
+                _ => {
+                    unanswered.get_or_insert_with(Instant::now);
+                    backoff.step()
+                }
             };
             if Instant::now() + wait >= self.ends() {
                 return give_up(case, &error);
@@ -162,19 +172,21 @@ impl KeptHook {
 
 /// Says on the Node of an instance that returns that its lifecycle action is over. If no write comes through, a restart counts as the
 /// return once the hook would have ended.
-async fn note_end(case: &Case, node: &Node, reply: HookReply) {
+async fn note_end(case: &Case, node: &Node, is_ours: bool) {
     let (marker, clock) = (&case.interrupter.marker, &case.interrupter.clock);
     let (identity, at) = (case.notice.identity.to_string(), clock.now());
     let by = Instant::now() + NOTE_TIMEOUT;
     let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(2));
     loop {
         let within = by.min(Instant::now() + CALL_TIMEOUT);
-        let noted = match reply {
-            HookReply::Done => marker.complete(node, &identity, at, within).await,
-            // Nobody knows whether a restart so far was before its end.
-            HookReply::Over => marker.end(node, &identity, at, within).await,
+        let noted = if is_ours {
+            marker.complete(node, &identity, at, within).await
+        } else {
+            // Others completed it, and nobody knows whether a restart so far was before that.
+            marker.end(node, &identity, at, within).await
         };
         let Err(error) = noted else { return };
+        case.tell(&Fact::ReleaseFailed { on: node.named(), category: error.category, error: &error });
         let wait = error.wait(backoff.step());
         if error.category == Category::Denied || Instant::now() + wait >= by {
             return;

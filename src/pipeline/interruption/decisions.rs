@@ -12,7 +12,7 @@ use crate::pipeline::event::{
     Detail, Hook, Identity, InstanceAction, InstanceState, Notice, NoticeKind, ScheduledChange, WarmPool,
 };
 use crate::pipeline::node::Node;
-use crate::pipeline::node::mark::{Mark, Place, ReturnSign, marked_since_boot, newest_copy, place_of};
+use crate::pipeline::node::mark::{Mark, Place, ReturnSign, mark_stands, newest_copy, place_of};
 use crate::pipeline::node::release::{NodeRelease, awaits_boot};
 use crate::pipeline::node::replacement::AskedReplacement;
 use crate::pipeline::node::says::taken_back_marks;
@@ -182,14 +182,14 @@ impl Policy {
     #[must_use]
     pub fn awaits_shift(&self, notice: &Notice, node: &Node, shifted: bool) -> bool {
         let identity = notice.identity.to_string();
-        let awaits = match place_of(node, &identity).filter(|_| marked_since_boot(node, &identity)) {
+        let awaits = match place_of(node, &identity).filter(|_| mark_stands(node, &identity)) {
             // A wave's place says it, too.
             Some(Place::Evicts(_)) => {
                 self.waits.zonal_shift != ShiftedResources::None && !self.awaits_place(notice, node)
             }
             Some(Place::Waits) => shifted,
             Some(Place::Over) => shifted && notice.hook().is_none(),
-            None => shifted && !marked_since_boot(node, &identity),
+            None => shifted && !mark_stands(node, &identity),
         };
         awaits && self.has_time_to_wait(notice)
     }

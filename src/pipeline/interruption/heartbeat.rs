@@ -194,10 +194,14 @@ impl Beating {
         loop {
             let sent = Instant::now();
             let by = if is_known { expires } else { sent + CALL_TIMEOUT };
+            let restarted = self.case.restarted();
             // Boxed: a heartbeat mostly sleeps, and a call is ten times as large.
             let error = match Box::pin(hooks.beat(&self.hook, instance, by)).await {
                 Ok(HookReply::Done) => {
                     self.tell(HeartbeatResult::Sent, None);
+                    if let Some(node) = restarted {
+                        Box::pin(self.case.note_that_it_waits(&node)).await;
+                    }
                     return Some(sent);
                 }
                 Ok(HookReply::Over) => {

@@ -20,6 +20,7 @@ pub fn returns_by_boot(detail: &Detail) -> bool {
 #[must_use]
 pub fn is_late(notice: &Notice, node: &Node, deadline: Deadline, clock: &Clock, now: Instant) -> bool {
     let identity = notice.identity.to_string();
+    let kept_until = || notice.hook().and_then(|_| end_of(node, &identity)).map(|end| clock.instant_of(end));
     let goes_at = match &notice.detail {
         Detail::StateChange { .. } => Some(clock.notice_instant(notice.at) + SHUTDOWN_TIME),
         // It begins at once, and its deadline is always now.
@@ -28,8 +29,8 @@ pub fn is_late(notice: &Notice, node: &Node, deadline: Deadline, clock: &Clock, 
         Detail::ScheduledChange(ScheduledChange { start: Some(start), .. }) => Some(clock.instant_of(*start)),
         // Nothing but its end stops a drain that others keep alive.
         _ if comes_back(&notice.detail).is_none() => deadline.latest_end(),
-        // A replica that was killed may have given the drain more time.
-        _ => deadline.capacity_ends().map(|at| end_of(node, &identity).map_or(at, |end| at.max(clock.instant_of(end)))),
+        // A replica that was killed may have given the hook's drain more time.
+        _ => deadline.capacity_ends().map(|at| at.max(kept_until().unwrap_or(at))),
     };
     let passed = goes_at.is_some_and(|at| now > at + LATE_AFTER);
     // Of another kind, a copy says nothing else; and what EC2 or a Node lists has the time at which it was read.

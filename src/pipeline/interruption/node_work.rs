@@ -329,7 +329,7 @@ impl Case {
                 },
                 () = over.cancelled(), if !is_over => {
                     // AWS waits for the other hook; or the instance has gone already, and is back.
-                    if deadline.has_other_hook() || self.may_be_back(&target.node) {
+                    if deadline.has_other_hook() || self.restarted().is_some() {
                         self.move_mark(&target.node, Instant::now()).await;
                         return Finding::Ended(shared.progress.outcome().into());
                     }
@@ -354,9 +354,16 @@ impl Case {
         }
     }
 
-    fn may_be_back(&self, node: &Node) -> bool {
-        let known = self.interrupter.index.newest(node);
-        known.is_some_and(|known| may_be_back(&known, &self.notice.identity.to_string()))
+    /// Returns the Node if it has restarted since the mark of this notice, whose instance can return: so far nobody knows whether it has.
+    pub(super) fn restarted(&self) -> Option<Arc<Node>> {
+        let known = self.interrupter.index.newest(self.node.as_ref()?)?;
+        may_be_back(&known, &self.notice.identity.to_string()).then_some(known)
+    }
+
+    /// Says on the Node, which has restarted, that the hook waits still. If the write fails, the next heartbeat says it.
+    pub(super) async fn note_that_it_waits(&self, node: &Node) {
+        let (identity, by) = (self.notice.identity.to_string(), Instant::now() + LAST_CALL);
+        let _ = self.interrupter.marker.still_waits(node, &identity, by).await;
     }
 
     /// Keeps what the waits after the drain need of its report.

@@ -12,10 +12,10 @@ pub use hint::is_told_to_terminate;
 pub(super) use limit::{crowded_out, is_drained_since, is_full};
 pub use limit::{is_drained, is_drained_for};
 pub use progress::{
-    Place, WaveState, deadline_of, end_of, has_had_mark, hook_ends, is_going, is_repaired, may_be_back, newer_start,
-    newest_told, place_of, start_of, wave_state,
+    Place, WaveState, deadline_of, end_of, has_had_mark, hook_ends, is_going, is_repaired, mark_stands,
+    marked_since_boot, may_be_back, newer_start, newest_told, place_of, start_of, wave_state,
 };
-pub(super) use progress::{complete, end, put_off};
+pub(super) use progress::{complete, end, put_off, still_waits};
 
 use super::Node;
 use super::names::EXCLUDE_LABEL;
@@ -87,10 +87,12 @@ pub(super) struct NoticeAnnotation {
     /// Whether the capacity ends with that.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub hard: bool,
-    /// Whether no lifecycle hook waits for the drain, though the kind has one: nobody has told of it, AWS does not know it, or it is
-    /// completed.
+    /// Whether no lifecycle hook waits for the drain, though the kind has one: nobody has told of it, or AWS does not know it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub hookless: bool,
+    /// Whether Ebbtide has completed the hook: a restart since then is the instance's return.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub completed: bool,
     /// The message that brought the notice; the change or the reservation that EC2 lists, if none did.
     pub message: String,
     /// The message that has told what only the Node had said before.
@@ -287,12 +289,6 @@ pub(super) fn names_of(identity: &str) -> [String; 2] {
 /// Returns the mark, and then the plan, of the notice with this identity, as far as the Node carries them.
 pub(super) fn mark_and_plan(node: &Node, identity: &str) -> impl Iterator<Item = NoticeAnnotation> {
     names_of(identity).into_iter().filter_map(|name| Some(read(node.annotations.get(&name)?)))
-}
-
-/// Returns whether the notice with this identity has left its mark since the Node's last restart.
-#[must_use]
-pub fn marked_since_boot(node: &Node, identity: &str) -> bool {
-    mark_of(node, identity).is_some_and(|mark| !mark.boot.is_empty() && *mark.boot == *node.boot)
 }
 
 /// Returns the time at which AWS has withdrawn the notice with this identity, if the Node knows of that.

@@ -130,13 +130,21 @@ impl Marker {
         self.write(node, Class::Cordon, by, |current| mark::end(current, identity, at)).await
     }
 
-    /// As [`Marker::end`], of the mark of a hook that was completed at `at`, when the Node was as `node`: a restart since then is the
-    /// instance's return.
+    /// As [`Marker::end`], of the mark of a hook that is completed at `at`, after which a restart is the instance's return.
     ///
     /// # Errors
     /// As [`Marker::cordon`].
     pub async fn complete(&self, node: &Node, identity: &str, at: Timestamp, by: Instant) -> Result<bool, KubeError> {
-        self.write(node, Class::Cordon, by, |current| mark::complete(current, identity, at, &node.boot)).await
+        self.write(node, Class::Cordon, by, |current| mark::complete(current, identity, at)).await
+    }
+
+    /// Says in the mark of the notice with this identity that its hook waits still, with the Node restarted to what it is here. Returns
+    /// whether the Node exists.
+    ///
+    /// # Errors
+    /// As [`Marker::cordon`].
+    pub async fn still_waits(&self, node: &Node, identity: &str, by: Instant) -> Result<bool, KubeError> {
+        self.write(node, Class::List, by, |current| mark::still_waits(current, identity, &node.boot)).await
     }
 
     /// Puts the end of the drain in the mark of the notice with this identity off to `at`, if it names an earlier time.

@@ -253,16 +253,20 @@ fn has_returned(node: &Node, notice: &NoticeAnnotation, now: Timestamp) -> bool 
     let rebooted = notice.is_before_boot(node);
     // The Node of a frozen kubelet is not Ready for a while. A Node that becomes Ready before the deadline only flaps.
     let resumed = node.ready_since > notice.deadline.max(notice.since);
-    // An instance that restarts before its end, or while a hook keeps it, goes all the same. Who drains it may be about to put its end off.
-    let goes_later = notice.kind == NoticeKind::Spot.as_str() || notice.has_hook();
-    let is_over = terminates_at(notice) < Some(now);
+    // An instance that restarts before its end, or while a hook keeps it, goes all the same. Who drains for a hook may be about to put the
+    // end off.
+    let is_over = if notice.has_hook() {
+        terminates_at(notice) < Some(now)
+    } else {
+        notice.deadline.max(notice.ends) < Some(now) || notice.kind != NoticeKind::Spot.as_str()
+    };
     node.ready
         && match notice.return_sign {
             // Only who says that the node is broken knows whether it still is.
             None if notice.is_of_repair() => false,
             // If it runs long after that, AWS has kept it.
             None => rebooted && terminates_at(notice).is_some_and(|at| at < now),
-            Some(ReturnSign::Boot) => rebooted && (is_over || !goes_later),
+            Some(ReturnSign::Boot) => rebooted && is_over,
             Some(ReturnSign::Ready) => rebooted || resumed,
         }
 }

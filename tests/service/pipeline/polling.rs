@@ -354,6 +354,9 @@ async fn a_change_of_which_a_message_told_is_not_drained_for_after_an_uncordon_b
     sleep(s(5)).await;
     let start = schedule(&stage, FAR);
     stage.health(0, HEALTH, start, "upcoming");
+    stage.until("cordoned", s(30), || stage.cordoned(0)).await;
+    // The note of the drain meets another writer's, and is made anew.
+    stage.world.kube.rival_taints(1);
     stage.until_handled(s(30)).await;
     stage.set_cordon(0, false);
     stage.until("marks gone", s(60), || stage.notices(0).is_empty()).await;

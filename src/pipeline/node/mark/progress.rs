@@ -103,6 +103,18 @@ pub fn end_of(node: &Node, identity: &str) -> Option<Timestamp> {
     mark.ends.max(mark.deadline)
 }
 
+/// Returns whether the notice with this identity has left its mark since the Node's last restart.
+#[must_use]
+pub fn marked_since_boot(node: &Node, identity: &str) -> bool {
+    mark_of(node, identity).is_some_and(|mark| !mark.boot.is_empty() && *mark.boot == *node.boot)
+}
+
+/// As [`marked_since_boot`], or whether a restart says nothing about the drain: a hook keeps an instance that would return.
+#[must_use]
+pub fn mark_stands(node: &Node, identity: &str) -> bool {
+    mark_of(node, identity).is_some_and(|mark| !mark.boot.is_empty() && mark.boot == mark.boot_on(node))
+}
+
 /// Returns whether the Node has restarted since the mark of the notice with this identity, after which its instance can return.
 #[must_use]
 pub fn may_be_back(node: &Node, identity: &str) -> bool {
@@ -157,7 +169,7 @@ impl NoticeAnnotation {
 
     /// Whether a lifecycle hook waits for the drain.
     pub(in crate::pipeline::node) fn has_hook(&self) -> bool {
-        self.kind == NoticeKind::AsgTerminate.as_str() && !self.hookless
+        self.kind == NoticeKind::AsgTerminate.as_str() && !self.hookless && !self.completed
     }
 
     /// Whether the Node has restarted since the mark.
@@ -165,8 +177,8 @@ impl NoticeAnnotation {
         !self.boot.is_empty() && !node.boot.is_empty() && *self.boot != *node.boot
     }
 
-    /// The boot ID of the mark when it is written again. One of a hook whose instance returns keeps its own until the hook's completion:
-    /// only AWS knows whether a restart was the return.
+    /// The boot ID of the mark when it is written again. One of a hook whose instance returns keeps its own: only AWS knows whether a
+    /// restart was the return.
     pub(super) fn boot_on<'a>(&'a self, node: &'a Node) -> &'a str {
         let returns = self.kind == NoticeKind::AsgTerminate.as_str() && self.return_sign == Some(ReturnSign::Boot);
         if returns && !self.boot.is_empty() { &self.boot } else { &node.boot }
@@ -238,12 +250,20 @@ pub(in crate::pipeline::node) fn end(node: &Node, identity: &str, at: Timestamp)
     Some(rewritten(node, identity, &mark.with_deadline(at)))
 }
 
-/// As [`end`], of the mark of a hook that was completed when the Node had this boot ID: a restart since then is the return, and none
-/// before. A cordon without a drain gets no deadline, or its Node would count as drained.
-pub(in crate::pipeline::node) fn complete(node: &Node, identity: &str, at: Timestamp, boot: &str) -> Option<Value> {
+/// As [`end`], of the mark of a hook that is completed now: a restart from now on is the return, and none before. A cordon without a
+/// drain gets no deadline, or its Node would count as drained.
+pub(in crate::pipeline::node) fn complete(node: &Node, identity: &str, at: Timestamp) -> Option<Value> {
     let known = mark_of(node, identity)?;
     let mark = if known.deadline.is_some() { known.with_deadline(at) } else { known };
-    Some(rewritten(node, identity, &NoticeAnnotation { boot: boot.to_owned(), hookless: true, ..mark }))
+    Some(rewritten(node, identity, &NoticeAnnotation { boot: node.boot.to_string(), completed: true, ..mark }))
+}
+
+/// Returns the patch that says that a restart to this boot was no return, because the hook of the notice with this identity has waited
+/// after it; `None` if the mark says it.
+pub(in crate::pipeline::node) fn still_waits(node: &Node, identity: &str, boot: &str) -> Option<Value> {
+    let waits = |mark: &NoticeAnnotation| mark.has_hook() && mark.is_before_boot(node) && *node.boot == *boot;
+    let mark = mark_of(node, identity).filter(waits)?;
+    Some(rewritten(node, identity, &NoticeAnnotation { boot: boot.to_owned(), ..mark }))
 }
 
 /// Returns the patch that puts the end of the drain in the mark of the notice with this identity off to `at`; `None` if it names no earlier
@@ -300,7 +320,7 @@ mod tests {
         apply(&mut node, |node| mark("drain").with_deadline(Some(at(50))).patch(node, &settings));
         node.boot = "another".into();
         for identity in ["cordon", "drain"] {
-            apply(&mut node, |node| complete(node, identity, at(20), "another"));
+            apply(&mut node, |node| complete(node, identity, at(20)));
             assert_eq!(mark_of(&node, identity).unwrap().boot, "another", "{identity}");
         }
         assert_eq!(mark_of(&node, "cordon").unwrap().deadline, None);

@@ -203,20 +203,28 @@ async fn a_takeover_goes_on_with_a_drain_that_began_before_the_shift() {
 /// The time that a hook gives the drain begins with the end of the wait, by whichever replica, and no second shift stops it.
 #[tokio::test(start_paused = true)]
 async fn a_takeover_goes_on_with_a_drain_that_has_waited_for_a_shift() {
-    let stage = three_zones();
-    stage.block(1);
-    let first = stage.start(&FLAGS).await;
-    shifted(&stage, "Autoshift In Progress").await;
-    let token = stage.terminate(1, s(300), Wrapping::Event);
-    sleep(s(2 * 3600)).await;
-    assert_eq!((stage.tries_of("web-1-0").len(), &stage.notices(1)[0]["wave"]), (0, &"waits".into()));
-    shift(&stage, "Autoshift Completed");
-    stage.until("it runs", s(12), || !stage.tries_of("web-1-0").is_empty()).await;
-    shift(&stage, "Autoshift In Progress");
-    sleep(s(5)).await;
-    let second = taken_over(&stage, first).await;
-    sleep(s(120)).await;
-    drains_in_the_end(&stage, &token, &second).await;
+    for restarts in [false, true] {
+        let stage = three_zones();
+        stage.block(1);
+        let first = stage.start(&FLAGS).await;
+        shifted(&stage, "Autoshift In Progress").await;
+        let token = stage.terminate_between(1, s(300), Wrapping::Event, ("AutoScalingGroup", "WarmPool"));
+        sleep(s(2 * 3600)).await;
+        assert_eq!((stage.tries_of("web-1-0").len(), &stage.notices(1)[0]["wave"]), (0, &"waits".into()));
+        shift(&stage, "Autoshift Completed");
+        stage.until("it runs", s(12), || !stage.tries_of("web-1-0").is_empty()).await;
+        if restarts {
+            // The hook keeps the instance.
+            stage.world.kube.reboot(&node(1));
+        } else {
+            shift(&stage, "Autoshift In Progress");
+        }
+        sleep(s(5)).await;
+        let second = taken_over(&stage, first).await;
+        sleep(s(120)).await;
+        assert!(stage.has_pod("web-1-0"), "{restarts}\n{}", stage.story());
+        drains_in_the_end(&stage, &token, &second).await;
+    }
 }
 
 /// EventBridge says whole seconds, and delivers in any order.

@@ -1,10 +1,10 @@
 //! Lifecycle hooks of instances that come back: from the warm pool, or with another root volume.
 
-use crate::harness::{Stage, node, s};
+use crate::harness::{Stage, instance, node, s};
 use ebbtide_sim::aws::HookResult;
 use ebbtide_sim::fault::{Fault, Rule};
-use ebbtide_sim::kube::Pod;
-use ebbtide_sim::messages::Wrapping;
+use ebbtide_sim::kube::{Interrupt, Pod};
+use ebbtide_sim::messages::{self, Wrapping};
 use tokio::time::sleep;
 
 const TO_POOL: (&str, &str) = ("AutoScalingGroup", "WarmPool");
@@ -106,4 +106,96 @@ async fn the_note_that_a_hook_is_completed_is_written_a_little_later() {
     stage.until("released", s(5), || !stage.cordoned(0)).await;
     replica.ended_once("asg-terminate", "drained");
     stage.rest(&[&replica]).await;
+}
+
+/// The node restarts during its drain, and the answer to the completion is lost: the next try hears that the action is over.
+#[tokio::test(start_paused = true)]
+async fn a_restart_before_a_completion_without_an_answer_is_no_return() {
+    for is_stale in [false, true] {
+        let stage = Stage::new(1, 1);
+        stage.block(0);
+        let replica = stage.start(&[]).await;
+        let token = stage.terminate_between(0, s(3600), Wrapping::Event, TO_POOL);
+        stage.until("cordoned", s(10), || stage.cordoned(0)).await;
+        if is_stale {
+            // No replica sees the restart before it writes.
+            stage.world.kube.interrupt_watches(Interrupt::Freeze);
+        } else {
+            stage.world.faults.add(Rule::on("CompleteLifecycleAction", Fault::LostResponse).times(1));
+        }
+        stage.world.kube.reboot(&node(0));
+        sleep(s(5)).await;
+        stage.unblock(0);
+        stage.until_handled(s(120)).await;
+        assert_eq!(stage.results(&token).len(), if is_stale { 1 } else { 2 }, "{}", stage.story());
+        sleep(s(120)).await;
+        assert!(stage.cordoned(0), "it waits in its pool\n{}", stage.story());
+        if !is_stale {
+            stage.reboot(0).await;
+            stage.until("released", s(5), || !stage.cordoned(0)).await;
+            stage.no_trace(0);
+        }
+        stage.rest(&[&replica]).await;
+    }
+}
+
+/// A heartbeat shows that the instance has not gone, so its end is that of its pods.
+#[tokio::test(start_paused = true)]
+async fn a_restart_before_an_accepted_heartbeat_is_no_return() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let replica = stage.start(&[]).await;
+    let token = stage.terminate_between(0, s(300), Wrapping::Event, TO_POOL);
+    sleep(s(60)).await;
+    stage.world.kube.reboot(&node(0));
+    stage.until("a heartbeat", s(120), || stage.calls("RecordLifecycleActionHeartbeat") > 0).await;
+    sleep(s(10)).await;
+    stage.world.aws.autoscaling.complete(&token, HookResult::Continue);
+    stage.until_handled(s(300)).await;
+    sleep(s(90)).await;
+    assert!(stage.cordoned(0) && stage.world.kube.pods().is_empty(), "{}", stage.story());
+    stage.reboot(0).await;
+    stage.until("released", s(5), || !stage.cordoned(0)).await;
+    stage.rest(&[&replica]).await;
+}
+
+/// The message comes again to another replica before the return.
+#[tokio::test(start_paused = true)]
+async fn a_copy_after_the_completion_leaves_the_return_as_it_was() {
+    let stage = Stage::new(1, 1);
+    let first = stage.start(&[]).await;
+    let token = stage.terminate_between(0, s(3600), Wrapping::Event, TO_POOL);
+    stage.world.faults.add(Rule::on("DeleteMessageBatch", Fault::Hang));
+    stage.until("deleted", s(60), || stage.calls("DeleteMessageBatch") > 0).await;
+    first.kill().await;
+    stage.world.faults.clear();
+    let second = stage.start(&[]).await;
+    stage.until_handled(s(300)).await;
+    assert!(stage.cordoned(0), "{}", stage.story());
+    stage.world.kube.reboot(&node(0));
+    stage.until("released", s(5), || !stage.cordoned(0)).await;
+    assert_eq!(stage.results(&token).len(), 2);
+    stage.rest(&[&second]).await;
+}
+
+/// A spot instance has no hook that keeps it: it is back before its mark, which was written late, is a minute old.
+#[tokio::test(start_paused = true)]
+async fn a_late_copy_of_a_spot_stop_drains_no_node_that_has_come_back() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let body = messages::spot("s", &instance(0), stage.world.clock.now()).replace("\"terminate\"", "\"stop\"");
+    sleep(s(590)).await;
+    stage.set_ready(0, false);
+    stage.world.aws.sqs.send(body);
+    let first = stage.start(&[]).await;
+    stage.until("cordoned", s(10), || stage.cordoned(0)).await;
+    first.kill().await;
+    sleep(s(15)).await;
+    stage.world.kube.reboot(&node(0));
+    stage.set_ready(0, true);
+    let second = stage.start(&[]).await;
+    stage.until_handled(s(120)).await;
+    second.ended_once("spot", "stale");
+    stage.until("released", s(5), || !stage.cordoned(0)).await;
+    stage.rest(&[&second]).await;
 }
