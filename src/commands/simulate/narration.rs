@@ -107,8 +107,7 @@ impl<'a> Narration<'a> {
         let node = self.node.clone();
         let shifted = self.shift.is_some();
         let mut sequence = Sequence::new(self.policy(), self.clock, self.notice, MESSAGE);
-        let mut finding = Finding::Received;
-        let mut begun = Instant::now();
+        let (mut finding, mut begun) = (Finding::Received, Instant::now());
         loop {
             let present = Present { now: Instant::now(), node: node.as_deref(), deadline: None, shifted };
             finding = match sequence.next(finding, present) {
@@ -138,6 +137,7 @@ impl<'a> Narration<'a> {
                     self.begin(deadline, Duration::ZERO);
                     Finding::Begun
                 }
+                Step::AskHook(node) => Finding::HookAsked(node, false),
                 Step::AwaitReady { until } => {
                     lookups.ended_marks = node.as_ref().is_some_and(|node| ended_marks(self.notice, node).is_some());
                     let Some(node) = node.clone().filter(|node| self.policy().in_service(self.notice, node)) else {

@@ -4,11 +4,12 @@ use super::decisions::{comes_back, life_begin};
 use super::heartbeat::{Beating, Heartbeat, HookState};
 use super::hook::HookReply;
 use super::{Case, Completion, HookTimes, MessageLink};
-use crate::clients::gate::{AwsError, Backoff, CALL_TIMEOUT, Category};
-use crate::fact::{CompletionResult, Fact};
+use crate::clients::gate::{AwsError, Backoff, CALL_TIMEOUT, Category, LAST_CALL};
+use crate::fact::{CompletionResult, Fact, HeartbeatResult};
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::Hook;
 use crate::pipeline::node::Node;
+use crate::pipeline::node::mark::may_be_back;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 /// Interval between calls about a lifecycle action that are not permitted: rights may come late, and seldom do.
 pub(super) const DENIED_RETRY: Duration = Duration::from_mins(1);
 
-/// Maximum time for the note that the lifecycle action is over.
+/// Maximum time for the question whether the lifecycle action is over, and for the note that it is.
 const NOTE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Minimum time from the completion until an instance that returns has restarted.
@@ -99,6 +100,36 @@ impl KeptHook {
         self.heartbeat.as_ref().map(Heartbeat::over).unwrap_or_default()
     }
 
+    /// Asks by a heartbeat whether the action is over. Without an answer it counts as one that waits.
+    pub(super) async fn is_over(&self, case: &Case) -> bool {
+        let by = Instant::now() + NOTE_TIMEOUT;
+        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(2));
+        loop {
+            let restarted = case.restarted();
+            let error = match case.interrupter.hooks.beat(&self.hook, case.notice.instance.as_str(), by).await {
+                Ok(HookReply::Over) => {
+                    self.over().cancel();
+                    return true;
+                }
+                Ok(HookReply::Done) => {
+                    if let Some(node) = restarted {
+                        case.note_that_it_waits(&node).await;
+                    }
+                    return false;
+                }
+                Err(error) => error,
+            };
+            let result = HeartbeatResult::Failed(error.category);
+            case.tell(&Fact::Heartbeat { about: case.about(), result, error: Some(&error) });
+            let wait = backoff.step();
+            let is_final = matches!(error.category, Category::Denied | Category::Invalid | Category::NotFound);
+            if is_final || Instant::now() + wait >= by {
+                return false;
+            }
+            sleep(wait).await;
+        }
+    }
+
     /// Stops the heartbeat, and returns when no beat can go out any more.
     pub(super) async fn stop(self) {
         if let Some(heartbeat) = self.heartbeat {
@@ -118,7 +149,8 @@ impl KeptHook {
         }
         self.link.completes.store(true, Ordering::Release);
         let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
-        let mut unanswered: Option<Instant> = None;
+        // What others are known to have completed is not ours.
+        let (was_over, mut unanswered) = (self.over().is_cancelled(), None::<Instant>);
         loop {
             let Case { interrupter, notice, .. } = case;
             let call = interrupter.hooks.complete(&self.hook, notice.instance.as_str(), completion, self.ends());
@@ -131,7 +163,8 @@ impl KeptHook {
                             heartbeat.stop().await;
                         }
                         // An action that is over may have ended by our own call before.
-                        let is_ours = answer == HookReply::Done || unanswered.is_some_and(|at| at.elapsed() < AWAY);
+                        let is_ours =
+                            answer == HookReply::Done || !was_over && unanswered.is_some_and(|at| at.elapsed() < AWAY);
                         Box::pin(note_end(case, node, is_ours)).await;
                     }
                     return true;
@@ -170,6 +203,20 @@ impl KeptHook {
     }
 }
 
+impl Case {
+    /// Returns the Node if it has restarted since the mark of this notice, whose instance can return: so far nobody knows whether it has.
+    pub(super) fn restarted(&self) -> Option<Arc<Node>> {
+        let known = self.interrupter.index.newest(self.node.as_ref()?)?;
+        may_be_back(&known, &self.notice.identity.to_string()).then_some(known)
+    }
+
+    /// Says on the Node, which has restarted, that the hook waits still. If the write fails, the next heartbeat says it.
+    pub(super) async fn note_that_it_waits(&self, node: &Node) {
+        let (identity, by) = (self.notice.identity.to_string(), Instant::now() + LAST_CALL);
+        let _ = self.interrupter.marker.still_waits(node, &identity, by).await;
+    }
+}
+
 /// Says on the Node of an instance that returns that its lifecycle action is over. If no write comes through, a restart counts as the
 /// return once the hook would have ended.
 async fn note_end(case: &Case, node: &Node, is_ours: bool) {
@@ -188,7 +235,7 @@ async fn note_end(case: &Case, node: &Node, is_ours: bool) {
         let Err(error) = noted else { return };
         case.tell(&Fact::ReleaseFailed { on: node.named(), category: error.category, error: &error });
         let wait = error.wait(backoff.step());
-        if error.category == Category::Denied || Instant::now() + wait >= by {
+        if Instant::now() + wait >= by {
             return;
         }
         sleep(wait).await;

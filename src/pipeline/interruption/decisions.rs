@@ -1,7 +1,9 @@
 //! The policy's answers to single questions about a notice. Pure, but for the clock that turns AWS's times into instants.
 
 use super::confirmation::Proof;
-use super::policy::{Action, ForLoadBalancers, OnFailed, OnUncordon, Policy, ShiftedResources, TellsHooks, Verify};
+use super::policy::{
+    Action, ForLoadBalancers, Heartbeats, OnFailed, OnUncordon, Policy, ShiftedResources, TellsHooks, Verify,
+};
 use super::step::Waits;
 use super::times;
 use super::times::HookTimes;
@@ -45,6 +47,12 @@ impl Policy {
     pub fn touched_hook<'a>(&self, notice: &'a Notice) -> Option<&'a Hook> {
         let action = self.action(notice);
         notice.hook().filter(|_| action.drains() || action == Action::Ready)
+    }
+
+    /// Whether heartbeats may be sent: not in a dry run.
+    #[must_use]
+    pub fn sends_heartbeats(&self) -> bool {
+        !self.dry_run && self.heartbeats != Heartbeats::Off
     }
 
     /// Whether a notice may have to wait before its Node is cordoned and drained.

@@ -290,8 +290,7 @@ impl Case {
         let (policy, clock) = (&self.interrupter.policy, &self.interrupter.clock);
         let is_old = || clock.notice_instant(self.notice.at) + times.heartbeat / OLD < Instant::now();
         let is_doubted = hook.token.is_none() || self.is_wary() && is_old();
-        let can_be = !policy.dry_run && policy.heartbeats != Heartbeats::Off;
-        can_be && is_doubted && !link.proven.load(Ordering::Acquire)
+        policy.sends_heartbeats() && is_doubted && !link.proven.load(Ordering::Acquire)
     }
 }
 

@@ -7,6 +7,7 @@ use crate::fact::HookLack;
 use crate::pipeline::event::{Hook, InstanceId};
 use aws_sdk_autoscaling::Client;
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
@@ -81,8 +82,31 @@ pub struct Hooks {
     client: Client,
     gate: Gate<AwsClass>,
     cache: TimesCache,
-    beaten: Arc<Mutex<HashMap<String, Instant>>>,
+    beats: Beats,
     groups: GroupLookup,
+}
+
+/// The last heartbeat of each action from this process, by its token.
+#[derive(Clone, Debug, Default)]
+struct Beats(Arc<Mutex<HashMap<String, Instant>>>);
+
+impl Beats {
+    fn last(&self, token: &str) -> Option<Instant> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(token).copied()
+    }
+
+    fn remember(&self, token: &str, beat: Instant) {
+        let mut beats = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        sweep(&mut beats, |last| last.elapsed() < MAX_HEARTBEAT_TIMEOUT);
+        beats.insert(token.to_owned(), beat);
+    }
+}
+
+/// Removes what is no longer kept from a table that has grown.
+fn sweep<K: Eq + Hash, V>(table: &mut HashMap<K, V>, is_kept: impl Fn(&V) -> bool) {
+    if table.len() >= SWEPT_AT && table.len().is_power_of_two() {
+        table.retain(|_, value| is_kept(value));
+    }
 }
 
 /// The times of a hook, or the reason why they are not known.
@@ -112,7 +136,7 @@ impl Hooks {
     /// Makes calls with `client` through `gate`, and searches by `groups`.
     #[must_use]
     pub fn new(client: Client, gate: Gate<AwsClass>, groups: GroupLookup) -> Self {
-        Self { client, gate, cache: Arc::default(), beaten: Arc::default(), groups }
+        Self { client, gate, cache: Arc::default(), beats: Beats::default(), groups }
     }
 
     /// Searches the lifecycle action at which the instance waits for its termination, by the hook's name. A few calls serve the
@@ -153,13 +177,11 @@ impl Hooks {
     async fn kept_times(&self, hook: &Hook) -> TimesResult {
         let slot = {
             let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-            if cache.len() >= SWEPT_AT && cache.len().is_power_of_two() {
-                let now = Instant::now();
-                // One that is locked is being looked up.
-                cache.retain(|_, slot| {
-                    slot.try_lock().map_or(true, |slot| slot.as_ref().is_some_and(|(_, until)| now < *until))
-                });
-            }
+            let now = Instant::now();
+            // One that is locked is being looked up.
+            sweep(&mut cache, |slot| {
+                slot.try_lock().map_or(true, |slot| slot.as_ref().is_some_and(|(_, until)| now < *until))
+            });
             Arc::clone(cache.entry((hook.group.clone(), hook.name.clone(), hook.token.is_some())).or_default())
         };
         let mut slot = slot.lock().await;
@@ -233,17 +255,9 @@ impl Hooks {
 
     /// Returns the last heartbeat of the action from this process: a notice that comes back need not send one at once. `None` of an
     /// action without a token: nobody said when it began, so that only a heartbeat tells when it ends.
+    #[must_use]
     pub fn last_beat(&self, hook: &Hook) -> Option<Instant> {
-        self.beaten.lock().unwrap_or_else(PoisonError::into_inner).get(hook.token.as_ref()?).copied()
-    }
-
-    fn remember(&self, hook: &Hook, beat: Instant) {
-        let Some(token) = &hook.token else { return };
-        let mut beaten = self.beaten.lock().unwrap_or_else(PoisonError::into_inner);
-        if beaten.len() >= SWEPT_AT && beaten.len().is_power_of_two() {
-            beaten.retain(|_, last| last.elapsed() < MAX_HEARTBEAT_TIMEOUT);
-        }
-        beaten.insert(token.clone(), beat);
+        self.beats.last(hook.token.as_ref()?)
     }
 
     /// Sends a heartbeat for an action that `expires` without one; those that expire first go first.
@@ -262,7 +276,9 @@ impl Hooks {
         let sent = Instant::now();
         let answer =
             over(self.gate.aws(operation, &subject(hook), AwsClass::Heartbeat, expires, || request.send()).await)?;
-        self.remember(hook, sent);
+        if let Some(token) = &hook.token {
+            self.beats.remember(token, sent);
+        }
         Ok(answer)
     }
 
@@ -308,4 +324,24 @@ fn over<T>(answer: Result<T, AwsError>) -> Result<HookReply, AwsError> {
 
 fn subject(hook: &Hook) -> String {
     format!("hook {} of group {}", hook.name, hook.group)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::advance;
+
+    #[tokio::test(start_paused = true)]
+    async fn old_heartbeats_are_forgotten_and_others_are_not() {
+        let beats = Beats::default();
+        for n in 1..SWEPT_AT {
+            beats.remember(&format!("old-{n}"), Instant::now());
+        }
+        advance(MAX_HEARTBEAT_TIMEOUT).await;
+        let now = Instant::now();
+        beats.remember("new", now);
+        assert!(beats.last("old-1").is_some(), "the table has not grown");
+        beats.remember("newer", now);
+        assert_eq!(["old-1", "new", "newer"].map(|token| beats.last(token)), [None, Some(now), Some(now)]);
+    }
 }

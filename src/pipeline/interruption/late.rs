@@ -3,9 +3,11 @@
 use super::decisions::comes_back;
 use super::times::SHUTDOWN_TIME;
 use crate::pipeline::drain::Deadline;
-use crate::pipeline::event::{Detail, InstanceAction, Notice, ScheduledChange};
+use crate::pipeline::event::{Detail, Hook, InstanceAction, Notice, ScheduledChange};
 use crate::pipeline::node::Node;
-use crate::pipeline::node::mark::{ReturnSign, end_of, marked_since_boot, newest_copy, newest_told, withdrawn_at};
+use crate::pipeline::node::mark::{
+    ReturnSign, end_of, marked_since_boot, may_be_back, newest_copy, newest_told, withdrawn_at,
+};
 use crate::pipeline::node::release::{LATE_AFTER, booted_after, is_back, restarted_after};
 use crate::runtime::clock::Clock;
 use tokio::time::Instant;
@@ -14,6 +16,17 @@ use tokio::time::Instant;
 #[must_use]
 pub fn returns_by_boot(detail: &Detail) -> bool {
     !matches!(detail, Detail::Spot { .. }) && comes_back(detail) == Some(ReturnSign::Boot)
+}
+
+/// Whether the notice's lifecycle action may be over, and the instance back from it already: the Node has restarted since, or has only
+/// flapped. AWS knows.
+#[must_use]
+pub fn may_be_over(notice: &Notice, node: &Node) -> bool {
+    let is_asked = |hook: &Hook| hook.token.is_some() && !hook.is_test();
+    notice.hook().is_some_and(is_asked)
+        && comes_back(&notice.detail) == Some(ReturnSign::Boot)
+        && node.ready
+        && (restarted_after(node, notice.at) || may_be_back(node, &notice.identity.to_string()))
 }
 
 /// Whether the instance has come back from the announced event already, or a newer copy of the notice has left its mark.

@@ -3,7 +3,6 @@
 use super::completion::{DENIED_RETRY, KeptHook};
 use super::decisions::ended_marks;
 use super::hook::HookReply;
-use super::policy::Heartbeats;
 use super::step::Finding;
 use super::{Case, Interrupter};
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category};
@@ -58,7 +57,7 @@ impl Case {
     /// tell of any, also of a group for which there is no right. Nothing shows it without heartbeats, or in a dry run.
     async fn is_shown(&self, hook: &Hook, by: Instant) -> bool {
         let Interrupter { hooks, policy, .. } = &*self.interrupter;
-        if policy.dry_run || policy.heartbeats == Heartbeats::Off {
+        if !policy.sends_heartbeats() {
             return true;
         }
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));

@@ -9,7 +9,7 @@ use crate::fact::{DrainOutcome, Fact};
 use crate::pipeline::drain::{Deadline, DeadlineEntry, Deadlines, Report};
 use crate::pipeline::event::{Detail, Notice, ScheduledChange};
 use crate::pipeline::node::mark::{
-    Mark, deadline_of, has_had_mark, marked_since_boot, may_be_back, name_of, newer_start, newest_copy,
+    Mark, deadline_of, has_had_mark, marked_since_boot, name_of, newer_start, newest_copy,
 };
 use crate::pipeline::node::release::TERMINATION_GRACE;
 use crate::pipeline::node::{CordonOutcome, Node};
@@ -335,6 +335,10 @@ impl Case {
                     }
                     is_over = true;
                     deadline.set(Deadline::hard(Instant::now() + LAST_CALL));
+                    if returns_by_boot(&self.notice.detail) {
+                        // The hook may be left, and the mark with it.
+                        self.move_mark(&target.node, Instant::now()).await;
+                    }
                 }
                 () = KeptHook::times_changed(known) => {
                     known = hook.map(KeptHook::with_times);
@@ -352,18 +356,6 @@ impl Case {
                 }
             }
         }
-    }
-
-    /// Returns the Node if it has restarted since the mark of this notice, whose instance can return: so far nobody knows whether it has.
-    pub(super) fn restarted(&self) -> Option<Arc<Node>> {
-        let known = self.interrupter.index.newest(self.node.as_ref()?)?;
-        may_be_back(&known, &self.notice.identity.to_string()).then_some(known)
-    }
-
-    /// Says on the Node, which has restarted, that the hook waits still. If the write fails, the next heartbeat says it.
-    pub(super) async fn note_that_it_waits(&self, node: &Node) {
-        let (identity, by) = (self.notice.identity.to_string(), Instant::now() + LAST_CALL);
-        let _ = self.interrupter.marker.still_waits(node, &identity, by).await;
     }
 
     /// Keeps what the waits after the drain need of its report.

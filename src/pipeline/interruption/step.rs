@@ -60,6 +60,8 @@ pub enum Step<'a> {
         /// The latest end, if the watch of Nodes is silent.
         by: Instant,
     },
+    /// Ask AWS whether the lifecycle action is over, from which the Node may have come back.
+    AskHook(Arc<Node>),
     /// Keep the notice on the Node, without a cordon, until the announced change is near.
     Plan {
         /// The Node.
@@ -203,6 +205,8 @@ pub enum Finding {
     NoNodeInTime,
     /// The watch of Nodes has shown nothing in time.
     NodesUnknown,
+    /// Whether AWS says that the lifecycle action is over; with the Node.
+    HookAsked(Arc<Node>, bool),
     /// Whether the Node keeps the notice until the announced change is near.
     Planned(bool),
     /// The notice may have its Node cordoned and drained.

@@ -14,7 +14,7 @@
 
 use super::NoticeOutcome;
 use super::decisions::{REGISTRATION_TIME, out_of_service_mark, runs_no_more};
-use super::late::is_late;
+use super::late::{is_late, may_be_over};
 use super::policy::{Action, Policy};
 use super::step::{Finding, Present, Step, Target};
 use super::times::HookTimes;
@@ -121,6 +121,8 @@ impl<'a> Sequence<'a> {
             Finding::NoNodeInTime | Finding::NodesUnknown | Finding::DeadlineMoved => {
                 self.finish(self.outcome, present)
             }
+            Finding::HookAsked(_, true) => self.finish(NoticeOutcome::Stale, present),
+            Finding::HookAsked(node, false) => self.cordon_in_time(node, present),
             Finding::Planned(true) => Step::End(NoticeOutcome::Planned),
             // The change is near by now, or there is no room.
             Finding::Planned(false) => self.begin(None, present),
@@ -242,6 +244,13 @@ impl<'a> Sequence<'a> {
         if self.notice.is_withdrawn() {
             return Step::ReleaseMarks { node, by: self.deadline.at().max(present.now + OWNER_TIMEOUT) };
         }
+        if self.policy.sends_heartbeats() && may_be_over(self.notice, &node) {
+            return Step::AskHook(node);
+        }
+        self.cordon_in_time(node, present)
+    }
+
+    fn cordon_in_time(&mut self, node: Arc<Node>, present: Present<'_>) -> Step<'a> {
         if is_late(self.notice, &node, self.deadline, &self.clock, present.now) {
             return self.finish(NoticeOutcome::Stale, present);
         }

@@ -179,6 +179,7 @@ impl Interruption {
                 Step::AwaitNode { until, by } => {
                     self.unless_over(Box::pin(case.await_node(until, by)), Duration::ZERO, Finding::NoNodeInTime).await
                 }
+                Step::AskHook(node) => Box::pin(self.ask_hook(node)).await,
                 Step::Plan { node, plan, by } => Box::pin(case.plan(&node, &plan, by)).await,
                 Step::Admit { node, until } => {
                     Box::pin(case.admit(node, until, self.hook.as_ref(), &self.waited, &mut self.admitted)).await
@@ -278,6 +279,14 @@ impl Interruption {
         // Until then the hook's end is only our patience.
         let assumed = times.assumed || self.case.must_be_proven(&self.link, hook, times);
         Finding::HookTimes(HookTimes { assumed, ..times })
+    }
+
+    async fn ask_hook(&self, node: Arc<Node>) -> Finding {
+        let is_over = match &self.hook {
+            Some(hook) => hook.is_over(&self.case).await,
+            None => false,
+        };
+        Finding::HookAsked(node, is_over)
     }
 
     /// Reports the begin, and starts the heartbeat.

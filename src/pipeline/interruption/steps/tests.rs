@@ -96,6 +96,7 @@ fn path(
                 Step::LookUpHook(_) => Finding::HookTimes(HookTimes::of(300 * S)),
                 Step::Begin { .. } => Finding::Begun,
                 Step::AwaitReady { .. } => Finding::Launched(node.cloned()),
+                Step::AskHook(node) => Finding::HookAsked(node, false),
                 Step::Plan { .. } => Finding::Planned(true),
                 Step::ReleaseMarks { .. } => Finding::MarksReleased(true),
                 Step::FindNode { .. } => node.map_or(Finding::NoNode, |node| Finding::Node(Arc::clone(node))),

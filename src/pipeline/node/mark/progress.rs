@@ -312,6 +312,16 @@ mod tests {
     }
 
     #[test]
+    fn a_drain_that_waits_for_a_place_again_keeps_its_deadline_and_says_how_long_it_may_take() {
+        let mut node = Node::for_tests("node-1");
+        let mark = Mark::new("a", "rebalance", at(9), "m").with_deadline(Some(at(50)));
+        apply(&mut node, |node| mark.patch(node, &MarkSettings::default()));
+        let later = at(50) + Duration::from_mins(5);
+        apply(&mut node, |node| Place::Waits.patch(node, "a", Some(later)));
+        assert_eq!((end_of(&node, "a"), deadline_of(&node, "a", None)), (Some(later), Some(at(50))));
+    }
+
+    #[test]
     fn a_cordon_for_a_hook_is_no_drain_after_its_completion() {
         let mut node = Node::for_tests("node-1");
         let settings = MarkSettings::default();

@@ -56,19 +56,25 @@ async fn a_drain_that_is_taken_over_after_its_first_deadline_goes_on() {
 /// The drain is stuck, and somebody completes the action by hand: nobody hears of that before the next heartbeat.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_came_back_from_a_hook_that_others_completed_is_released_with_its_pods() {
-    let stage = Stage::new(1, 1);
-    stage.block(0);
-    let replica = stage.start(&[]).await;
-    let token = stage.replace_root_volume(0, true);
-    sleep(s(60)).await;
-    stage.world.aws.autoscaling.complete(&token, HookResult::Continue);
-    sleep(s(60)).await;
-    stage.reboot(0).await;
-    stage.until_handled(s(600)).await;
-    stage.until("released", s(120), || !stage.cordoned(0)).await;
-    assert!(stage.has_pod("web-0-0"), "{}", stage.story());
-    stage.no_trace(0);
-    stage.rest(&[&replica]).await;
+    for fails in [false, true] {
+        let stage = Stage::new(1, 1);
+        stage.block(0);
+        let replica = stage.start(&[]).await;
+        let token = stage.replace_root_volume(0, true);
+        sleep(s(60)).await;
+        stage.world.aws.autoscaling.complete(&token, HookResult::Continue);
+        sleep(s(60)).await;
+        stage.reboot(0).await;
+        if fails {
+            // Our own completion may have come through, for all that is known of it alone.
+            stage.world.faults.add(Rule::on("CompleteLifecycleAction", Fault::Status(503)).times(1));
+        }
+        stage.until_handled(s(600)).await;
+        stage.until("released", s(120), || !stage.cordoned(0)).await;
+        assert!(stage.has_pod("web-0-0"), "{}", stage.story());
+        stage.no_trace(0);
+        stage.rest(&[&replica]).await;
+    }
 }
 
 /// The completion is the last call of a replica: its message is taken over when the instance is back.
@@ -198,4 +204,73 @@ async fn a_late_copy_of_a_spot_stop_drains_no_node_that_has_come_back() {
     second.ended_once("spot", "stale");
     stage.until("released", s(5), || !stage.cordoned(0)).await;
     stage.rest(&[&second]).await;
+}
+
+/// Nobody ran while the instance went and came back, and with this setting its drain would have time still.
+#[tokio::test(start_paused = true)]
+async fn a_message_that_is_read_after_the_return_drains_nothing() {
+    let stage = Stage::new(1, 1);
+    let token = stage.replace_root_volume(0, true);
+    sleep(s(60)).await;
+    stage.world.aws.autoscaling.complete(&token, HookResult::Continue);
+    stage.reboot(0).await;
+    sleep(s(60)).await;
+    stage.world.faults.add(Rule::on("RecordLifecycleActionHeartbeat", Fault::Disconnect).times(1));
+    let replica = stage.start(&["--drain-timeout", "asg-terminate=30m"]).await;
+    stage.until_handled(s(60)).await;
+    assert!(!stage.cordoned(0) && stage.world.kube.evictions().is_empty(), "{}", stage.story());
+    replica.ended_once("asg-terminate", "stale");
+    stage.rest(&[&replica]).await;
+}
+
+/// The deletion of its message has failed.
+#[tokio::test(start_paused = true)]
+async fn a_copy_that_comes_after_the_release_drains_nothing() {
+    let stage = Stage::new(1, 1);
+    let first = stage.start(&[]).await;
+    stage.terminate_between(0, s(3600), Wrapping::Event, TO_POOL);
+    stage.world.faults.add(Rule::on("DeleteMessageBatch", Fault::Hang));
+    stage.until("deleted", s(60), || stage.calls("DeleteMessageBatch") > 0).await;
+    first.kill().await;
+    stage.world.faults.clear();
+    stage.world.faults.add(Rule::on("ReceiveMessage", Fault::Hang));
+    stage.reboot(0).await;
+    let second = stage.start(&[]).await;
+    stage.until("released", s(400), || !stage.cordoned(0)).await;
+    stage.world.kube.add_pod(Pod::on(&node(0)).named("new"));
+    stage.world.faults.clear();
+    stage.until_handled(s(300)).await;
+    assert!(!stage.cordoned(0) && stage.has_pod("new"), "{}", stage.story());
+    second.ended_once("asg-terminate", "stale");
+    stage.rest(&[&second]).await;
+}
+
+/// A Node that has only flapped is drained: its hook waits, as a heartbeat shows.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_became_ready_since_its_notice_is_drained_if_its_hook_waits() {
+    let stage = Stage::new(1, 1);
+    let token = stage.terminate_between(0, s(3600), Wrapping::Event, TO_POOL);
+    sleep(s(10)).await;
+    stage.reboot(0).await;
+    let replica = stage.start(&[]).await;
+    stage.until_handled(s(60)).await;
+    stage.completed_once(&token);
+    assert!(stage.cordoned(0) && stage.world.kube.pods().is_empty(), "{}", stage.story());
+    replica.ended_once("asg-terminate", "drained");
+    stage.rest(&[&replica]).await;
+}
+
+/// The hook is left, and its end stays what others made of it.
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_hook_others_completed_is_released_after_its_return_though_the_hook_was_left() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let replica = stage.start(&["--on-failed-drain", "leave", "--at-deadline", "leave"]).await;
+    let token = stage.terminate_between(0, s(3600), Wrapping::Event, TO_POOL);
+    sleep(s(1700)).await;
+    stage.world.aws.autoscaling.complete(&token, HookResult::Continue);
+    stage.until_handled(s(300)).await;
+    stage.reboot(0).await;
+    stage.until("released", s(65), || !stage.cordoned(0)).await;
+    stage.rest(&[&replica]).await;
 }
