@@ -236,8 +236,10 @@ def build(tree: Path, mutated: dict[str, Mutated]) -> tuple[dict[str, str], set[
         done = subprocess.run(
             [*command, "--message-format", "json"],
             cwd=tree,
-            # Two programs that run some minutes: to optimise each as a whole takes longer.
-            env=os.environ | {"CARGO_TARGET_DIR": str(tree.parent / "build"), f"CARGO_PROFILE_{PROFILE.upper()}_LTO": "off"},
+            # Two programs that run some minutes: to optimise them well takes longer.
+            env=os.environ
+            | {"CARGO_TARGET_DIR": str(tree.parent / "build")}
+            | {f"CARGO_PROFILE_{PROFILE.upper()}_{key}": value for key, value in (("LTO", "off"), ("OPT_LEVEL", "1"))},
             stdout=subprocess.PIPE,
         )
         messages = [json.loads(line) for line in done.stdout.splitlines() if line.startswith(b"{")]

@@ -293,6 +293,18 @@ async fn without_a_queue_a_wrong_clock_is_noticed_once_the_api_server_answers() 
     }
 }
 
+/// A clock that drifts makes no step.
+#[tokio::test(start_paused = true)]
+async fn without_a_queue_the_api_server_is_asked_for_its_time_every_few_minutes() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.without_queue("a", &[]).await;
+    sleep(s(60)).await;
+    assert_eq!(stage.calls("get /version"), 1, "{}", stage.story());
+    sleep(s(1740)).await;
+    assert!((5..=7).contains(&stage.calls("get /version")), "{}", stage.story());
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
 /// An API server that never tells its time is asked no longer than for its turn.
 #[tokio::test(start_paused = true)]
 async fn what_nodes_say_is_acted_on_though_the_api_server_never_tells_its_time() {

@@ -57,22 +57,25 @@ async fn the_end_of_one_replica_s_hook_is_not_that_of_the_other_s() {
 /// The default of a hook's life is shorter.
 #[tokio::test(start_paused = true)]
 async fn a_hook_whose_times_become_known_late_keeps_the_instance_for_the_other_replica_too() {
-    let one = held(s(30));
-    let other = one.with_own_queue();
-    let (first, second) = (one.start(&[]).await, other.start(&[]).await);
-    one.world.faults.add(Rule::on("DescribeLifecycleHooks", Fault::Status(500)));
-    let long = terminate(&one, "long", s(7200));
-    sleep(s(20)).await;
-    one.world.faults.clear();
-    let short = terminate(&other, "short", s(300));
-    sleep(s(3600)).await;
-    assert!(ended(&one).is_empty(), "nothing is deleted in spite of the budget: {:?}", ended(&one));
-    one.unblock(0);
-    one.until_handled(s(60)).await;
-    other.until_handled(s(60)).await;
-    one.completed_once(&long);
-    one.completed_once(&short);
-    one.rest(&[&first, &second]).await;
+    // During the drain, or before it.
+    for flags in [&[][..], &["--delay", "asg-terminate=5m"]] {
+        let one = held(s(30));
+        let other = one.with_own_queue();
+        let (first, second) = (one.start(flags).await, other.start(&[]).await);
+        one.world.faults.add(Rule::on("DescribeLifecycleHooks", Fault::Status(500)));
+        let long = terminate(&one, "long", s(7200));
+        sleep(s(20)).await;
+        one.world.faults.clear();
+        let short = terminate(&other, "short", s(300));
+        sleep(s(3600)).await;
+        assert!(ended(&one).is_empty(), "nothing is deleted in spite of the budget: {:?}", ended(&one));
+        one.unblock(0);
+        one.until_handled(s(60)).await;
+        other.until_handled(s(60)).await;
+        one.completed_once(&long);
+        one.completed_once(&short);
+        one.rest(&[&first, &second]).await;
+    }
 }
 
 /// AWS tells the other replica that the instance does not wait at the hook of its message.
