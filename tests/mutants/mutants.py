@@ -229,6 +229,8 @@ def build(tree: Path, mutated: dict[str, Mutated]) -> tuple[dict[str, str], set[
     In a folder of its own: cargo takes packages of the same name in another workspace for the same, and the others would be mutated.
     """
     dropped: set[int] = set()
+    # Two programs that run some minutes: to optimise them well takes longer.
+    options = {f"CARGO_PROFILE_{PROFILE.upper()}_LTO": "off", f"CARGO_PROFILE_{PROFILE.upper()}_OPT_LEVEL": "1"}
     while True:
         for name, each in mutated.items():
             each.write(tree / name, dropped)
@@ -236,10 +238,7 @@ def build(tree: Path, mutated: dict[str, Mutated]) -> tuple[dict[str, str], set[
         done = subprocess.run(
             [*command, "--message-format", "json"],
             cwd=tree,
-            # Two programs that run some minutes: to optimise them well takes longer.
-            env=os.environ
-            | {"CARGO_TARGET_DIR": str(tree.parent / "build")}
-            | {f"CARGO_PROFILE_{PROFILE.upper()}_{key}": value for key, value in (("LTO", "off"), ("OPT_LEVEL", "1"))},
+            env=os.environ | options | {"CARGO_TARGET_DIR": str(tree.parent / "build")},
             stdout=subprocess.PIPE,
         )
         messages = [json.loads(line) for line in done.stdout.splitlines() if line.startswith(b"{")]

@@ -102,32 +102,12 @@ impl KeptHook {
 
     /// Asks by a heartbeat whether the action is over. Without an answer it counts as one that waits.
     pub(super) async fn is_over(&self, case: &Case) -> bool {
-        let by = Instant::now() + NOTE_TIMEOUT;
-        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(2));
-        loop {
-            let restarted = case.restarted();
-            let error = match case.interrupter.hooks.beat(&self.hook, case.notice.instance.as_str(), by).await {
-                Ok(HookReply::Over) => {
-                    self.over().cancel();
-                    return true;
-                }
-                Ok(HookReply::Done) => {
-                    if let Some(node) = restarted {
-                        case.note_that_it_waits(&node).await;
-                    }
-                    return false;
-                }
-                Err(error) => error,
-            };
-            let result = HeartbeatResult::Failed(error.category);
-            case.tell(&Fact::Heartbeat { about: case.about(), result, error: Some(&error) });
-            let wait = backoff.step();
-            let is_final = matches!(error.category, Category::Denied | Category::Invalid | Category::NotFound);
-            if is_final || Instant::now() + wait >= by {
-                return false;
-            }
-            sleep(wait).await;
+        let backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(2));
+        let is_over = case.ask_hook(&self.hook, backoff, Instant::now() + NOTE_TIMEOUT).await == Some(HookReply::Over);
+        if is_over {
+            self.over().cancel();
         }
+        is_over
     }
 
     /// Stops the heartbeat, and returns when no beat can go out any more.
@@ -159,9 +139,7 @@ impl KeptHook {
                     let result = if answer == HookReply::Done { done } else { CompletionResult::Over };
                     case.tell(&Fact::HookCompleted { about: case.about(), result });
                     if let Some(node) = case.node.as_ref().filter(|_| comes_back(&notice.detail).is_some()) {
-                        if let Some(heartbeat) = self.heartbeat.take() {
-                            heartbeat.stop().await;
-                        }
+                        self.stop_heartbeat().await;
                         // An action that is over may have ended by our own call before.
                         let is_ours =
                             answer == HookReply::Done || !was_over && unanswered.is_some_and(|at| at.elapsed() < AWAY);
@@ -210,10 +188,35 @@ impl Case {
         may_be_back(&known, &self.notice.identity.to_string()).then_some(known)
     }
 
-    /// Says on the Node, which has restarted, that the hook waits still. If the write fails, the next heartbeat says it.
-    pub(super) async fn note_that_it_waits(&self, node: &Node) {
-        let (identity, by) = (self.notice.identity.to_string(), Instant::now() + LAST_CALL);
-        let _ = self.interrupter.marker.still_waits(node, &identity, by).await;
+    /// Sends one heartbeat. If AWS accepts it, says on a Node that has restarted before that the hook waits still.
+    pub(super) async fn beat(&self, hook: &Hook, by: Instant) -> Result<HookReply, AwsError> {
+        let Self { interrupter, notice, .. } = self;
+        let restarted = self.restarted();
+        let reply = interrupter.hooks.beat(hook, notice.instance.as_str(), by).await?;
+        if let Some(node) = restarted.filter(|_| reply == HookReply::Done) {
+            let (identity, by) = (notice.identity.to_string(), Instant::now() + LAST_CALL);
+            // If the write fails, the next heartbeat says it.
+            let _ = interrupter.marker.still_waits(&node, &identity, by).await;
+        }
+        Ok(reply)
+    }
+
+    /// Asks by heartbeats whether the lifecycle action waits or is over. `None` without an answer by then.
+    pub(super) async fn ask_hook(&self, hook: &Hook, mut backoff: Backoff, by: Instant) -> Option<HookReply> {
+        loop {
+            let error = match self.beat(hook, by).await {
+                Ok(reply) => return Some(reply),
+                Err(error) => error,
+            };
+            let about = self.about();
+            self.tell(&Fact::Heartbeat { about, result: HeartbeatResult::Failed(error.category), error: Some(&error) });
+            let wait = if error.category == Category::Denied { DENIED_RETRY } else { backoff.step() };
+            match error.category {
+                Category::Invalid | Category::NotFound => return None,
+                _ if Instant::now() + wait >= by => return None,
+                _ => sleep(wait).await,
+            }
+        }
     }
 }
 

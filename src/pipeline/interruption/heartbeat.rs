@@ -3,7 +3,6 @@
 //! The task lives in the [`Heartbeat`], which is stopped by [`Heartbeat::stop`] and aborted by its drop.
 
 use super::hook::{HookReply, HookSearch};
-use super::policy::Heartbeats;
 use super::times::{HookTimes, due_beat};
 use super::{Case, MessageLink};
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category};
@@ -151,7 +150,7 @@ impl Beating {
         let (mut state, is_wary) = (self.state.subscribe(), self.case.is_wary());
         let times = state.borrow().times;
         let must_be_proven = self.case.must_be_proven(&self.link, &self.hook, times);
-        if must_be_proven || self.hook.token.is_none() && interrupter.policy.heartbeats != Heartbeats::Off {
+        if must_be_proven || self.hook.token.is_none() && interrupter.policy.sends_heartbeats() {
             // Nobody said when the action began: after a heartbeat it is known when it ends. Until then it may end at any time.
             let Some(beaten) = self.beat(times, Instant::now(), !must_be_proven).await else { return };
             self.is_proven().await;
@@ -186,22 +185,17 @@ impl Beating {
     /// has expired: another process may have sent beats before. `is_known` says whether there is such an action at all: one that was
     /// found by its instance may be that of another hook.
     async fn beat(&self, times: HookTimes, expires: Instant, is_known: bool) -> Option<Instant> {
-        let hooks = &self.case.interrupter.hooks;
-        let (instance, is_wary) = (self.case.notice.instance.as_str(), self.case.is_wary());
+        let is_wary = self.case.is_wary();
         let dead_at = self.begun + times.life();
         // Nobody knows what is left of an action that is not known.
         let mut late = Backoff::new(Duration::from_secs(1), if is_known { times.heartbeat / 2 } else { FIRST_RETRY });
         loop {
             let sent = Instant::now();
             let by = if is_known { expires } else { sent + CALL_TIMEOUT };
-            let restarted = self.case.restarted();
             // Boxed: a heartbeat mostly sleeps, and a call is ten times as large.
-            let error = match Box::pin(hooks.beat(&self.hook, instance, by)).await {
+            let error = match Box::pin(self.case.beat(&self.hook, by)).await {
                 Ok(HookReply::Done) => {
                     self.tell(HeartbeatResult::Sent, None);
-                    if let Some(node) = restarted {
-                        Box::pin(self.case.note_that_it_waits(&node)).await;
-                    }
                     return Some(sent);
                 }
                 Ok(HookReply::Over) => {

@@ -1,12 +1,12 @@
 //! A launched instance: its hook is completed as soon as its Node is Ready. And the marks that a notice ends.
 
-use super::completion::{DENIED_RETRY, KeptHook};
+use super::Case;
+use super::completion::KeptHook;
 use super::decisions::ended_marks;
 use super::hook::HookReply;
 use super::step::Finding;
-use super::{Case, Interrupter};
-use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category};
-use crate::fact::{Fact, HeartbeatResult};
+use crate::clients::gate::{Backoff, CALL_TIMEOUT};
+use crate::fact::Fact;
 use crate::pipeline::event::{Detail, Hook};
 use crate::pipeline::node::Node;
 use crate::pipeline::node::Released;
@@ -56,25 +56,8 @@ impl Case {
     /// Whether Auto Scaling knows the lifecycle action of a launch, as it shows by accepting a heartbeat: whoever may write to the queue can
     /// tell of any, also of a group for which there is no right. Nothing shows it without heartbeats, or in a dry run.
     async fn is_shown(&self, hook: &Hook, by: Instant) -> bool {
-        let Interrupter { hooks, policy, .. } = &*self.interrupter;
-        if !policy.sends_heartbeats() {
-            return true;
-        }
-        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
-        loop {
-            let error = match hooks.beat(hook, self.notice.instance.as_str(), by).await {
-                Ok(reply) => return reply == HookReply::Done,
-                Err(error) => error,
-            };
-            let about = self.about();
-            self.tell(&Fact::Heartbeat { about, result: HeartbeatResult::Failed(error.category), error: Some(&error) });
-            let wait = if error.category == Category::Denied { DENIED_RETRY } else { backoff.step() };
-            match error.category {
-                Category::Invalid | Category::NotFound => return false,
-                _ if Instant::now() + wait >= by => return false,
-                _ => sleep(wait).await,
-            }
-        }
+        let backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
+        !self.interrupter.policy.sends_heartbeats() || self.ask_hook(hook, backoff, by).await == Some(HookReply::Done)
     }
 
     async fn release_marks_of(&self, node: &Node, by: Instant) -> bool {
