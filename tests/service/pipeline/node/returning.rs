@@ -9,6 +9,17 @@ use tokio::time::sleep;
 
 const TO_POOL: (&str, &str) = ("AutoScalingGroup", "WarmPool");
 
+/// Has node 0 drained for its way to the pool by a replica that is killed before it deletes the message. Returns the hook's token.
+async fn completed_but_not_deleted(stage: &Stage) -> String {
+    let replica = stage.start(&[]).await;
+    let token = stage.terminate_between(0, s(3600), Wrapping::Event, TO_POOL);
+    stage.world.faults.add(Rule::on("DeleteMessageBatch", Fault::Hang));
+    stage.until("deleted", s(60), || stage.calls("DeleteMessageBatch") > 0).await;
+    replica.kill().await;
+    stage.world.faults.clear();
+    token
+}
+
 /// The drain may go on after the deadline by its mark, to which a short time is not worth a write.
 #[tokio::test(start_paused = true)]
 async fn a_restart_in_the_last_minute_of_a_drain_is_no_return_from_the_warm_pool() {
@@ -169,12 +180,7 @@ async fn a_restart_before_an_accepted_heartbeat_is_no_return() {
 #[tokio::test(start_paused = true)]
 async fn a_copy_after_the_completion_leaves_the_return_as_it_was() {
     let stage = Stage::new(1, 1);
-    let first = stage.start(&[]).await;
-    let token = stage.terminate_between(0, s(3600), Wrapping::Event, TO_POOL);
-    stage.world.faults.add(Rule::on("DeleteMessageBatch", Fault::Hang));
-    stage.until("deleted", s(60), || stage.calls("DeleteMessageBatch") > 0).await;
-    first.kill().await;
-    stage.world.faults.clear();
+    let token = completed_but_not_deleted(&stage).await;
     let second = stage.start(&[]).await;
     stage.until_handled(s(300)).await;
     assert!(stage.cordoned(0), "{}", stage.story());
@@ -227,12 +233,7 @@ async fn a_message_that_is_read_after_the_return_drains_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_copy_that_comes_after_the_release_drains_nothing() {
     let stage = Stage::new(1, 1);
-    let first = stage.start(&[]).await;
-    stage.terminate_between(0, s(3600), Wrapping::Event, TO_POOL);
-    stage.world.faults.add(Rule::on("DeleteMessageBatch", Fault::Hang));
-    stage.until("deleted", s(60), || stage.calls("DeleteMessageBatch") > 0).await;
-    first.kill().await;
-    stage.world.faults.clear();
+    completed_but_not_deleted(&stage).await;
     stage.world.faults.add(Rule::on("ReceiveMessage", Fault::Hang));
     stage.reboot(0).await;
     let second = stage.start(&[]).await;
@@ -267,9 +268,10 @@ async fn a_node_whose_hook_others_completed_is_released_after_its_return_though_
     stage.block(0);
     let replica = stage.start(&["--on-failed-drain", "leave", "--at-deadline", "leave"]).await;
     let token = stage.terminate_between(0, s(3600), Wrapping::Event, TO_POOL);
-    sleep(s(1700)).await;
+    // Before the first heartbeat, which goes out at half-time or somewhat earlier.
+    sleep(s(1500)).await;
     stage.world.aws.autoscaling.complete(&token, HookResult::Continue);
-    stage.until_handled(s(300)).await;
+    stage.until_handled(s(400)).await;
     stage.reboot(0).await;
     stage.until("released", s(65), || !stage.cordoned(0)).await;
     stage.rest(&[&replica]).await;
