@@ -19,6 +19,9 @@ pub const TAG: &str = "aws-node-termination-handler/managed";
 /// The annotation that tells a controller that a node is held.
 pub const HOLD: &str = "ebbtide/hold";
 
+/// The way of an instance from its group to the warm pool, from which it returns.
+pub const TO_POOL: (&str, &str) = ("AutoScalingGroup", "WarmPool");
+
 /// Groups of Nodes.
 impl Stage {
     /// A world of so many nodes of a group that launches first, each with two pods.

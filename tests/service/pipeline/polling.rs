@@ -86,6 +86,23 @@ async fn a_user_who_uncordons_is_not_overruled_by_a_list_nor_by_a_late_message()
     stage.rest(&[&second]).await;
 }
 
+/// What EC2 listed is handled, which says nothing of another change.
+#[tokio::test(start_paused = true)]
+async fn a_message_of_another_change_than_the_listed_one_is_acted_on() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.start(&POLLS).await;
+    schedule(&stage, FAR);
+    stage.until("noted", s(ROUND), || handled(&stage) == 1).await;
+    stage.set_cordon(0, false);
+    stage.until("marks gone", s(60), || stage.notices(0).is_empty()).await;
+    let later = stage.world.clock.now() + s(FAR);
+    stage.health(0, ("r", "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED"), later, "upcoming");
+    stage.until_handled(s(30)).await;
+    assert!(stage.cordoned(0), "{}", stage.story());
+    replica.all_ended("scheduled-change", &[("drained", 2)]);
+    stage.rest(&[&replica]).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_message_before_is_enough_even_for_a_user_who_uncordons() {
     let stage = Stage::new(1, 1);

@@ -300,6 +300,28 @@ async fn a_node_does_not_take_back_what_a_message_has_told_too() {
     }
 }
 
+/// AWS called the change off before, which the Node remembers.
+#[tokio::test(start_paused = true)]
+async fn a_node_does_not_take_back_what_a_message_has_announced_again() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.with_both("a", &[]).await;
+    in_turn(&stage, "a").await;
+    let begin = ahead_by(&stage, s(2 * 3600));
+    sends_stop(&stage, begin);
+    stage.until_handled(s(60)).await;
+    stage.health(0, ("h", "AWS_EC2_INSTANCE_STOP_SCHEDULED"), begin, "closed");
+    stage.until_handled(s(60)).await;
+    stage.until("called off", s(60), || !stage.cordoned(0)).await;
+    says_stop(&stage, begin);
+    stage.until("noted", s(60), || stage.handled(0) == 1).await;
+    sends_stop(&stage, begin);
+    stage.until_handled(s(60)).await;
+    stage.takes_back(0, MAINTENANCE);
+    sleep(s(90)).await;
+    assert_eq!((stage.cordoned(0), stage.notices(0).len()), (true, 1), "{}", stage.story());
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
 /// The message has told of a plan, whose mark comes days later.
 #[tokio::test(start_paused = true)]
 async fn a_node_does_not_take_back_a_plan_of_which_a_message_has_told() {
@@ -420,7 +442,6 @@ async fn a_change_that_aws_calls_off_and_its_node_takes_back_leaves_no_mark() {
     }
 }
 
-/// A replica that was down when the change began learns of it by the Node's plan and by the message, at once.
 /// The replica that goes on takes the Node's word and receives both messages at the same time.
 #[tokio::test(start_paused = true)]
 async fn a_change_that_is_called_off_before_a_takeover_is_released_when_its_node_takes_it_back() {
@@ -445,6 +466,7 @@ async fn a_change_that_is_called_off_before_a_takeover_is_released_when_its_node
     stage.rest_for(&[&second], s(60)).await;
 }
 
+/// A replica that was down when the change began learns of it by the Node's plan and by the message, at once.
 #[tokio::test(start_paused = true)]
 async fn a_message_that_carries_out_its_node_s_plan_can_be_called_off() {
     let stage = Stage::new(1, 1);

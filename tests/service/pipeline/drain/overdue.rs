@@ -47,6 +47,19 @@ async fn an_evicted_pod_that_a_finalizer_holds_is_waited_for_until_its_container
     stage.rest(&[&replica]).await;
 }
 
+/// The watch shows its end: only a pod that is overdue is worth a list.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_stops_in_its_grace_period_costs_no_list() {
+    let stage = Stage::new(1, 0);
+    stage.world.kube.add_pod(pod("slow").grace(s(60)).stops_in(s(58)));
+    let replica = stage.start(&[]).await;
+    let token = stage.terminate(0, s(3600), Wrapping::Event);
+    stage.until_handled(s(65)).await;
+    stage.completed_once(&token);
+    assert_eq!(stage.calls("list pods"), 2, "at the begin and at the end\n{}", stage.story());
+    stage.rest(&[&replica]).await;
+}
+
 /// The instance is broken, and its pods stay Terminating: nobody will report their end. A hook must not wait an hour for that.
 #[tokio::test(start_paused = true)]
 async fn a_dead_kubelet_ends_the_drain_once_every_grace_period_is_over() {

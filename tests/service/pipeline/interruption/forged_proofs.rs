@@ -136,6 +136,24 @@ async fn a_planned_change_is_not_called_off_by_another_begin() {
     stage.rest(&[&replica]).await;
 }
 
+/// Somebody has made it up, and its plan is on the Node. EC2 is asked until the begin, and not for ever.
+#[tokio::test(start_paused = true)]
+async fn a_planned_change_that_ec2_never_lists_is_forgotten_after_its_begin() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.start(&[&VERIFIED[..], &["--when", "scheduled-change=10m-before"]].concat()).await;
+    stage.health(0, ("c-0", STOP), now(&stage) + s(3000), "upcoming");
+    stage.until("planned", s(60), || !stage.plans(0).is_empty()).await;
+    stage.until_handled(s(60)).await;
+    sleep(s(2900)).await;
+    assert_eq!(stage.plans(0).len(), 1, "EC2 may still list it");
+    stage.until("forgotten", s(7200), || stage.plans(0).is_empty()).await;
+    let asked = stage.calls("DescribeInstanceStatus");
+    sleep(s(3600)).await;
+    assert_eq!(stage.calls("DescribeInstanceStatus"), asked, "{}", stage.story());
+    untouched(&stage, 0);
+    stage.rest(&[&replica]).await;
+}
+
 /// Its drain is going on, and may be called off as little.
 #[tokio::test(start_paused = true)]
 async fn a_drain_is_not_called_off_by_another_begin() {

@@ -1,6 +1,7 @@
 //! `--zonal-shift`: while traffic is shifted away from a zone, drains in the others that have time wait.
 
 use crate::harness::{Replica, Stage, node, s};
+use crate::nodes::TO_POOL;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages::{self, Wrapping};
@@ -208,7 +209,7 @@ async fn a_takeover_goes_on_with_a_drain_that_has_waited_for_a_shift() {
         stage.block(1);
         let first = stage.start(&FLAGS).await;
         shifted(&stage, "Autoshift In Progress").await;
-        let token = stage.terminate_between(1, s(300), Wrapping::Event, ("AutoScalingGroup", "WarmPool"));
+        let token = stage.terminate_between(1, s(300), Wrapping::Event, TO_POOL);
         sleep(s(2 * 3600)).await;
         assert_eq!((stage.tries_of("web-1-0").len(), &stage.notices(1)[0]["wave"]), (0, &"waits".into()));
         shift(&stage, "Autoshift Completed");

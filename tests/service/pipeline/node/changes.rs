@@ -89,25 +89,27 @@ async fn a_change_that_is_over_elsewhere_costs_no_call() {
     stage.rest(&[&replica]).await;
 }
 
-/// A replica releases the Node while another one drains it.
+/// A replica releases the Node while another one drains it, or waits before that.
 #[tokio::test(start_paused = true)]
 async fn a_drain_ends_when_another_replica_takes_the_mark_back() {
-    let stage = Stage::new(1, 1);
-    stage.block(0);
-    let replica = stage.start(&[]).await;
-    stage.health(0, RETIREMENT, stage.world.clock.now() + s(86_400), "upcoming");
-    sleep(s(60)).await;
-    stage.world.kube.update_node(&node(0), |node| {
-        node.metadata.annotations.get_or_insert_default().retain(|key, _| !key.starts_with("ebbtide/"));
-        node.metadata.labels.get_or_insert_default().retain(|key, _| !key.starts_with("ebbtide/"));
-        node.spec.get_or_insert_default().unschedulable = None;
-    });
-    stage.until_handled(s(5)).await;
-    sleep(s(60)).await;
-    assert!(!stage.cordoned(0), "{}", stage.story());
-    stage.no_trace(0);
-    replica.ended_once("scheduled-change", "uncordoned");
-    stage.rest(&[&replica]).await;
+    for flags in [&[][..], &["--delay", "scheduled-change=10m"]] {
+        let stage = Stage::new(1, 1);
+        stage.block(0);
+        let replica = stage.start(flags).await;
+        stage.health(0, RETIREMENT, stage.world.clock.now() + s(86_400), "upcoming");
+        sleep(s(60)).await;
+        stage.world.kube.update_node(&node(0), |node| {
+            node.metadata.annotations.get_or_insert_default().retain(|key, _| !key.starts_with("ebbtide/"));
+            node.metadata.labels.get_or_insert_default().retain(|key, _| !key.starts_with("ebbtide/"));
+            node.spec.get_or_insert_default().unschedulable = None;
+        });
+        stage.until_handled(s(5)).await;
+        sleep(s(60)).await;
+        assert!(!stage.cordoned(0), "{}", stage.story());
+        stage.no_trace(0);
+        replica.ended_once("scheduled-change", "uncordoned");
+        stage.rest(&[&replica]).await;
+    }
 }
 
 /// The kubelet comes back before anybody has missed it, so that the Ready condition stays as it was.

@@ -1,7 +1,7 @@
 //! Nodes that reboot, or whose readiness flaps.
 
 use crate::harness::{Stage, instance, node, s};
-use crate::nodes::{EXCLUDE, marks};
+use crate::nodes::{EXCLUDE, TO_POOL, marks};
 use ebbtide_sim::aws::HookResult;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::Pod;
@@ -136,7 +136,7 @@ async fn a_reboot_during_the_drain_of_a_late_message_releases_nothing() {
 async fn a_flap_of_readiness_during_the_drain_releases_nothing() {
     let stage = Stage::slow(s(300));
     let replica = stage.start(&["--drain-timeout", "10m"]).await;
-    stage.terminate_between(0, s(600), Wrapping::Event, ("AutoScalingGroup", "WarmPool"));
+    stage.terminate_between(0, s(600), Wrapping::Event, TO_POOL);
     sleep(s(30)).await;
     let before = marks(&stage, 0);
     stage.world.kube.set_ready(&node(0), false);
@@ -292,7 +292,10 @@ async fn a_copy_of_a_hibernation_that_comes_right_after_it_does_not_cordon_the_n
     let body = messages::spot("h", &instance(0), stage.world.clock.now()).replace("\"terminate\"", "\"hibernate\"");
     stage.world.aws.sqs.send(body.clone());
     stage.until_handled(s(30)).await;
-    stage.reboot(0).await;
+    // Sooner than a message counts as late.
+    stage.set_ready(0, false);
+    stage.world.kube.reboot(&node(0));
+    stage.set_ready(0, true);
     stage.until("released", s(5), || !stage.cordoned(0)).await;
     there.world.aws.sqs.send(body);
     there.until_handled(s(30)).await;
@@ -333,7 +336,7 @@ async fn a_restart_before_the_hook_is_completed_is_no_return_from_the_warm_pool(
         let stage = Stage::new(1, 1);
         stage.block(0);
         let mut replica = stage.start(&[]).await;
-        let token = stage.terminate_between(0, s(3600), Wrapping::Event, ("AutoScalingGroup", "WarmPool"));
+        let token = stage.terminate_between(0, s(3600), Wrapping::Event, TO_POOL);
         sleep(s(60)).await;
         if is_killed {
             replica.kill().await;
@@ -383,7 +386,7 @@ async fn a_late_message_of_a_hook_leaves_the_node_that_has_come_back() {
         let token = if root_volume {
             stage.replace_root_volume(0, true)
         } else {
-            stage.terminate_between(0, s(300), Wrapping::Event, ("AutoScalingGroup", "WarmPool"))
+            stage.terminate_between(0, s(300), Wrapping::Event, TO_POOL)
         };
         sleep(s(700)).await;
         stage.world.aws.autoscaling.complete(&token, HookResult::Continue);

@@ -1,7 +1,7 @@
 //! Instances without a Node: how long a notice waits until they register.
 
 use crate::harness::{Stage, instance, node, s};
-use crate::nodes::{TAG, marks};
+use crate::nodes::{TAG, TO_POOL, marks};
 use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages::Wrapping;
 use tokio::time::sleep;
@@ -55,7 +55,7 @@ async fn a_node_that_registers_late_keeps_its_mark() {
     let stage = Stage::new(1, 0);
     stage.world.aws.ec2.put(&instance(5), &[("aws-node-termination-handler/managed", "true")]);
     let replica = stage.start(&["--drain-timeout", "10m"]).await;
-    stage.terminate_between(5, s(600), Wrapping::Event, ("AutoScalingGroup", "WarmPool"));
+    stage.terminate_between(5, s(600), Wrapping::Event, TO_POOL);
     sleep(s(10)).await;
     stage.world.kube.add_node(&node(5), &instance(5));
     stage.world.kube.add_pod(Pod::on(&node(5)).named("slow").grace(s(300)).stops_in(s(60)));

@@ -1,7 +1,7 @@
 //! Release of Nodes: marks are removed once when their interruption is over, by any replica, and only our own.
 
 use crate::harness::{Stage, instance, node, s};
-use crate::nodes::{EXCLUDE, marks};
+use crate::nodes::{EXCLUDE, TO_POOL, marks};
 use ebbtide_sim::aws::HookSpec;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::Interrupt;
@@ -235,7 +235,7 @@ async fn a_failed_release_is_retried() {
 async fn an_instance_from_the_warm_pool_is_released_on_the_same_boot() {
     let stage = Stage::new(1, 1);
     let replica = stage.start(&["--on", "asg-launch=ready", "--taint", "going=soon:NoSchedule"]).await;
-    let token = stage.terminate_between(0, s(300), Wrapping::Event, ("AutoScalingGroup", "WarmPool"));
+    let token = stage.terminate_between(0, s(300), Wrapping::Event, TO_POOL);
     stage.until_handled(s(30)).await;
     stage.completed_once(&token);
     assert_eq!(stage.world.kube.pods().len(), 0);

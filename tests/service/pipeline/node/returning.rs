@@ -1,13 +1,12 @@
 //! Lifecycle hooks of instances that come back: from the warm pool, or with another root volume.
 
 use crate::harness::{Stage, instance, node, s};
+use crate::nodes::TO_POOL;
 use ebbtide_sim::aws::HookResult;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::{Interrupt, Pod};
 use ebbtide_sim::messages::{self, Wrapping};
 use tokio::time::sleep;
-
-const TO_POOL: (&str, &str) = ("AutoScalingGroup", "WarmPool");
 
 /// Has node 0 drained for its way to the pool by a replica that is killed before it deletes the message. Returns the hook's token.
 async fn completed_but_not_deleted(stage: &Stage) -> String {
