@@ -178,7 +178,7 @@ def test_below_the_api_servers_proxy(shown: Opened, service: fake.Fake) -> None:
     expect(page.locator("h1")).to_have_text("All is well.")
     service.end_streams()
     service.refuses_streams = True
-    page.clock.run_for(6000)
+    # The first poll is due 5 s after the page has noticed.
     expect(page.locator("#stale")).to_contain_text("the page asks every 5 s")
     service.report = reports.working()
     page.clock.run_for(5000)
