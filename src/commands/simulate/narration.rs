@@ -109,7 +109,7 @@ impl<'a> Narration<'a> {
         let mut sequence = Sequence::new(self.policy(), self.clock, self.notice, MESSAGE);
         let (mut finding, mut begun) = (Finding::Received, Instant::now());
         loop {
-            let present = Present { now: Instant::now(), node: node.as_deref(), deadline: None, shifted };
+            let present = Present { now: Instant::now(), node: node.as_deref(), deadline: None, shifted, waited: None };
             finding = match sequence.next(finding, present) {
                 Step::FindOwner { .. } => {
                     let (owned, asked) = self.whose(reader).await;

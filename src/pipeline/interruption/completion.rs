@@ -3,13 +3,15 @@
 use super::decisions::{comes_back, life_begin};
 use super::heartbeat::{Beating, Heartbeat, HookState};
 use super::hook::HookReply;
+use super::late::may_be_over;
 use super::{Case, Completion, HookTimes, MessageLink};
 use crate::clients::gate::{AwsError, Backoff, CALL_TIMEOUT, Category, LAST_CALL};
 use crate::fact::{CompletionResult, Fact, HeartbeatResult};
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::Hook;
 use crate::pipeline::node::Node;
-use crate::pipeline::node::mark::may_be_back;
+use crate::pipeline::node::mark::{Mark, may_be_back};
+use jiff::Timestamp;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -103,11 +105,11 @@ impl KeptHook {
     /// Asks by a heartbeat whether the action is over. Without an answer it counts as one that waits.
     pub(super) async fn is_over(&self, case: &Case) -> bool {
         let backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(2));
-        let is_over = case.ask_hook(&self.hook, backoff, Instant::now() + NOTE_TIMEOUT).await == Some(HookReply::Over);
-        if is_over {
+        if case.ask_hook(&self.hook, backoff, Instant::now() + NOTE_TIMEOUT).await == Some(HookReply::Over) {
             self.over().cancel();
         }
-        is_over
+        // Its own heartbeats may have heard so.
+        self.over().is_cancelled()
     }
 
     /// Stops the heartbeat, and returns when no beat can go out any more.
@@ -186,6 +188,23 @@ impl Case {
     pub(super) fn restarted(&self) -> Option<Arc<Node>> {
         let known = self.interrupter.index.newest(self.node.as_ref()?)?;
         may_be_back(&known, &self.notice.identity.to_string()).then_some(known)
+    }
+
+    /// Returns when AWS last accepted a heartbeat of this process for the notice's hook: then the instance waited.
+    pub(super) fn waited(&self) -> Option<Timestamp> {
+        let at = self.interrupter.hooks.last_beat(self.notice.hook()?)?;
+        Some(self.interrupter.clock.timestamp_of(at))
+    }
+
+    /// Whether the instance may have come back from the lifecycle action that is to be completed, for all that AWS has said.
+    pub(super) fn is_in_doubt(&self, node: &Node) -> bool {
+        let touched = self.interrupter.policy.touched_hook(&self.notice).is_some();
+        touched && may_be_over(&self.notice, node, self.waited())
+    }
+
+    /// Returns the mark to write on the Node, which says so if the instance may have come back already.
+    pub(super) fn doubted(&self, mark: Mark, node: &Node) -> Mark {
+        if self.is_in_doubt(node) { mark.of_unknown_boot() } else { mark }
     }
 
     /// Sends one heartbeat. If AWS accepts it, says on a Node that has restarted before that the hook waits still.

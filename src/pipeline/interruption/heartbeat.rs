@@ -243,12 +243,15 @@ impl Beating {
     /// action is over. Else it is drained without the hook, of which others may have told.
     async fn denied(&self) {
         let Case { interrupter, notice, .. } = &self.case;
+        let may_be_back = || interrupter.index.get(&notice.instance).is_some_and(|node| self.case.is_in_doubt(&node));
         loop {
             if self.link.completes.load(Ordering::Acquire) {
                 return;
             }
             // Boxed, as above.
             match Box::pin(interrupter.hooks.search(&self.hook.name, &notice.instance)).await {
+                // Its Node has restarted since the message.
+                Ok(HookSearch::InService) if may_be_back() => return self.over.cancel(),
                 Ok(HookSearch::Nowhere(HookLack::Over(_))) => return self.over.cancel(),
                 // Its group had it when it was found.
                 Ok(HookSearch::NoGroup) if self.hook.token.is_none() => return self.over.cancel(),

@@ -253,8 +253,8 @@ impl Hooks {
         Err(NoTimes { error, others: hooks.into_iter().filter_map(|found| found.lifecycle_hook_name).collect() })
     }
 
-    /// Returns the last heartbeat of the action from this process: a notice that comes back need not send one at once. `None` of an
-    /// action without a token: nobody said when it began, so that only a heartbeat tells when it ends.
+    /// Returns the last heartbeat of the action that AWS has accepted from this process: a notice that comes back need not send one at
+    /// once. `None` of an action without a token: nobody said when it began, so that only a heartbeat tells when it ends.
     #[must_use]
     pub fn last_beat(&self, hook: &Hook) -> Option<Instant> {
         self.beats.last(hook.token.as_ref()?)
@@ -276,7 +276,7 @@ impl Hooks {
         let sent = Instant::now();
         let answer =
             over(self.gate.aws(operation, &subject(hook), AwsClass::Heartbeat, expires, || request.send()).await)?;
-        if let Some(token) = &hook.token {
+        if let (HookReply::Done, Some(token)) = (answer, &hook.token) {
             self.beats.remember(token, sent);
         }
         Ok(answer)

@@ -10,6 +10,7 @@ use crate::pipeline::node::mark::{
 };
 use crate::pipeline::node::release::{LATE_AFTER, booted_after, is_back, restarted_after};
 use crate::runtime::clock::Clock;
+use jiff::Timestamp;
 use tokio::time::Instant;
 
 /// Whether any restart is the return from what was announced. A spot instance that restarts before is stopped all the same.
@@ -19,19 +20,31 @@ pub fn returns_by_boot(detail: &Detail) -> bool {
 }
 
 /// Whether the notice's lifecycle action may be over, and the instance back from it already: the Node has restarted since, or has only
-/// flapped. AWS knows.
+/// flapped. AWS knows, and has accepted a heartbeat when the instance last `waited`.
 #[must_use]
-pub fn may_be_over(notice: &Notice, node: &Node) -> bool {
+pub fn may_be_over(notice: &Notice, node: &Node, waited: Option<Timestamp>) -> bool {
     let is_asked = |hook: &Hook| hook.token.is_some() && !hook.is_test();
     notice.hook().is_some_and(is_asked)
         && comes_back(&notice.detail) == Some(ReturnSign::Boot)
         && node.ready
-        && (restarted_after(node, notice.at) || may_be_back(node, &notice.identity.to_string()))
+        && (restarted_after(node, last_known(notice, waited)) || may_be_back(node, &notice.identity.to_string()))
 }
 
-/// Whether the instance has come back from the announced event already, or a newer copy of the notice has left its mark.
+/// Returns the last time at which the announced event was still ahead: AWS's of the notice, or that of an accepted heartbeat.
+fn last_known(notice: &Notice, waited: Option<Timestamp>) -> Timestamp {
+    waited.map_or(notice.at, |waited| waited.max(notice.at))
+}
+
+/// Whether the instance has come back from the announced event already, or a newer copy of the notice has left its mark. It is `now`, and
+/// the instance `waited` at its hook then, as a heartbeat has shown.
 #[must_use]
-pub fn is_late(notice: &Notice, node: &Node, deadline: Deadline, clock: &Clock, now: Instant) -> bool {
+pub fn is_late(
+    notice: &Notice,
+    node: &Node,
+    deadline: Deadline,
+    clock: &Clock,
+    (now, waited): (Instant, Option<Timestamp>),
+) -> bool {
     let identity = notice.identity.to_string();
     let kept_until = || notice.hook().and_then(|_| end_of(node, &identity)).map(|end| clock.instant_of(end));
     let goes_at = match &notice.detail {
@@ -60,9 +73,9 @@ pub fn is_late(notice: &Notice, node: &Node, deadline: Deadline, clock: &Clock, 
     // A restart before the begin is a return, too, from what was announced before it. A spot instance is stopped all the same.
     // An instance that waits at a hook has not gone yet.
     let waits = notice.hook().is_some() && newest_copy(node, &identity).is_some();
-    let announced = Some(notice.at).filter(|_| returns_by_boot(&notice.detail) && !waits);
+    let ahead = last_known(notice, waited);
+    let announced = Some(ahead).filter(|_| returns_by_boot(&notice.detail) && !waits);
     let has_booted = begins.into_iter().chain(announced).min().is_some_and(|at| booted_after(node, at));
     let is_back = has_booted || is_back(node, &identity, notice.start(), clock.timestamp_of(now));
-    superseded
-        || node.ready && !awaits_boot && (is_back || passed && restarted_after(node, begins.unwrap_or(notice.at)))
+    superseded || node.ready && !awaits_boot && (is_back || passed && restarted_after(node, begins.unwrap_or(ahead)))
 }

@@ -140,8 +140,8 @@ impl Case {
     }
 
     async fn try_cordon(&self, target: &Target) -> Result<CordonOutcome, KubeError> {
-        let by = Instant::now() + CALL_TIMEOUT;
-        self.interrupter.marker.cordon(&target.node, &self.mark(target), by, |node| self.is_late(node, target)).await
+        let (mark, by) = (self.doubted(self.mark(target), &target.node), Instant::now() + CALL_TIMEOUT);
+        self.interrupter.marker.cordon(&target.node, &mark, by, |node| self.is_late(node, target)).await
     }
 
     /// Whether the notice is over, as the Node shows now: the cordon may have taken several tries.
@@ -150,7 +150,7 @@ impl Case {
         // Without a mark before, nobody notes a restart.
         let returns = returns_by_boot(&notice.detail) && notice.hook().is_none();
         let has_booted = returns && node.boot != target.node.boot;
-        has_booted || is_late(notice, node, target.deadline, &interrupter.clock, Instant::now())
+        has_booted || is_late(notice, node, target.deadline, &interrupter.clock, (Instant::now(), self.waited()))
     }
 
     /// Returns the notice's mark for the Node.
@@ -232,6 +232,7 @@ impl Case {
         let begun = Instant::now();
         let forgo_at = target.deadline.is_hard().then(|| begun + give_up.saturating_duration_since(begun) / 3);
         let try_until = forgo_at.filter(|_| drains).unwrap_or(give_up);
+        let mark = &self.doubted(mark.clone(), &target.node);
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
         let _cordoning = drains.then(|| interrupter.settling.cordoning(interrupter.policy.settle));
         if drains {

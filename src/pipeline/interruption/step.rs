@@ -8,6 +8,7 @@ use crate::pipeline::event::Hook;
 use crate::pipeline::node::mark::Mark;
 use crate::pipeline::node::plan::Plan;
 use crate::pipeline::node::{Node, Ownership};
+use jiff::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -242,4 +243,6 @@ pub struct Present<'a> {
     pub deadline: Option<Deadline>,
     /// Whether traffic is shifted away from another zone than that of the Node that was found.
     pub shifted: bool,
+    /// When AWS last accepted a heartbeat for the notice's hook, as far as this process knows.
+    pub waited: Option<Timestamp>,
 }

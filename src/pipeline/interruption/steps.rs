@@ -121,7 +121,11 @@ impl<'a> Sequence<'a> {
             Finding::NoNodeInTime | Finding::NodesUnknown | Finding::DeadlineMoved => {
                 self.finish(self.outcome, present)
             }
-            Finding::HookAsked(_, true) => self.finish(NoticeOutcome::Stale, present),
+            Finding::HookAsked(_, true) => {
+                // The completion of what is over, by which its mark learns of that, ends nothing.
+                self.admitted = true;
+                self.finish(NoticeOutcome::Stale, present)
+            }
             Finding::HookAsked(node, false) => self.cordon_in_time(node, present),
             Finding::Planned(true) => Step::End(NoticeOutcome::Planned),
             // The change is near by now, or there is no room.
@@ -244,14 +248,14 @@ impl<'a> Sequence<'a> {
         if self.notice.is_withdrawn() {
             return Step::ReleaseMarks { node, by: self.deadline.at().max(present.now + OWNER_TIMEOUT) };
         }
-        if self.policy.sends_heartbeats() && may_be_over(self.notice, &node) {
+        if self.policy.sends_heartbeats() && may_be_over(self.notice, &node, present.waited) {
             return Step::AskHook(node);
         }
         self.cordon_in_time(node, present)
     }
 
     fn cordon_in_time(&mut self, node: Arc<Node>, present: Present<'_>) -> Step<'a> {
-        if is_late(self.notice, &node, self.deadline, &self.clock, present.now) {
+        if is_late(self.notice, &node, self.deadline, &self.clock, (present.now, present.waited)) {
             return self.finish(NoticeOutcome::Stale, present);
         }
         // A Node that is cordoned for the change stays so, whenever that begins now.

@@ -253,7 +253,7 @@ impl Interruption {
             _ => false,
         };
         let deadline = self.hook.as_ref().map(KeptHook::deadline);
-        Present { now: Instant::now(), node, deadline, shifted }
+        Present { now: Instant::now(), node, deadline, shifted, waited: self.case.waited() }
     }
 
     /// Does a step, or returns `otherwise` some time after AWS has said that the lifecycle action is over.

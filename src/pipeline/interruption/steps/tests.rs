@@ -80,7 +80,13 @@ fn path(
     while names.len() < 40 {
         let step = sequence.next(
             finding,
-            Present { now: Instant::now(), node: node.map(|node| &**node), deadline: None, shifted: false },
+            Present {
+                now: Instant::now(),
+                node: node.map(|node| &**node),
+                deadline: None,
+                shifted: false,
+                waited: None,
+            },
         );
         let debug = format!("{step:?}");
         if let Step::End(_) | Step::Complete(_) = step {

@@ -9,6 +9,9 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::fmt;
 
+/// The boot ID in the mark of a Node that may have come back before it: each boot counts as one after it.
+const UNKNOWN_BOOT: &str = "?";
+
 /// How far a drain is in the wave of its Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -63,7 +66,8 @@ pub(super) fn going_on(mark: NoticeAnnotation, known: Option<&NoticeAnnotation>,
         known.boot == *node.boot && matches!(Place::read(&known.wave), Some(Place::Evicts(_)))
     };
     let wave = known.filter(evicts).map(|known| known.wave.clone());
-    let boot = known.map_or(&*node.boot, |known| known.boot_on(node)).to_owned();
+    let first = if mark.boot.is_empty() { &*node.boot } else { &*mark.boot };
+    let boot = known.map_or(first, |known| known.boot_on(node)).to_owned();
     NoticeAnnotation { wave: wave.unwrap_or(mark.wave), boot, ..mark }
 }
 
@@ -138,6 +142,13 @@ impl Mark {
     #[must_use]
     pub fn in_wave(mut self) -> Self {
         self.notice.wave = Place::Waits.to_string();
+        self
+    }
+
+    /// Says that the Node may have come back already, so that nobody knows whether its present boot is the return.
+    #[must_use]
+    pub fn of_unknown_boot(mut self) -> Self {
+        UNKNOWN_BOOT.clone_into(&mut self.notice.boot);
         self
     }
 

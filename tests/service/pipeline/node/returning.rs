@@ -19,6 +19,18 @@ async fn completed_but_not_deleted(stage: &Stage) -> String {
     token
 }
 
+/// Returns a world in which node 0 has come back from a hook whose message, three minutes old, nobody has read.
+async fn returned() -> Stage {
+    let stage = Stage::new(1, 1);
+    let token = stage.replace_root_volume(0, true);
+    sleep(s(60)).await;
+    stage.world.aws.autoscaling.complete(&token, HookResult::Continue);
+    stage.reboot(0).await;
+    stage.world.aws.autoscaling.come_back("group", &instance(0));
+    sleep(s(60)).await;
+    stage
+}
+
 /// The drain may go on after the deadline by its mark, to which a short time is not worth a write.
 #[tokio::test(start_paused = true)]
 async fn a_restart_in_the_last_minute_of_a_drain_is_no_return_from_the_warm_pool() {
@@ -90,20 +102,23 @@ async fn a_node_that_came_back_from_a_hook_that_others_completed_is_released_wit
 /// The completion is the last call of a replica: its message is taken over when the instance is back.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_came_back_after_its_replica_was_killed_is_released() {
-    let stage = Stage::new(1, 1);
-    let first = stage.start(&[]).await;
-    let token = stage.terminate_between(0, s(3600), Wrapping::Event, TO_POOL);
-    stage.until("cordoned", s(10), || stage.cordoned(0)).await;
-    stage.world.faults.add(Rule::on("patch nodes", Fault::Hang));
-    stage.until("completed", s(60), || !stage.results(&token).is_empty()).await;
-    first.kill().await;
-    stage.world.faults.clear();
-    stage.reboot(0).await;
-    let second = stage.start(&[]).await;
-    stage.until_handled(s(120)).await;
-    stage.until("released", s(120), || !stage.cordoned(0)).await;
-    stage.no_trace(0);
-    stage.rest(&[&second]).await;
+    for flags in [&[][..], &["--verify", "always"]] {
+        let stage = Stage::new(1, 1);
+        let first = stage.start(flags).await;
+        let token = stage.terminate_between(0, s(3600), Wrapping::Event, TO_POOL);
+        stage.until("cordoned", s(10), || stage.cordoned(0)).await;
+        stage.world.faults.add(Rule::on("patch nodes", Fault::Hang));
+        stage.until("completed", s(60), || !stage.results(&token).is_empty()).await;
+        first.kill().await;
+        stage.world.faults.clear();
+        stage.reboot(0).await;
+        let second = stage.start(flags).await;
+        stage.until_handled(s(120)).await;
+        stage.until("released", s(120), || !stage.cordoned(0)).await;
+        stage.no_trace(0);
+        second.ended_once("asg-terminate", "stale");
+        stage.rest(&[&second]).await;
+    }
 }
 
 /// The API server is away when the hook is completed.
@@ -214,17 +229,97 @@ async fn a_late_copy_of_a_spot_stop_drains_no_node_that_has_come_back() {
 /// Nobody ran while the instance went and came back, and with this setting its drain would have time still.
 #[tokio::test(start_paused = true)]
 async fn a_message_that_is_read_after_the_return_drains_nothing() {
+    let limited = ["--max-draining", "1", "--drain-timeout", "asg-terminate=30m"];
+    for (flags, failures) in [(&limited[2..], 0), (&limited, 0), (&limited, 5)] {
+        let stage = returned().await;
+        // With a limit, the hook of an old message asks for itself, too, and hears the answer first.
+        let fails = || Rule::on("RecordLifecycleActionHeartbeat", Fault::Disconnect);
+        stage.world.faults.add(fails().times(1));
+        stage.world.faults.add(fails().after(1).times(failures));
+        let replica = stage.start(flags).await;
+        stage.until_handled(s(60)).await;
+        assert!(
+            !stage.cordoned(0) && stage.world.kube.evictions().is_empty(),
+            "{flags:?} {failures}\n{}",
+            stage.story()
+        );
+        replica.ended_once("asg-terminate", "stale");
+        stage.rest(&[&replica]).await;
+    }
+}
+
+/// Auto Scaling says too late that the action is over, or never does. What is drained by then is drained within its budgets.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_had_come_back_before_an_unanswered_question_is_given_back() {
+    for (status, flags) in [(503, &[][..]), (503, &["--max-draining", "1"]), (403, &[]), (503, &["--heartbeat", "off"])]
+    {
+        let stage = returned().await;
+        let answers = status == 503 && flags != ["--heartbeat", "off"];
+        if answers {
+            stage.block(0);
+        }
+        stage.world.faults.add(Rule::on("RecordLifecycleActionHeartbeat", Fault::Status(status)));
+        let replica = stage.start(flags).await;
+        stage.until("cordoned", s(60), || stage.cordoned(0)).await;
+        if answers {
+            stage.world.faults.clear();
+        }
+        stage.until_handled(s(600)).await;
+        stage.until("released", s(120), || !stage.cordoned(0)).await;
+        assert_eq!(stage.has_pod("web-0-0"), answers, "{status} {flags:?}\n{}", stage.story());
+        stage.no_trace(0);
+        stage.rest(&[&replica]).await;
+    }
+}
+
+/// As above, but the node has only flapped: a heartbeat that is accepted later tells.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_flapped_before_an_unanswered_question_goes_with_its_hook() {
     let stage = Stage::new(1, 1);
-    let token = stage.replace_root_volume(0, true);
-    sleep(s(60)).await;
-    stage.world.aws.autoscaling.complete(&token, HookResult::Continue);
-    stage.reboot(0).await;
-    sleep(s(60)).await;
-    stage.world.faults.add(Rule::on("RecordLifecycleActionHeartbeat", Fault::Disconnect).times(1));
-    let replica = stage.start(&["--drain-timeout", "asg-terminate=30m"]).await;
+    stage.block(0);
+    let token = stage.terminate_between(0, s(300), Wrapping::Event, TO_POOL);
+    sleep(s(10)).await;
+    stage.set_ready(0, false);
+    sleep(s(10)).await;
+    stage.set_ready(0, true);
+    stage.world.faults.add(Rule::on("RecordLifecycleActionHeartbeat", Fault::Status(503)));
+    let replica = stage.start(&[]).await;
+    stage.until("cordoned", s(60), || stage.cordoned(0)).await;
+    stage.world.faults.clear();
+    // A heartbeat later.
+    sleep(s(240)).await;
+    stage.unblock(0);
     stage.until_handled(s(60)).await;
-    assert!(!stage.cordoned(0) && stage.world.kube.evictions().is_empty(), "{}", stage.story());
-    replica.ended_once("asg-terminate", "stale");
+    stage.completed_once(&token);
+    replica.ended_once("asg-terminate", "drained");
+    sleep(s(300)).await;
+    assert!(stage.cordoned(0), "it waits in its pool\n{}", stage.story());
+    stage.reboot(0).await;
+    stage.until("released", s(5), || !stage.cordoned(0)).await;
+    stage.rest(&[&replica]).await;
+}
+
+/// It restarted for a scheduled change, and its hook waits, as a heartbeat shows.
+#[tokio::test(start_paused = true)]
+async fn a_restart_for_another_event_is_no_return_if_the_hook_waits() {
+    let stage = Stage::new(1, 0);
+    let replica = stage.start(&[]).await;
+    let start = stage.world.clock.now() + s(60);
+    stage.health(0, ("h", "AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED"), start, "upcoming");
+    stage.until_handled(s(30)).await;
+    stage.world.faults.add(Rule::on("ReceiveMessage", Fault::Hang));
+    // The receive that is under way ends.
+    sleep(s(25)).await;
+    let token = stage.terminate_between(0, s(600), Wrapping::Event, TO_POOL);
+    sleep(s(40)).await;
+    stage.world.kube.reboot(&node(0));
+    stage.until("released", s(5), || !stage.cordoned(0)).await;
+    stage.world.kube.add_pod(Pod::on(&node(0)).named("new"));
+    stage.world.faults.clear();
+    stage.until_handled(s(300)).await;
+    stage.completed_once(&token);
+    assert!(stage.world.kube.pods().is_empty(), "{}", stage.story());
+    replica.ended_once("asg-terminate", "drained");
     stage.rest(&[&replica]).await;
 }
 

@@ -172,6 +172,13 @@ impl AutoScaling {
         state.leaving.insert(instance.to_owned());
     }
 
+    /// Has an instance come back to its group from the action for which it left.
+    pub fn come_back(&self, group: &str, instance: &str) {
+        let mut state = self.state();
+        state.members.insert(instance.to_owned(), group.to_owned());
+        state.returned.insert(instance.to_owned());
+    }
+
     /// Adds a group, or changes it; its hooks stay.
     pub fn put_group(&self, group: &str, spec: GroupSpec) {
         self.state().put_group(group, spec);

@@ -22,6 +22,8 @@ pub(super) struct State {
     pub members: BTreeMap<String, String>,
     /// Instances that their group terminates, and that wait at no hook yet.
     pub leaving: BTreeSet<String>,
+    /// Instances that are back from their last action.
+    pub returned: BTreeSet<String>,
     /// Settings of groups, besides their hooks.
     pub specs: BTreeMap<String, GroupSpec>,
     /// Instances that are unhealthy.
@@ -60,6 +62,7 @@ impl State {
             groups: BTreeMap::new(),
             members: BTreeMap::new(),
             leaving: BTreeSet::new(),
+            returned: BTreeSet::new(),
             specs: BTreeMap::new(),
             unhealthy: Vec::new(),
             target: Some(format!("arn:aws:sqs:{REGION}:{ACCOUNT}:ebbtide")),
@@ -107,7 +110,7 @@ impl State {
     pub fn terminated(&self, instance: &str) -> Option<(&str, bool)> {
         let mut of = self.actions.iter().rev().filter(|it| it.instance == instance && it.spec.terminating);
         let waits = |it: &Action| matches!(it.state, ActionState::Waiting { expires } if expires > self.now);
-        let newest = of.next()?;
+        let newest = of.next().filter(|_| !self.returned.contains(instance))?;
         Some((&newest.group, waits(newest) || of.any(waits)))
     }
 
@@ -135,6 +138,7 @@ impl State {
             beats: Vec::new(),
             completions: Vec::new(),
         };
+        self.returned.remove(instance);
         self.keep(action);
         token
     }
