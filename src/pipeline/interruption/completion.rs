@@ -10,13 +10,13 @@ use crate::fact::{CompletionResult, Fact, HeartbeatResult};
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::Hook;
 use crate::pipeline::node::Node;
-use crate::pipeline::node::mark::{Mark, may_be_back};
+use crate::pipeline::node::mark::{Mark, is_of_unknown_boot, may_be_back};
 use jiff::Timestamp;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 /// Interval between calls about a lifecycle action that are not permitted: rights may come late, and seldom do.
@@ -131,6 +131,7 @@ impl KeptHook {
         }
         self.link.completes.store(true, Ordering::Release);
         let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
+        let returns = comes_back(&case.notice.detail).is_some();
         // What others are known to have completed is not ours.
         let (was_over, mut unanswered) = (self.over().is_cancelled(), None::<Instant>);
         loop {
@@ -140,11 +141,12 @@ impl KeptHook {
                 Ok(answer) => {
                     let result = if answer == HookReply::Done { done } else { CompletionResult::Over };
                     case.tell(&Fact::HookCompleted { about: case.about(), result });
-                    if let Some(node) = case.node.as_ref().filter(|_| comes_back(&notice.detail).is_some()) {
+                    if let Some(node) = case.node.as_ref().filter(|_| returns) {
                         self.stop_heartbeat().await;
-                        // An action that is over may have ended by our own call before.
-                        let is_ours =
-                            answer == HookReply::Done || !was_over && unanswered.is_some_and(|at| at.elapsed() < AWAY);
+                        // An action that is over may have ended by our own call before, if the instance was there.
+                        let was_there = || !was_over && !case.is_of_unknown_boot();
+                        let is_ours = answer == HookReply::Done
+                            || unanswered.is_some_and(|at| at.elapsed() < AWAY && was_there());
                         Box::pin(note_end(case, node, is_ours)).await;
                     }
                     return true;
@@ -169,7 +171,9 @@ impl KeptHook {
             }
             let category = error.category;
             case.tell(&Fact::CompletionRetried { about: case.about(), category, error: &error });
-            sleep(wait).await;
+            // Until it is completed, a Node that can come back has not.
+            let ends = Some(self.ends()).filter(|_| returns && !was_over);
+            let _ = timeout(wait, Box::pin(case.keep_marked(ends))).await;
         }
     }
 
@@ -200,6 +204,12 @@ impl Case {
     pub(super) fn is_in_doubt(&self, node: &Node) -> bool {
         let touched = self.interrupter.policy.touched_hook(&self.notice).is_some();
         touched && may_be_over(&self.notice, node, self.waited())
+    }
+
+    /// Whether the mark says that the Node may have come back before it.
+    fn is_of_unknown_boot(&self) -> bool {
+        let known = self.node.as_ref().and_then(|node| self.interrupter.index.newest(node));
+        known.is_some_and(|node| is_of_unknown_boot(&node, &self.notice.identity.to_string()))
     }
 
     /// Returns the mark to write on the Node, which says so if the instance may have come back already.

@@ -9,6 +9,8 @@ use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category};
 use crate::fact::{Fact, HeartbeatResult, HookLack, TaskKind};
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{Detail, Hook};
+use crate::pipeline::node::Node;
+use crate::pipeline::node::mark::marked_since_boot;
 use crate::runtime::task::{Handle, Tasks};
 use crate::runtime::{clock, random};
 use futures_util::future::join;
@@ -243,7 +245,9 @@ impl Beating {
     /// action is over. Else it is drained without the hook, of which others may have told.
     async fn denied(&self) {
         let Case { interrupter, notice, .. } = &self.case;
-        let may_be_back = || interrupter.index.get(&notice.instance).is_some_and(|node| self.case.is_in_doubt(&node));
+        let is_back =
+            |node: &Node| self.case.is_in_doubt(node) && !marked_since_boot(node, &notice.identity.to_string());
+        let may_be_back = || interrupter.index.get(&notice.instance).is_some_and(|node| is_back(&node));
         loop {
             if self.link.completes.load(Ordering::Acquire) {
                 return;

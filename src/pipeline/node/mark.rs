@@ -12,8 +12,8 @@ pub use hint::is_told_to_terminate;
 pub(super) use limit::{crowded_out, is_drained_since, is_full};
 pub use limit::{is_drained, is_drained_for};
 pub use progress::{
-    Place, WaveState, deadline_of, end_of, has_had_mark, hook_ends, is_going, is_repaired, mark_stands,
-    marked_since_boot, may_be_back, newer_start, newest_told, place_of, start_of, wave_state,
+    Place, WaveState, deadline_of, end_of, has_had_mark, hook_ends, is_going, is_of_unknown_boot, is_repaired,
+    mark_stands, marked_since_boot, may_be_back, newer_start, newest_told, place_of, start_of, wave_state,
 };
 pub(super) use progress::{complete, end, put_off, still_waits};
 
@@ -57,6 +57,9 @@ pub struct MarkSettings {
     /// Whether a mark keeps load balancers away.
     pub exclude_from_load_balancers: bool,
 }
+
+/// The boot ID in the mark of a Node that may have come back before it: each boot counts as one after it.
+const UNKNOWN_BOOT: &str = "?";
 
 /// The mark of one notice.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! How many annotations a Node carries, and which give way to others; and which count as drains.
 
-use super::{Mark, Node, mark_of, notices, whole_seconds};
+use super::{Mark, Node, NoticeAnnotation, UNKNOWN_BOOT, mark_of, notices, whole_seconds};
 use jiff::Timestamp;
 
 /// Maximum number of annotations with one prefix: all annotations of a Node share 256 KiB, and whoever writes to the queue has them
@@ -42,7 +42,8 @@ pub fn is_drained_for(node: &Node, identity: &str, start: Option<Timestamp>, har
 
 /// Returns whether the Node carries a mark of a drain that was set since this boot.
 pub(in crate::pipeline::node) fn is_drained_since(node: &Node, boot: &str) -> bool {
-    notices(node).any(|(_, mark)| mark.deadline.is_some() && (mark.boot.is_empty() || *mark.boot == *boot))
+    let is_since = |mark: &NoticeAnnotation| matches!(&*mark.boot, "" | UNKNOWN_BOOT) || *mark.boot == *boot;
+    notices(node).any(|(_, mark)| mark.deadline.is_some() && is_since(&mark))
 }
 
 impl Mark {

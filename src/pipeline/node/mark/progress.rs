@@ -1,16 +1,14 @@
 //! How a drain goes on, as its notice's mark says: a deadline that moves, and a place in a wave.
 
 use super::{
-    Mark, Node, NoticeAnnotation, ReturnSign, guarded, mark_and_plan, mark_of, name_of, notices, text, whole_seconds,
+    Mark, Node, NoticeAnnotation, ReturnSign, UNKNOWN_BOOT, guarded, mark_and_plan, mark_of, name_of, notices, text,
+    whole_seconds,
 };
 use crate::fact::NoticeKind;
 use crate::pipeline::node::release::TERMINATION_GRACE;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::fmt;
-
-/// The boot ID in the mark of a Node that may have come back before it: each boot counts as one after it.
-const UNKNOWN_BOOT: &str = "?";
 
 /// How far a drain is in the wave of its Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +121,12 @@ pub fn mark_stands(node: &Node, identity: &str) -> bool {
 #[must_use]
 pub fn may_be_back(node: &Node, identity: &str) -> bool {
     mark_of(node, identity).is_some_and(|mark| mark.return_sign.is_some() && mark.is_before_boot(node))
+}
+
+/// Returns whether the mark of the notice with this identity says that the Node may have come back before it.
+#[must_use]
+pub fn is_of_unknown_boot(node: &Node, identity: &str) -> bool {
+    mark_of(node, identity).is_some_and(|mark| mark.boot == UNKNOWN_BOOT)
 }
 
 /// Returns the deadline of the drain for the notice with this identity, by its mark on the Node; `None` if its change begins at

@@ -2,6 +2,7 @@
 
 use super::admission::{LIMITED, MARKED, VERIFIED, request, untouched};
 use crate::harness::{Stage, instance, node, s};
+use crate::nodes::TO_POOL;
 use ebbtide_sim::aws::HookSpec;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::messages::{self, Wrapping};
@@ -370,4 +371,50 @@ async fn a_forged_hook_within_the_limit_overrides_no_budget() {
         assert!(stage.has_pod("web-0-0"), "{case}: a budget is overridden\n{}", stage.story());
         stage.rest(&[&replica, &other]).await;
     }
+}
+
+/// The hooks of instances that would return, with an old date: AWS does not say whether their nodes, which became Ready since, are back.
+#[tokio::test(start_paused = true)]
+async fn forged_hooks_of_instances_that_may_be_back_make_no_room_one_after_the_other() {
+    let stage = Stage::new(4, 1);
+    stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(s(60)));
+    for n in 0..4 {
+        stage.world.aws.autoscaling.join("group", &instance(n));
+        stage.set_ready(n, false);
+        stage.set_ready(n, true);
+    }
+    stage.world.faults.add(Rule::on("RecordLifecycleActionHeartbeat", Fault::Status(403)));
+    stage.world.faults.add(Rule::on("CompleteLifecycleAction", Fault::Status(403)));
+    let replica = stage.start(&["--max-draining", "1", "--drain-timeout", "asg-terminate=1m"]).await;
+    for n in 0..4 {
+        let (token, at) = (ANY_TOKEN.replace("0-0000", &format!("0-000{n}")), now(&stage) - s(600));
+        let names = ("group", "hook", token.as_str());
+        stage.world.aws.sqs.send(messages::lifecycle_between(Wrapping::Event, true, names, &instance(n), at, TO_POOL));
+        sleep(s(200)).await;
+    }
+    let gone = (0..4).filter(|n| drained(&stage, *n)).count();
+    assert!(gone <= 1, "{gone} of 4 nodes are drained\n{}", stage.story());
+    stage.until_handled(s(4000)).await;
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
+/// Its node is not Ready for a moment, which says nothing of its return.
+#[tokio::test(start_paused = true)]
+async fn a_forged_hook_of_an_instance_that_flaps_overrides_no_budget() {
+    let stage = Stage::new(2, 1);
+    stage.block(0);
+    stage.world.aws.autoscaling.join("group", &instance(0));
+    stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(s(300)));
+    let replica = stage.start(&["--max-draining", "1"]).await;
+    let names = ("group", "hook", ANY_TOKEN);
+    let body = messages::lifecycle_between(Wrapping::Event, true, names, &instance(0), now(&stage), TO_POOL);
+    stage.world.aws.sqs.send(body);
+    stage.until("marked", s(30), || stage.cordoned(0)).await;
+    sleep(s(10)).await;
+    stage.set_ready(0, false);
+    sleep(s(5)).await;
+    stage.set_ready(0, true);
+    stage.until_handled(s(4000)).await;
+    assert!(stage.has_pod("web-0-0"), "a budget is overridden\n{}", stage.story());
+    stage.rest(&[&replica]).await;
 }

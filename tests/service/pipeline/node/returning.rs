@@ -251,10 +251,11 @@ async fn a_message_that_is_read_after_the_return_drains_nothing() {
 /// Auto Scaling says too late that the action is over, or never does. What is drained by then is drained within its budgets.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_had_come_back_before_an_unanswered_question_is_given_back() {
-    for (status, flags) in [(503, &[][..]), (503, &["--max-draining", "1"]), (403, &[]), (503, &["--heartbeat", "off"])]
-    {
+    let off = ["--heartbeat", "off"];
+    let cases = [(503, &[][..], 0), (503, &["--max-draining", "1"], 0), (403, &[], 0), (503, &off, 0), (503, &off, 1)];
+    for (status, flags, failed_completions) in cases {
         let stage = returned().await;
-        let answers = status == 503 && flags != ["--heartbeat", "off"];
+        let answers = status == 503 && flags != off;
         if answers {
             stage.block(0);
         }
@@ -264,6 +265,9 @@ async fn a_node_that_had_come_back_before_an_unanswered_question_is_given_back()
         if answers {
             stage.world.faults.clear();
         }
+        // Our own completion may have come through, for all that is known of it alone.
+        let fails = Rule::on("CompleteLifecycleAction", Fault::Status(503));
+        stage.world.faults.add(fails.times(failed_completions));
         stage.until_handled(s(600)).await;
         stage.until("released", s(120), || !stage.cordoned(0)).await;
         assert_eq!(stage.has_pod("web-0-0"), answers, "{status} {flags:?}\n{}", stage.story());
@@ -296,6 +300,31 @@ async fn a_node_that_flapped_before_an_unanswered_question_goes_with_its_hook() 
     assert!(stage.cordoned(0), "it waits in its pool\n{}", stage.story());
     stage.reboot(0).await;
     stage.until("released", s(5), || !stage.cordoned(0)).await;
+    stage.rest(&[&replica]).await;
+}
+
+/// As above, and the completion fails for longer than the drain would have had.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_flapped_stays_cordoned_until_its_hook_can_be_completed() {
+    let stage = Stage::new(1, 1);
+    let token = stage.terminate_between(0, s(3600), Wrapping::Event, TO_POOL);
+    sleep(s(10)).await;
+    stage.set_ready(0, false);
+    sleep(s(10)).await;
+    stage.set_ready(0, true);
+    stage.world.faults.add(Rule::on("RecordLifecycleActionHeartbeat", Fault::Status(503)));
+    stage.world.faults.add(Rule::on("CompleteLifecycleAction", Fault::Status(503)));
+    let replica = stage.start(&["--drain-timeout", "asg-terminate=2m"]).await;
+    stage.until("drained", s(60), || stage.world.kube.pods().is_empty()).await;
+    sleep(s(900)).await;
+    assert!(stage.cordoned(0), "pods would come, and go with it\n{}", stage.story());
+    stage.world.faults.clear();
+    stage.until_handled(s(60)).await;
+    stage.completed_once(&token);
+    sleep(s(300)).await;
+    assert!(stage.cordoned(0), "it waits in its pool\n{}", stage.story());
+    stage.reboot(0).await;
+    stage.until("released", s(65), || !stage.cordoned(0)).await;
     stage.rest(&[&replica]).await;
 }
 
