@@ -2,6 +2,9 @@
 
 use serde_json::Value;
 
+/// Maximum length of a name, in bytes, that needs no sign of its own: YAML looks no further than 1,024 characters for its colon.
+const MAX_PLAIN_NAME: usize = 1_000;
+
 /// Whether a value fits on one line.
 #[must_use]
 pub fn is_flat(value: &Value) -> bool {
@@ -47,11 +50,17 @@ pub fn lines(value: &Value) -> Vec<String> {
         Value::Object(map) => map
             .iter()
             .flat_map(|(key, value)| {
-                let key = word(key);
+                let name = word(key);
+                let is_long = name.len() > MAX_PLAIN_NAME;
+                let (mut written, name) =
+                    if is_long { (vec![format!("? {name}")], String::new()) } else { (Vec::new(), name) };
                 if is_flat(value) {
-                    return vec![format!("{key}: {}", flat(value))];
+                    written.push(format!("{name}: {}", flat(value)));
+                } else {
+                    written.push(format!("{name}:"));
+                    written.extend(indented(value));
                 }
-                [vec![format!("{key}:")], indented(value)].concat()
+                written
             })
             .collect(),
         Value::Array(list) => list

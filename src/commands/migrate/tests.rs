@@ -790,6 +790,18 @@ fn ambiguous_words_are_quoted() {
     assert_eq!(values, "podAnnotations:  # podAnnotations\n  \"1\": b\n  \"on\": a\n  \"x y\": \"c\\nd\"");
 }
 
+/// YAML reads a name of more than 1,024 characters only after a sign.
+#[test]
+fn a_long_name_is_read_as_it_was() {
+    let name = "n".repeat(1_100);
+    for value in ["v", "{a: b}"] {
+        let (values, _) = one(&format!("affinity: {{? {name} : {value}}}"));
+        let read: Value = serde_saphyr::from_str(&values).unwrap();
+        let wanted = if value == "v" { Value::from(value) } else { serde_json::json!({ "a": "b" }) };
+        assert_eq!(read["affinity"][&name], wanted, "{values}");
+    }
+}
+
 #[test]
 fn the_table_has_every_value_of_nths_chart() {
     let fixture = include_str!("../../../tests/fixtures/nth/values.tsv");
