@@ -45,7 +45,7 @@ const LINGER: Duration = Duration::from_millis(750);
 /// Maximum time that a release waits until its batch is full: another replica waits for the message.
 const RELEASE_LINGER: Duration = Duration::from_millis(50);
 
-/// Maximum number of messages held; polling pauses at it. What waits for each takes up to 40 kB, if somebody has made it so, and the
+/// Maximum number of messages held; polling pauses at it. What waits for each takes up to 58 kB, if somebody has made it so, and the
 /// chart's limit has room for that. SQS allows 120,000 in flight for all receivers together.
 const MAX_HELD: usize = 8_000;
 
