@@ -50,10 +50,11 @@ pub fn lines(value: &Value) -> Vec<String> {
         Value::Object(map) => map
             .iter()
             .flat_map(|(key, value)| {
-                let name = word(key);
-                let is_long = name.len() > MAX_PLAIN_NAME;
-                let (mut written, name) =
-                    if is_long { (vec![format!("? {name}")], String::new()) } else { (Vec::new(), name) };
+                let (mut written, mut name) = (Vec::new(), word(key));
+                if name.len() > MAX_PLAIN_NAME {
+                    written.push(format!("? {name}"));
+                    name.clear();
+                }
                 if is_flat(value) {
                     written.push(format!("{name}: {}", flat(value)));
                 } else {

@@ -100,6 +100,20 @@ impl Stage {
         self.world.kube.set_ready(&node(n), ready);
     }
 
+    /// Has the kubelet of the n-th node be missed for ten seconds, without a restart.
+    pub async fn flap(&self, n: usize) {
+        self.set_ready(n, false);
+        tokio::time::sleep(s(10)).await;
+        self.set_ready(n, true);
+    }
+
+    /// Reboots the n-th node so fast that its kubelet is hardly missed.
+    pub fn reboot_fast(&self, n: usize) {
+        self.set_ready(n, false);
+        self.world.kube.reboot(&node(n));
+        self.set_ready(n, true);
+    }
+
     /// Reboots the n-th node: it is not Ready for a minute, and comes back with a new boot id.
     pub async fn reboot(&self, n: usize) {
         self.set_ready(n, false);

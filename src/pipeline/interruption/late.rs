@@ -43,7 +43,8 @@ pub fn is_late(
     node: &Node,
     deadline: Deadline,
     clock: &Clock,
-    (now, waited): (Instant, Option<Timestamp>),
+    now: Instant,
+    waited: Option<Timestamp>,
 ) -> bool {
     let identity = notice.identity.to_string();
     let kept_until = || notice.hook().and_then(|_| end_of(node, &identity)).map(|end| clock.instant_of(end));

@@ -125,7 +125,8 @@ impl Case {
         let cordon = async {
             let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
             loop {
-                match Box::pin(self.try_cordon(target)).await {
+                let by = Instant::now() + CALL_TIMEOUT;
+                match Box::pin(self.try_cordon(target, self.mark(target), by)).await {
                     Ok(CordonOutcome::Late) => return Finding::Ended(NoticeOutcome::Stale),
                     Ok(_) => return pending().await,
                     Err(error) => sleep(error.wait(backoff.step())).await,
@@ -139,8 +140,8 @@ impl Case {
         }
     }
 
-    async fn try_cordon(&self, target: &Target) -> Result<CordonOutcome, KubeError> {
-        let (mark, by) = (self.doubted(self.mark(target), &target.node), Instant::now() + CALL_TIMEOUT);
+    async fn try_cordon(&self, target: &Target, mark: Mark, by: Instant) -> Result<CordonOutcome, KubeError> {
+        let mark = self.doubted(mark, &target.node);
         self.interrupter.marker.cordon(&target.node, &mark, by, |node| self.is_late(node, target)).await
     }
 
@@ -150,7 +151,7 @@ impl Case {
         // Without a mark before, nobody notes a restart.
         let returns = returns_by_boot(&notice.detail) && notice.hook().is_none();
         let has_booted = returns && node.boot != target.node.boot;
-        has_booted || is_late(notice, node, target.deadline, &interrupter.clock, (Instant::now(), self.waited()))
+        has_booted || is_late(notice, node, target.deadline, &interrupter.clock, Instant::now(), self.waited())
     }
 
     /// Returns the notice's mark for the Node.
@@ -232,15 +233,13 @@ impl Case {
         let begun = Instant::now();
         let forgo_at = target.deadline.is_hard().then(|| begun + give_up.saturating_duration_since(begun) / 3);
         let try_until = forgo_at.filter(|_| drains).unwrap_or(give_up);
-        let mark = &self.doubted(mark.clone(), &target.node);
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
         let _cordoning = drains.then(|| interrupter.settling.cordoning(interrupter.policy.settle));
         if drains {
             self.join_early(&target, early);
         }
         loop {
-            let is_late = |node: &Node| self.is_late(node, &target);
-            let error = match Box::pin(interrupter.marker.cordon(&target.node, mark, try_until, is_late)).await {
+            let error = match Box::pin(self.try_cordon(&target, mark.clone(), try_until)).await {
                 Ok(CordonOutcome::Cordoned { already }) => {
                     let after = interrupter.clock.notice_instant(notice.at).elapsed();
                     self.tell(&Fact::NodeCordoned { about, already, after });

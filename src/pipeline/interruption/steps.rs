@@ -255,7 +255,7 @@ impl<'a> Sequence<'a> {
     }
 
     fn cordon_in_time(&mut self, node: Arc<Node>, present: Present<'_>) -> Step<'a> {
-        if is_late(self.notice, &node, self.deadline, &self.clock, (present.now, present.waited)) {
+        if is_late(self.notice, &node, self.deadline, &self.clock, present.now, present.waited) {
             return self.finish(NoticeOutcome::Stale, present);
         }
         // A Node that is cordoned for the change stays so, whenever that begins now.

@@ -242,9 +242,7 @@ async fn a_copy_that_comes_right_after_the_reboot_does_not_cordon_the_node_for_g
         stage.world.aws.sqs.send(body(now));
         stage.until_handled(s(30)).await;
         sleep(s(restarts)).await;
-        stage.set_ready(0, false);
-        stage.world.kube.reboot(&node(0));
-        stage.set_ready(0, true);
+        stage.reboot_fast(0);
         stage.until("released", s(5), || !stage.cordoned(0)).await;
         there.world.aws.sqs.send(body(now));
         there.until_handled(s(30)).await;
@@ -293,9 +291,7 @@ async fn a_copy_of_a_hibernation_that_comes_right_after_it_does_not_cordon_the_n
     stage.world.aws.sqs.send(body.clone());
     stage.until_handled(s(30)).await;
     // Sooner than a message counts as late.
-    stage.set_ready(0, false);
-    stage.world.kube.reboot(&node(0));
-    stage.set_ready(0, true);
+    stage.reboot_fast(0);
     stage.until("released", s(5), || !stage.cordoned(0)).await;
     there.world.aws.sqs.send(body);
     there.until_handled(s(30)).await;
@@ -450,9 +446,7 @@ async fn a_drain_whose_cordon_is_forgone_ends_with_the_restart() {
     let begin = stage.world.clock.now() + s(120);
     stage.health(0, ("h", "AWS_EC2_INSTANCE_STOP_SCHEDULED"), begin, "upcoming");
     stage.until("forgone", s(60), || !stage.tries_of("web-0-0").is_empty()).await;
-    stage.set_ready(0, false);
-    stage.world.kube.reboot(&node(0));
-    stage.set_ready(0, true);
+    stage.reboot_fast(0);
     stage.world.faults.clear();
     stage.until_handled(s(30)).await;
     let tries = stage.tries_of("web-0-0").len();

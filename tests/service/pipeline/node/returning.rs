@@ -283,9 +283,7 @@ async fn a_node_that_flapped_before_an_unanswered_question_goes_with_its_hook() 
     stage.block(0);
     let token = stage.terminate_between(0, s(300), Wrapping::Event, TO_POOL);
     sleep(s(10)).await;
-    stage.set_ready(0, false);
-    sleep(s(10)).await;
-    stage.set_ready(0, true);
+    stage.flap(0).await;
     stage.world.faults.add(Rule::on("RecordLifecycleActionHeartbeat", Fault::Status(503)));
     let replica = stage.start(&[]).await;
     stage.until("cordoned", s(60), || stage.cordoned(0)).await;
@@ -309,9 +307,7 @@ async fn a_node_that_flapped_stays_cordoned_until_its_hook_can_be_completed() {
     let stage = Stage::new(1, 1);
     let token = stage.terminate_between(0, s(3600), Wrapping::Event, TO_POOL);
     sleep(s(10)).await;
-    stage.set_ready(0, false);
-    sleep(s(10)).await;
-    stage.set_ready(0, true);
+    stage.flap(0).await;
     stage.world.faults.add(Rule::on("RecordLifecycleActionHeartbeat", Fault::Status(503)));
     stage.world.faults.add(Rule::on("CompleteLifecycleAction", Fault::Status(503)));
     let replica = stage.start(&["--drain-timeout", "asg-terminate=2m"]).await;

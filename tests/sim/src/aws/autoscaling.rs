@@ -167,16 +167,14 @@ impl AutoScaling {
 
     /// Adds an instance to a group that terminates it: it waits at no hook yet.
     pub fn leave(&self, group: &str, instance: &str) {
-        let mut state = self.state();
-        state.members.insert(instance.to_owned(), group.to_owned());
-        state.leaving.insert(instance.to_owned());
+        self.join(group, instance);
+        self.state().leaving.insert(instance.to_owned());
     }
 
     /// Has an instance come back to its group from the action for which it left.
     pub fn come_back(&self, group: &str, instance: &str) {
-        let mut state = self.state();
-        state.members.insert(instance.to_owned(), group.to_owned());
-        state.returned.insert(instance.to_owned());
+        self.join(group, instance);
+        self.state().returned.insert(instance.to_owned());
     }
 
     /// Adds a group, or changes it; its hooks stay.
