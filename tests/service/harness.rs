@@ -276,11 +276,6 @@ impl Stage {
     /// Ends a test: no transient task is alive in any replica, no lifecycle action gets another heartbeat, and no pod ever got
     /// a grace period of 0, which would remove it from the API while its containers run.
     pub async fn rest(&self, replicas: &[&Replica]) {
-        self.rest_for(replicas, s(1800)).await;
-    }
-
-    /// Does the same, and waits only this long for another heartbeat.
-    pub async fn rest_for(&self, replicas: &[&Replica], time: Duration) {
         for replica in replicas {
             let gone = replica.tasks.gone(TaskKind::transient);
             let rested = tokio::time::timeout(s(5), gone).await;
@@ -312,7 +307,8 @@ impl Stage {
             );
         }
         let beats = self.world.calls.count("RecordLifecycleActionHeartbeat");
-        tokio::time::sleep(time).await;
+        // A leaked heartbeat beats within the timeout of its hook.
+        tokio::time::sleep(self.world.aws.autoscaling.longest_timeout().max(s(60))).await;
         assert_eq!(self.world.calls.count("RecordLifecycleActionHeartbeat"), beats, "a heartbeat leaked");
         let forced = self.world.kube.evictions().into_iter().find(|ended| ended.grace == Some(0));
         assert_eq!(forced, None, "{}", self.story());

@@ -7,7 +7,6 @@ mod smaller;
 use ebbtide_sim::fault::Fault;
 use ebbtide_sim::messages::Wrapping;
 use std::fmt;
-use std::time::Duration;
 
 /// All that happens in a world.
 #[derive(Clone, Debug)]
@@ -326,16 +325,6 @@ impl Plan {
     #[must_use]
     pub fn has_groups(&self) -> bool {
         self.flags.condition.is_some() && !self.flags.others.contains(&"--wave")
-    }
-
-    /// Returns the longest time between two heartbeats.
-    #[must_use]
-    pub fn longest_beat(&self) -> Duration {
-        let timeouts = self.notices.iter().map(|notice| match notice.kind {
-            Kind::Terminate(timeout, ..) | Kind::Launch(timeout) => timeout,
-            _ => 0,
-        });
-        Duration::from_secs(timeouts.max().unwrap_or_default() / 2 + 10)
     }
 }
 

@@ -121,7 +121,7 @@ async fn live(plan: &Plan, stage: &Arc<Stage>, oracle: &Arc<Oracle>) -> [u32; 2]
         oracle.breaks("the world comes to rest", "work goes on");
         return ends;
     }
-    stage.rest_for(&replicas.iter().collect::<Vec<_>>(), plan.longest_beat()).await;
+    stage.rest(&replicas.iter().collect::<Vec<_>>()).await;
     // The last mark was set before all messages were deleted.
     sleep(oracle.expiry().max(oracle.retry()).unwrap_or_default()).await;
     oracle.judge_end();

@@ -347,7 +347,7 @@ async fn with_nodes_alone_nothing_is_asked_of_aws() {
     let calls = stage.world.calls.all();
     assert!(calls.iter().all(|call| call.operation.contains(' ')), "{}", stage.story());
     assert!(calls.iter().any(|call| call.operation == "create selfsubjectaccessreviews"), "{}", stage.story());
-    stage.rest_for(&[&replica], s(10)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// Returns a set-up with agents, in which all calls to AWS are denied but those that a policy in these documents allows.

@@ -188,7 +188,7 @@ async fn a_spot_warning_in_the_metadata_ends_as_a_drain_in_time() {
     stage.until("taken back", s(30), || !stage.cordoned(1) && stage.says(1).is_empty()).await;
     replica.all_ended("spot", &[("drained", 1), ("withdrawn", 1)]);
     assert!(agents[1].metrics.text().contains("ebbtide_agent_says{kind=\"spot\"} 0"));
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -460,5 +460,5 @@ async fn all_scheduled_events_are_said_and_each_is_a_notice() {
     agent.service.set(SCHEDULED, format!("[{reboot}]"));
     stage.until("taken back", s(60), || !stage.cordoned(0)).await;
     assert_eq!(plans(), 1, "{}", stage.story());
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }

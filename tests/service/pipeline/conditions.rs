@@ -72,7 +72,7 @@ async fn a_condition_drains_its_node_when_it_has_lasted_too_long() {
         sleep(s(1200)).await;
         assert_eq!((stage.calls("create pods/eviction"), stage.count_cordoned(3)), (2, 1), "once");
         replica.ended_once("node-condition", "drained");
-        stage.rest_for(&[&replica], s(60)).await;
+        stage.rest(&[&replica]).await;
     }
 }
 
@@ -93,7 +93,7 @@ async fn each_action_does_what_it_does_for_other_kinds() {
     replica.all_ended("node-condition", &[("cordoned", 1), ("drained", 1), ("reported", 1)]);
     sleep(s(600)).await;
     replica.all_ended("node-condition", &[("cordoned", 1), ("drained", 1), ("reported", 1)]);
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -110,7 +110,7 @@ async fn a_condition_that_goes_back_in_time_leaves_nothing() {
     stage.is_untouched(0);
     let text = replica.metrics.render(&replica.tasks);
     assert!(!text.contains("ebbtide_notices_total{kind=\"node-condition\""), "no notice\n{text}");
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -138,7 +138,7 @@ async fn a_condition_that_goes_back_late_is_undone_and_may_come_again() {
     stage.until("uncordoned", s(10), || !stage.cordoned(0) && stage.handled(0) == 0).await;
     assert_eq!(stage.world.kube.evictions().len(), 2);
     assert_eq!(outcomes(&replica, "node-condition", "withdrawn"), "3");
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// The toleration begins anew each time; a drain is not begun more often than that.
@@ -162,7 +162,7 @@ async fn a_flapping_condition_drains_only_when_it_has_lasted() {
         assert!(!stage.cordoned(0));
     }
     replica.all_ended("node-condition", &[("cordoned", 5), ("withdrawn", 5)]);
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// The time of the transition is on the Node.
@@ -180,7 +180,7 @@ async fn the_toleration_goes_on_over_a_restart() {
     stage.until("cordoned", s(15), || stage.cordoned(0)).await;
     stage.until("noted", s(30), || stage.handled(0) == 1).await;
     second.ended_once("node-condition", "drained");
-    stage.rest_for(&[&second], s(60)).await;
+    stage.rest(&[&second]).await;
 }
 
 /// Whoever wrote the condition has a clock that is wrong by hours.
@@ -196,7 +196,7 @@ async fn a_wrong_clock_of_the_writer_hardly_matters() {
         stage.is_untouched(0);
         stage.until("cordoned", s(2), || stage.cordoned(0)).await;
         stage.until("noted", s(30), || stage.handled(0) == 1).await;
-        stage.rest_for(&[&replica], s(60)).await;
+        stage.rest(&[&replica]).await;
     }
     // Nobody has seen it begin: a time ahead counts as the time at which it is seen, one before the Node as the Node's.
     for (ago, within) in [(-7200, TOLERATED), (7200, TOLERATED - s(60))] {
@@ -208,7 +208,7 @@ async fn a_wrong_clock_of_the_writer_hardly_matters() {
         stage.is_untouched(0);
         stage.until("cordoned", s(15), || stage.cordoned(0)).await;
         stage.until("noted", s(30), || stage.handled(0) == 1).await;
-        stage.rest_for(&[&replica], s(60)).await;
+        stage.rest(&[&replica]).await;
     }
 }
 
@@ -227,7 +227,7 @@ async fn a_condition_without_a_time_counts_from_when_it_is_seen() {
     stage.is_untouched(0);
     stage.until("cordoned", s(15), || stage.cordoned(0)).await;
     stage.until("noted", s(30), || stage.handled(0) == 1).await;
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// A writer that renews the time of the transition without one does not put off the drain.
@@ -244,7 +244,7 @@ async fn a_condition_whose_time_is_renewed_is_the_same() {
     stage.until("drained", s(30), || stage.world.kube.pods().is_empty()).await;
     stage.until("noted", s(30), || stage.handled(0) == 1).await;
     replica.ended_once("node-condition", "drained");
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -265,7 +265,7 @@ async fn nonsense_is_no_condition() {
     stage.breaks(2);
     sleep(s(600)).await;
     assert_eq!((stage.count_cordoned(4), stage.calls("patch nodes")), (0, 0));
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -279,7 +279,7 @@ async fn two_replicas_drain_once() {
     assert_eq!((stage.calls("create pods/eviction"), stage.notices(0).len()), (2, 1));
     let drained = [&first, &second].map(|replica| outcomes(replica, "node-condition", "drained"));
     assert_eq!(drained, ["1", "0"]);
-    stage.rest_for(&[&first, &second], s(60)).await;
+    stage.rest(&[&first, &second]).await;
 }
 
 /// By the clock that wrote the condition, its time is ahead: to the second replica it is new, but the work goes on.
@@ -302,7 +302,7 @@ async fn a_takeover_in_mid_drain_goes_on() {
         stage.until("noted", s(60), || stage.handled(0) == 1).await;
         assert_eq!((stage.ends_of("a").len(), stage.notices(0).len()), (1, 1));
         second.ended_once("node-condition", "drained");
-        stage.rest_for(&[&second], s(60)).await;
+        stage.rest(&[&second]).await;
     }
 }
 
@@ -319,14 +319,14 @@ async fn a_node_that_is_deleted_meanwhile_needs_nothing() {
     stage.world.kube.remove_node(&node(1));
     sleep(s(120)).await;
     assert_eq!(stage.world.kube.evictions().len(), 0);
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
     // It registers again, with another pod, and is still broken.
     stage.world.kube.add_node(&node(1), &instance(1));
     stage.world.kube.add_pod(Pod::on(&node(1)).named("late").stops_in(s(2)));
     stage.breaks(1);
     stage.until("drained", TOLERATED + s(30), || !stage.has_pod("late")).await;
     stage.until("noted", s(30), || stage.handled(1) == 1).await;
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// A user who uncordons is not overruled while the condition stays.
@@ -345,7 +345,7 @@ async fn an_uncordon_lasts_until_the_condition_comes_again() {
     stage.breaks(0);
     stage.until("cordoned", s(90), || stage.cordoned(0)).await;
     stage.until("noted", s(90), || stage.handled(0) == 1).await;
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// A kubelet that was renamed leaves its former Node, which stays Unknown for ever.
@@ -361,7 +361,7 @@ async fn the_former_node_of_an_instance_says_nothing() {
     stage.until("cordoned", s(310), || stage.cordoned(0)).await;
     stage.set_ready(0, true);
     stage.until("uncordoned", s(30), || !stage.cordoned(0)).await;
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// The kubelet is silent: nobody will report the end of its pods.
@@ -377,7 +377,7 @@ async fn a_silent_kubelet_ends_its_drain_when_the_grace_periods_are_over() {
     replica.ended_once("node-condition", "node-dead");
     stage.set_ready(2, true);
     stage.until("uncordoned", s(60), || !stage.cordoned(2) && stage.handled(2) == 0).await;
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// Only who says that the node is broken knows whether it still is.
@@ -393,7 +393,7 @@ async fn a_reboot_alone_takes_nothing_back() {
     assert!(stage.cordoned(0), "{}", stage.story());
     stage.mends(0);
     stage.until("uncordoned", s(10), || !stage.cordoned(0) && stage.handled(0) == 0).await;
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// What is drained for another reason needs no repair, and does not count as broken.
@@ -413,7 +413,7 @@ async fn a_node_that_goes_anyway_is_left_to_that() {
     stage.until("noted", s(30), || stage.handled(1) == 1).await;
     assert_eq!(STOPS.map(|why| held(&replica, why)), ["0"; 3]);
     replica.ended_once("node-condition", "drained");
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -440,7 +440,7 @@ async fn work_stops_when_more_than_a_fifth_is_broken_and_begins_when_fewer_are()
     stage.until("noted", s(60), || stage.handled(0) == 1).await;
     assert_eq!(STOPS.map(|why| held(&replica, why)), ["0"; 3]);
     replica.all_ended("node-condition", &[("drained", 2)]);
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -458,7 +458,7 @@ async fn work_stops_when_two_of_three_zones_are_hit() {
     stage.until("begun", s(5), || stage.count_cordoned(30) == 3).await;
     stage.until("noted", s(60), || [0, 1, 3].into_iter().all(|n| stage.handled(n) == 1)).await;
     assert_eq!(STOPS.map(|why| held(&replica, why)), ["0"; 3]);
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// All conditions come at once; a report is no work.
@@ -482,7 +482,7 @@ async fn a_dead_network_drains_nothing_and_is_told_once() {
     (0..20).for_each(|n| stage.set_condition(n, "NetworkingReady", "True", 0));
     stage.until("told", s(5), || held(&second, "cluster") == "0").await;
     assert_eq!(stage.calls("patch nodes"), 0);
-    stage.rest_for(&[&second], s(60)).await;
+    stage.rest(&[&second]).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -495,7 +495,7 @@ async fn a_dry_run_writes_nothing() {
     assert!(!stage.cordoned(0) && outcomes(&replica, "node-condition", "drained") == "1");
     stage.mends(0);
     sleep(s(60)).await;
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// Nothing is on the Node of a spot instance while no call to mark it succeeds, and so many others are broken that no repair begins.
@@ -535,7 +535,7 @@ async fn conditions_and_status_checks_have_one_brake() {
     stage.until("begun", s(300), || stage.count_cordoned(10) == 2).await;
     stage.until("noted", s(60), || stage.handled(0) + stage.handled(1) == 2).await;
     replica.all_ended("status-check", &[("drained", 2)]);
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// Its group ends the instance because of the repair.
@@ -561,7 +561,7 @@ async fn a_node_that_goes_because_of_its_repair_counts_as_broken() {
     stage.world.kube.remove_node(&node(1));
     stage.until("begun", s(60), || stage.cordoned(2) && stage.cordoned(3)).await;
     stage.until("noted", s(60), || stage.handled(2) + stage.handled(3) == 2).await;
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// A replica starts after all of them broke: what EC2 says counts from the start.
@@ -592,7 +592,7 @@ async fn a_new_replica_begins_no_repair_before_it_knows_the_failing_checks() {
     let replica = stage.start(&flags).await;
     stage.until("begun", s(60), || stage.cordoned(2)).await;
     stage.until("noted", s(60), || stage.handled(2) == 1).await;
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// Nobody can tell whose instance it is for longer than the drain's patience, and the node stays broken.
@@ -609,7 +609,7 @@ async fn a_repair_is_tried_again_after_calls_have_failed_for_long() {
     stage.world.faults.clear();
     stage.until("drained", s(1200), || stage.world.kube.pods_on(&node(1)).is_empty()).await;
     stage.until("noted", s(60), || stage.handled(1) == 1).await;
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// Returns a world in which one node may be drained at a time, and the first is, for its condition.
@@ -637,7 +637,7 @@ async fn what_goes_back_or_is_no_longer_said_while_it_waits_for_room_is_not_begu
     sleep(s(120)).await;
     assert_eq!(stage.count_cordoned(10), 0, "{}", stage.story());
     assert!([1, 2].iter().all(|n| stage.first_eviction(*n).is_none()), "{}", stage.story());
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// It was taken up before so many others were broken.
@@ -655,7 +655,7 @@ async fn what_waits_for_room_is_left_alone_when_many_are_broken() {
     (2..6).for_each(|n| stage.mends(n));
     stage.until("drained", s(120), || stage.world.kube.pods_on(&node(1)).is_empty()).await;
     stage.until("noted", s(60), || stage.handled(1) == 1).await;
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// A drain that has failed is tried again, but not against whoever wants the node to stay.
@@ -672,7 +672,7 @@ async fn an_uncordon_after_a_drain_that_failed_lasts() {
     sleep(s(3600)).await;
     assert!(!stage.cordoned(0), "{}", stage.story());
     stage.world.faults.clear();
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// The owner has changed their mind while it waited for room, and again.
@@ -688,5 +688,5 @@ async fn a_node_that_was_excluded_for_a_while_is_drained_then() {
     stage.takes_back(1, "ebbtide/ignore");
     stage.until("drained", s(60), || stage.world.kube.pods_on(&node(1)).is_empty()).await;
     stage.until("noted", s(60), || stage.handled(1) == 1).await;
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }

@@ -171,7 +171,7 @@ async fn what_is_taken_back_leaves_no_heartbeat_and_no_mark() {
     stage.until("released", s(30), || !stage.cordoned(0)).await;
     stage.no_trace(0);
     stage.until("expired", s(120), || matches!(stage.action(&token).state, ActionState::Expired { .. })).await;
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 #[tokio::test(start_paused = true)]

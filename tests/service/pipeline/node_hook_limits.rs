@@ -34,7 +34,7 @@ async fn an_instance_that_waits_at_the_hook_is_drained_beyond_the_limit() {
         stage.until("noted", s(60), || (0..2).all(|n| stage.handled(n) == 1)).await;
         (0..2).for_each(|n| stage.world.kube.remove_node(&node(n)));
         stage.until("noted", s(60), || stage.handled(2) == 1).await;
-        stage.rest_for(&[&replica], s(60)).await;
+        stage.rest(&[&replica]).await;
     }
 }
 

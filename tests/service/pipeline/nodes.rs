@@ -101,7 +101,7 @@ async fn a_spot_said_by_a_node_drains_it_in_time_without_a_queue() {
     assert_eq!((evictions, stage.calls("create pods/eviction")), (2, 2), "once");
     replica.ended_once("spot", "drained");
     assert_eq!(stage.aws_calls(), Vec::<String>::new());
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
     let (exit, took, tasks) = replica.stop().await;
     assert!(exit == Exit::Clean && took < s(3), "{took:?}");
     assert_eq!(stage.nodes_holder(), None, "given back");
@@ -124,7 +124,7 @@ async fn all_that_metadata_tell_is_acted_on_as_its_kind_is() {
     replica.ended_once("asg-terminate", "drained");
     replica.ended_once("scheduled-change", "drained");
     assert_eq!(stage.aws_calls(), Vec::<String>::new());
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -153,7 +153,7 @@ async fn the_same_notice_by_queue_and_node_is_one_drain() {
         sleep(s(300)).await;
         assert_eq!(outcomes(&replica, "spot", "drained"), "1");
         assert_eq!(outcomes(&replica, "spot", "joined"), if queue_first { "0" } else { "1" });
-        stage.rest_for(&[&replica], s(60)).await;
+        stage.rest(&[&replica]).await;
     }
 }
 
@@ -181,7 +181,7 @@ async fn another_replica_takes_over_within_ten_seconds_of_a_silent_death() {
     stage.until("noted", s(10), || stage.handled(0) == 1).await;
     assert_eq!((stage.ends_of("a").len(), stage.ends_of("b").len(), stage.notices(0).len()), (1, 1, 1));
     second.ended_once("spot", "drained");
-    stage.rest_for(&[&second], s(60)).await;
+    stage.rest(&[&second]).await;
 }
 
 /// Wherever between two looks of the other it dies.
@@ -218,7 +218,7 @@ async fn an_ordered_shutdown_hands_the_drain_over_at_once() {
     stage.until("noted", s(90), || stage.handled(0) == 1).await;
     second.ended_once("spot", "drained");
     assert_eq!(stage.ends_of("slow").len(), 1);
-    stage.rest_for(&[&second], s(60)).await;
+    stage.rest(&[&second]).await;
 }
 
 /// The first replica lives on. Since it lost its turn, what it had ended was taken back and said again, and the second died at it.
@@ -246,7 +246,7 @@ async fn a_replica_whose_turn_comes_again_goes_on_with_what_it_had_ended_before(
     stage.until("noted", s(60), || stage.handled(0) == 1).await;
     assert_eq!((stage.nodes_holder().as_deref(), stage.ends_of("late").len()), (Some("first"), 1));
     first.all_ended("asg-terminate", &[("drained", 2)]);
-    stage.rest_for(&[&first], s(60)).await;
+    stage.rest(&[&first]).await;
 }
 
 /// Nobody but the API server tells its time.
@@ -268,7 +268,7 @@ async fn without_a_queue_a_wrong_clock_moves_no_deadline() {
         stage.until("drained", s(45), || stage.world.kube.pods().is_empty()).await;
         stage.until("noted", s(10), || stage.handled(0) == 1).await;
         replica.ended_once("spot", "drained");
-        stage.rest_for(&[&replica], s(60)).await;
+        stage.rest(&[&replica]).await;
     }
 }
 
@@ -289,7 +289,7 @@ async fn without_a_queue_a_wrong_clock_is_noticed_once_the_api_server_answers() 
         assert!(stage.cordoned(0) && stage.has_pod("web-0-0"), "{unanswered}\n{}", stage.story());
         stage.until("drained", s(70), || stage.world.kube.pods().is_empty()).await;
         stage.until("noted", s(10), || stage.handled(0) == 1).await;
-        stage.rest_for(&[&replica], s(60)).await;
+        stage.rest(&[&replica]).await;
     }
 }
 
@@ -302,7 +302,7 @@ async fn without_a_queue_the_api_server_is_asked_for_its_time_every_few_minutes(
     assert_eq!(stage.calls("get /version"), 1, "{}", stage.story());
     sleep(s(1740)).await;
     assert!((5..=7).contains(&stage.calls("get /version")), "{}", stage.story());
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// An API server that never tells its time is asked no longer than for its turn.
@@ -314,7 +314,7 @@ async fn what_nodes_say_is_acted_on_though_the_api_server_never_tells_its_time()
     let replica = stage.without_queue("a", &[]).await;
     stage.until("noted", s(60), || stage.handled(0) == 1).await;
     replica.ended_once("spot", "drained");
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// The Node has said it before, and nobody had to act yet.
@@ -340,7 +340,7 @@ async fn without_a_queue_a_wrong_clock_carries_out_no_plan_before_the_api_server
     sleep(s(1800)).await;
     assert!(!stage.cordoned(0) && !stage.plans(0).is_empty(), "{}", stage.story());
     stage.until("drained", s(2400), || stage.world.kube.pods().is_empty()).await;
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// It starts while AWS does not answer.
@@ -357,7 +357,7 @@ async fn until_aws_tells_the_time_the_api_server_s_counts() {
     stage.until("drained", s(45), || stage.world.kube.pods().is_empty()).await;
     stage.world.faults.clear();
     stage.until("noted", s(60), || stage.handled(0) == 1).await;
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// Between two looks of the first replica, another has the turn, undoes what was ended, dies at the same said again, and its turn is over.
@@ -380,7 +380,7 @@ async fn a_replica_that_did_not_see_another_have_the_turn_goes_on_with_what_it_h
     stage.until("drained", s(60), || stage.world.kube.pods().is_empty()).await;
     stage.until("noted", s(60), || stage.handled(0) == 1).await;
     replica.all_ended("asg-terminate", &[("drained", 2)]);
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// The answer to a renewal of the Lease is under way when the shutdown comes.
@@ -398,7 +398,7 @@ async fn a_shutdown_during_a_renewal_gives_the_turn_back_too() {
     assert!(exit == Exit::Clean && took < s(4), "{took:?}");
     tasks.gone(|_| true).await;
     stage.until("taken over", s(3), || stage.nodes_holder().as_deref() == Some("second")).await;
-    stage.rest_for(&[&second], s(60)).await;
+    stage.rest(&[&second]).await;
 }
 
 /// Nobody else can take it while the API server does not answer about the Lease: the drain goes on.
@@ -414,7 +414,7 @@ async fn a_drain_goes_on_while_the_lease_can_not_be_renewed() {
     stage.until("noted", s(90), || stage.handled(0) == 1).await;
     replica.ended_once("spot", "drained");
     stage.world.faults.clear();
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// A renewal that was given up reaches the API server between a read and the next renewal, which is refused.
@@ -432,7 +432,7 @@ async fn a_drain_goes_on_when_a_renewal_meets_one_that_was_late() {
     stage.until("refused", s(2), || stage.world.calls.of("update leases").iter().any(|call| call.status == 409)).await;
     stage.until("noted", s(90), || stage.handled(0) == 1).await;
     replica.ended_once("spot", "drained");
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -454,7 +454,7 @@ async fn what_is_taken_back_is_undone_and_may_be_said_again() {
     assert_eq!(stage.world.kube.evictions().len(), 0);
     assert_eq!(outcomes(&replica, "rebalance", "withdrawn"), "2");
     assert_eq!(outcomes(&replica, "spot", "withdrawn"), "2");
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// Nobody remembers what the Node had said: its mark does.
@@ -469,7 +469,7 @@ async fn what_is_taken_back_while_no_replica_runs_is_undone_by_the_next() {
     let second = stage.without_queue("second", &[]).await;
     stage.until("uncordoned", s(20), || !stage.cordoned(0)).await;
     assert!(stage.notices(0).is_empty());
-    stage.rest_for(&[&second], s(60)).await;
+    stage.rest(&[&second]).await;
 }
 
 /// A kubelet that was renamed leaves its former Node. Only the new one says something, and both carry the mark.
@@ -522,7 +522,7 @@ async fn a_node_that_registers_again_takes_nothing_back_before_its_agent_speaks(
             stage.until("undone", s(180), || !stage.cordoned(0) && stage.notices(0).is_empty()).await;
             assert_eq!(outcomes(&replica, "spot", "withdrawn"), "1");
         }
-        stage.rest_for(&[&replica], s(60)).await;
+        stage.rest(&[&replica]).await;
     }
 }
 
@@ -538,7 +538,7 @@ async fn garbage_is_told_once_and_drains_nothing() {
     sleep(s(300)).await;
     assert_eq!((0..4).filter(|n| stage.cordoned(*n)).count(), 0);
     assert_eq!((stage.world.kube.evictions().len(), stage.calls("patch nodes")), (0, 0));
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// Whoever may patch Nodes may have them say anything: the limit holds.
@@ -554,7 +554,7 @@ async fn forged_notices_drain_no_more_nodes_than_allowed() {
     assert_eq!((0..10).filter(|n| stage.cordoned(*n)).count(), 2, "{}", stage.story());
     assert_eq!(stage.aws_calls(), Vec::<String>::new());
     sleep(Duration::from_mins(10)).await;
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// What there was no room for is still said.
@@ -574,7 +574,7 @@ async fn what_was_not_admitted_is_drained_for_when_there_is_room() {
     stage.until("drained", s(300), || stage.world.kube.pods_on(&node(1)).is_empty()).await;
     stage.until("noted", s(60), || stage.handled(1) == 1).await;
     replica.all_ended("asg-terminate", &[("blocked", 1), ("drained", 1), ("not-admitted", 1)]);
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// Its plan stays on the Node until there is room.
@@ -596,7 +596,7 @@ async fn a_planned_change_waits_for_room_until_it_begins() {
     stage.until("drained", s(120), || stage.world.kube.pods_on(&node(1)).is_empty()).await;
     stage.until("noted", s(60), || stage.handled(1) == 1).await;
     replica.all_ended("scheduled-change", &[("drained", 1), ("planned", 1)]);
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -607,7 +607,7 @@ async fn a_dry_run_writes_no_lease_and_cordons_nothing() {
     stage.until("ended", s(60), || outcomes(&replica, "spot", "drained") == "1").await;
     sleep(s(300)).await;
     assert_eq!((stage.cordoned(0), stage.nodes_holder(), &*outcomes(&replica, "spot", "drained")), (false, None, "1"));
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// An alert asks whether anybody has it.
@@ -632,7 +632,7 @@ async fn the_metrics_say_who_has_the_turn() {
     let queue = stage.with_own_queue().start(&[]).await;
     sleep(s(10)).await;
     assert_eq!(turn(&queue), None, "without what Nodes say there is no turn");
-    stage.rest_for(&[&first, &second, &queue], s(60)).await;
+    stage.rest(&[&first, &second, &queue]).await;
 }
 
 /// Two installations in one namespace have Nodes of their own.
@@ -650,7 +650,7 @@ async fn two_installations_in_one_namespace_have_a_turn_each() {
     for replica in [&one, &two] {
         replica.ended_once("spot", "drained");
     }
-    stage.rest_for(&[&one, &two], s(60)).await;
+    stage.rest(&[&one, &two]).await;
 }
 
 /// The clock is compared with the API server's every five minutes, through the gate that the evictions have filled.
@@ -672,7 +672,7 @@ async fn evictions_that_hang_do_not_cost_the_turn() {
     stage.world.faults.clear();
     stage.until("drained", s(120), || stage.world.kube.pods().is_empty()).await;
     stage.until("noted", s(60), || (0..200).all(|n| stage.handled(n) == 1)).await;
-    stage.rest_for(&[&first, &second], s(60)).await;
+    stage.rest(&[&first, &second]).await;
 }
 
 /// Whoever may patch a Node may have it say anything.

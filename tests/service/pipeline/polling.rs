@@ -395,7 +395,7 @@ async fn a_planned_change_that_a_message_puts_off_is_not_drained_for_at_its_old_
     sleep(s(FAR)).await;
     assert!(!stage.cordoned(0) && !stage.plans(0).is_empty(), "{}", stage.story());
     stage.until("drained", s(2 * FAR), || stage.world.kube.pods().is_empty()).await;
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// Has a stop of node 0 put off by a week during its drain, which a budget blocks. Returns the replica, and the new begin.
@@ -422,7 +422,7 @@ async fn a_listed_change_that_a_message_puts_off_during_the_drain_moves_the_dead
     stage.unblock(0);
     stage.until("handled", s(ROUND), || stage.world.kube.pods().is_empty()).await;
     stage.until_handled(s(60)).await;
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 #[tokio::test(start_paused = true)]

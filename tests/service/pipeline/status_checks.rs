@@ -37,7 +37,7 @@ async fn a_failing_check_is_reported_once() {
     sleep(s(3 * ROUND)).await;
     replica.all_ended("status-check", &[("reported", 3)]);
     assert_eq!((stage.calls("patch nodes"), stage.count_drained(4)), (0, 0));
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -60,7 +60,7 @@ async fn a_check_drains_after_five_minutes_and_is_undone_when_it_passes() {
     stage.fails(1, "system", 600);
     stage.until("cordoned", s(ROUND), || stage.cordoned(1)).await;
     stage.until("noted", s(60), || stage.handled(1) == 2).await;
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// Each has asked at another time. What one knows from an older answer undoes nothing, and drains nothing again.
@@ -84,7 +84,7 @@ async fn replicas_with_answers_of_different_age_agree() {
         }
     }
     assert_eq!(stage.calls("create pods/eviction"), 1);
-    stage.rest_for(&[&first, &second], s(60)).await;
+    stage.rest(&[&first, &second]).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -99,7 +99,7 @@ async fn no_work_begins_when_many_fail() {
     stage.until("drained", s(2 * ROUND), || stage.count_drained(10) == 2).await;
     stage.until("noted", s(60), || stage.handled(0) + stage.handled(1) == 2).await;
     assert!(held(&replica) < 0.1);
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// What there was no room for still fails.
@@ -119,7 +119,7 @@ async fn a_check_that_was_not_admitted_is_acted_on_when_there_is_room() {
     stage.unblock(1 - begun);
     stage.until("drained", s(120), || stage.world.kube.pods_on(&node(1 - begun)).is_empty()).await;
     stage.until("noted", s(60), || stage.handled(1 - begun) == 1).await;
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -133,7 +133,7 @@ async fn a_poll_that_is_refused_takes_nothing_back() {
     sleep(s(3 * ROUND)).await;
     assert!(stage.cordoned(1));
     stage.world.faults.clear();
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// What waits for room has not begun, and EC2 lists it no more.
@@ -152,7 +152,7 @@ async fn a_check_that_passes_while_it_waits_for_room_is_not_acted_on() {
     stage.world.kube.remove_node(&node(0));
     sleep(s(120)).await;
     assert!(!stage.cordoned(1) && stage.first_eviction(1).is_none(), "{}", stage.story());
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// EC2 has no data about a check while its host has trouble, and one that fails anew has failed for a short while only.
@@ -168,5 +168,5 @@ async fn a_check_of_which_nobody_knows_whether_it_passes_stays_marked() {
     assert!(stage.cordoned(1) && stage.notices(1).len() == 1, "{}", stage.story());
     stage.passes(1, "system");
     stage.until("undone", s(ROUND), || !stage.cordoned(1) && stage.notices(1).is_empty()).await;
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }

@@ -35,7 +35,7 @@ async fn a_change_ahead_is_tried_again_after_calls_have_failed_for_long() {
     stage.world.faults.clear();
     stage.until("drained", s(1200), || stage.world.kube.pods().is_empty()).await;
     stage.until("noted", s(10), || stage.handled(0) == 1).await;
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// Has the first node say that its instance is stopped then.
@@ -182,7 +182,7 @@ async fn a_replica_whose_clock_is_behind_removes_the_mark_of_one_that_was_ahead(
     stage.takes_back(0, TERMINATION);
     stage.until("uncordoned", s(60), || !stage.cordoned(0)).await;
     stage.until("forgotten", s(60), || stage.handled(0) == 0 && stage.notices(0).is_empty()).await;
-    stage.rest_for(&[&second], s(60)).await;
+    stage.rest(&[&second]).await;
 }
 
 async fn has_its_turn_within(stage: &Stage, pod: &str) {
@@ -204,7 +204,7 @@ async fn a_withdrawal_in_the_middle_of_a_drain_leaves_no_mark_when_clocks_differ
     stage.takes_back(0, TERMINATION);
     stage.until("uncordoned", s(60), || !stage.cordoned(0)).await;
     stage.until("forgotten", s(60), || stage.handled(0) == 0 && stage.notices(0).is_empty()).await;
-    stage.rest_for(&[&second], s(60)).await;
+    stage.rest(&[&second]).await;
 }
 
 /// A withdrawal that EC2 has to confirm comes to nothing before the drain ends.
@@ -224,7 +224,7 @@ async fn a_withdrawal_that_a_drain_outruns_is_carried_out_after_it() {
     stage.world.aws.ec2.close("instance-event-1", "Canceled");
     stage.until("uncordoned", s(120), || !stage.cordoned(0)).await;
     stage.until("forgotten", s(60), || stage.handled(0) == 0 && stage.notices(0).is_empty()).await;
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// A withdrawal takes time, and what the Node says meanwhile stays.
@@ -244,7 +244,7 @@ async fn a_late_withdrawal_leaves_what_is_said_again() {
     stage.until("noted", s(120), || stage.handled(0) == 1).await;
     sleep(s(60)).await;
     assert_eq!((stage.cordoned(0), stage.notices(0).len()), (true, 1), "{}", stage.story());
-    stage.rest_for(&[&first], s(60)).await;
+    stage.rest(&[&first]).await;
 }
 
 /// Both sources take the notice up before either sees the other's mark, and the process is killed: each must not leave the rest of the
@@ -296,7 +296,7 @@ async fn a_node_does_not_take_back_what_a_message_has_told_too() {
         sleep(s(90)).await;
         assert_eq!((stage.cordoned(0), stage.notices(0).len()), (true, 1), "{kind} {ended}\n{}", stage.story());
         assert_eq!(outcomes(&replica, if kind == SPOT { "spot" } else { "scheduled-change" }, "drained"), "1");
-        stage.rest_for(&[&replica], s(60)).await;
+        stage.rest(&[&replica]).await;
     }
 }
 
@@ -319,7 +319,7 @@ async fn a_node_does_not_take_back_what_a_message_has_announced_again() {
     stage.takes_back(0, MAINTENANCE);
     sleep(s(90)).await;
     assert_eq!((stage.cordoned(0), stage.notices(0).len()), (true, 1), "{}", stage.story());
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// The message has told of a plan, whose mark comes days later.
@@ -339,7 +339,7 @@ async fn a_node_does_not_take_back_a_plan_of_which_a_message_has_told() {
     sleep(s(90)).await;
     assert_eq!((stage.cordoned(0), stage.notices(0).len()), (true, 1), "{}", stage.story());
     assert_eq!(outcomes(&replica, "scheduled-change", "drained"), "1");
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// What a Node says has the time at which it was read, so an event that is read later is older, and yet no copy that a newer one replaces.
@@ -359,7 +359,7 @@ async fn a_message_waits_for_the_drain_of_what_another_replica_has_read_later() 
     assert!(stage.world.aws.sqs.deleted().is_empty(), "{}", stage.story());
     stage.until_handled(s(60)).await;
     assert!(stage.world.kube.pods_on(&node(0)).is_empty());
-    stage.rest_for(&[&first, &second], s(60)).await;
+    stage.rest(&[&first, &second]).await;
 }
 
 /// A message joins what the Node has said, and so does its end; the copy has the message's own name.
@@ -387,7 +387,7 @@ async fn a_late_copy_of_what_message_and_node_have_called_off_drains_nothing() {
         stage.until_handled(s(60)).await;
         sleep(s(3600)).await;
         assert_eq!((stage.cordoned(0), stage.ends_of("web-0-0").len()), (false, ends), "{}", stage.story());
-        stage.rest_for(&[&replica], s(60)).await;
+        stage.rest(&[&replica]).await;
     }
 }
 
@@ -409,7 +409,7 @@ async fn a_message_is_acted_on_after_its_node_has_taken_back_the_plan_in_the_mid
     sends_stop(&stage, begin);
     stage.until_handled(s(60)).await;
     assert_eq!((stage.cordoned(0), stage.ends_of("web-0-0").len()), (true, 1), "{}", stage.story());
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// A message and the Node have told of a change at the same time, each has its mark, and a copy of the message has told what the Node says.
@@ -438,7 +438,7 @@ async fn a_change_that_aws_calls_off_and_its_node_takes_back_leaves_no_mark() {
         }
         let is_left = || stage.annotations(0).into_keys().any(|name| !name.starts_with("ebbtide/withdrawn."));
         stage.until("undone", s(60), || !stage.cordoned(0) && !is_left()).await;
-        stage.rest_for(&[&replica], s(60)).await;
+        stage.rest(&[&replica]).await;
     }
 }
 
@@ -463,7 +463,7 @@ async fn a_change_that_is_called_off_before_a_takeover_is_released_when_its_node
     stage.until("released", s(60), || !stage.cordoned(0)).await;
     stage.until_handled(s(60)).await;
     assert!(stage.has_pod("web-0-0"));
-    stage.rest_for(&[&second], s(60)).await;
+    stage.rest(&[&second]).await;
 }
 
 /// A replica that was down when the change began learns of it by the Node's plan and by the message, at once.
@@ -511,7 +511,7 @@ async fn a_change_that_a_node_takes_back_while_two_replicas_drain_is_drained_for
     stage.until("cordoned for the message", s(10), || stage.cordoned(0)).await;
     stage.until_handled(s(400)).await;
     assert!(!stage.has_pod("web-0-0"), "{}", stage.story());
-    stage.rest_for(&[&replicas[0], &replicas[1]], s(60)).await;
+    stage.rest(&[&replicas[0], &replicas[1]]).await;
 }
 
 /// Its own mark can't be set either, and its time is short. Which of the two is written first, is drawn.
@@ -536,6 +536,6 @@ async fn what_a_node_takes_back_ends_no_drain_for_a_hook_whose_mark_is_not_set_y
         stage.until_handled(s(200)).await;
         stage.completed_once(&token);
         replica.ended_as("asg-terminate", "uncordoned", 0);
-        stage.rest_for(&[&replica], s(60)).await;
+        stage.rest(&[&replica]).await;
     }
 }

@@ -115,7 +115,7 @@ async fn a_hibernation_is_confirmed_by_what_the_request_says() {
     hibernation(&stage, 0, "h-0");
     stage.until("drained", s(10), || drained(&stage, 0)).await;
     stage.until_handled(s(60)).await;
-    stage.rest_for(&[&replica], s(1300)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// One replica drains for a reboot that EC2 lists; a message that another receives has the same begin, and another end.

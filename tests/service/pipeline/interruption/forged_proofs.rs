@@ -59,7 +59,7 @@ async fn a_cordon_opens_no_door_for_a_drain_with_the_same_identity() {
     assert!(stage.has_pod("web-0-0") && stage.has_pod("web-1-0"), "{}", stage.story());
     replica.ended_once("asg-terminate", "not-admitted");
     replica.ended_once("spot", "not-admitted");
-    stage.rest_for(&[&replica], s(1300)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// A drain is counted by its mark, and a node carries 64.
@@ -82,7 +82,7 @@ async fn a_node_that_is_full_of_cordons_counts_when_it_is_drained() {
     stage.until_handled(s(120)).await;
     assert_eq!((0..3).filter(|n| drained(&stage, *n)).count(), 1, "{}", stage.story());
     assert!((0..3).all(|n| stage.notices(n).len() <= 64));
-    stage.rest_for(&[&replica], s(1300)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// Nobody has announced the change, and the sender of its end is that of its begin.
@@ -293,7 +293,7 @@ async fn large_messages_pause_the_receipt_before_they_fill_the_memory() {
     stage.unblock(0);
     stage.until_handled(s(60)).await;
     replica.all_ended("rebalance", &[("drained", 40)]);
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// Auto Scaling says that the instance waits, and not at which hook, nor since when.
@@ -395,7 +395,7 @@ async fn forged_hooks_of_instances_that_may_be_back_make_no_room_one_after_the_o
     let gone = (0..4).filter(|n| drained(&stage, *n)).count();
     assert!(gone <= 1, "{gone} of 4 nodes are drained\n{}", stage.story());
     stage.until_handled(s(4000)).await;
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 /// Its node is not Ready for a moment, which says nothing of its return.

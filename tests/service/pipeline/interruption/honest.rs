@@ -48,7 +48,7 @@ async fn a_change_ahead_waits_for_a_right_that_is_granted_late() {
         stage.until("drained", s(600), || stage.world.kube.pods().is_empty()).await;
         stage.until_handled(s(60)).await;
         replica.ended_as("scheduled-change", "drained", 1);
-        stage.rest_for(&[&replica], s(60)).await;
+        stage.rest(&[&replica]).await;
     }
 }
 

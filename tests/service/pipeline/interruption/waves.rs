@@ -474,5 +474,5 @@ async fn drains_that_are_tried_again_wait_for_their_turn_again() {
     sleep(s(19)).await;
     assert_eq!((0..2).filter(|n| !stage.ends_of(&format!("web-{n}-0")).is_empty()).count(), 1, "{}", stage.story());
     stage.until("noted", s(600), || stage.handled(0) + stage.handled(1) == 2).await;
-    stage.rest_for(&[&replica], s(1300)).await;
+    stage.rest(&[&replica]).await;
 }

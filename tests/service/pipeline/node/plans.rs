@@ -14,14 +14,16 @@ const BEFORE: [&str; 2] = ["--when", "scheduled-change=2h-before"];
 async fn a_change_far_ahead_is_drained_for_shortly_before_it_begins_though_replicas_come_and_go() {
     let stage = Stage::new(1, 2);
     let first = stage.start(&BEFORE).await;
-    stage.health(0, REBOOT, stage.world.clock.now() + s(2 * FAR), "upcoming");
+    let begins = stage.world.clock.now() + s(2 * FAR);
+    stage.health(0, REBOOT, begins, "upcoming");
     stage.until_handled(s(30)).await;
     first.ended_once("scheduled-change", "planned");
     assert!(!stage.cordoned(0) && stage.plans(0).len() == 1, "{:?}", stage.annotations(0));
     stage.rest(&[&first]).await;
     first.stop().await.2.gone(|_| true).await;
     let (a, b) = (stage.start(&BEFORE).await, stage.start(&BEFORE).await);
-    sleep(s(2 * FAR - 2 * 3600 - 1900)).await;
+    let left = begins.duration_since(stage.world.clock.now()).unsigned_abs();
+    sleep(left - s(2 * 3600 + 100)).await;
     assert!(!stage.cordoned(0) && stage.world.kube.pods().len() == 2);
     sleep(s(300)).await;
     assert!(stage.cordoned(0) && stage.world.kube.pods().is_empty(), "{}", stage.story());

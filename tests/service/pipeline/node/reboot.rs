@@ -433,7 +433,7 @@ async fn a_node_that_restarts_while_its_drain_waits_for_others_is_not_drained() 
     stage.unblock(0);
     stage.until_handled(s(120)).await;
     assert_eq!((stage.first_eviction(1), stage.notices(1).len()), (None, 0), "{}", stage.story());
-    stage.rest_for(&[&replica], s(60)).await;
+    stage.rest(&[&replica]).await;
 }
 
 #[tokio::test(start_paused = true)]

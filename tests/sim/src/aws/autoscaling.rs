@@ -254,6 +254,12 @@ impl AutoScaling {
         self.state().actions()
     }
 
+    /// Returns the longest heartbeat timeout of all hooks that were ever added; zero without hooks.
+    #[must_use]
+    pub fn longest_timeout(&self) -> Duration {
+        self.state().longest_timeout
+    }
+
     pub(crate) fn forget_before(&self, time: Duration) {
         self.state().forget_before(time);
     }

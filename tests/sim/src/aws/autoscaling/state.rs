@@ -18,6 +18,8 @@ pub(super) struct State {
     pub now: Duration,
     rng: fastrand::Rng,
     groups: BTreeMap<String, BTreeMap<String, HookSpec>>,
+    /// Longest heartbeat timeout of all hooks that were ever added.
+    pub longest_timeout: Duration,
     /// Group of each instance.
     pub members: BTreeMap<String, String>,
     /// Instances that their group terminates, and that wait at no hook yet.
@@ -60,6 +62,7 @@ impl State {
             now: Duration::ZERO,
             rng: fastrand::Rng::with_seed(seed),
             groups: BTreeMap::new(),
+            longest_timeout: Duration::ZERO,
             members: BTreeMap::new(),
             leaving: BTreeSet::new(),
             returned: BTreeSet::new(),
@@ -74,6 +77,7 @@ impl State {
     }
 
     pub fn add_hook(&mut self, group: &str, hook: &str, spec: HookSpec) {
+        self.longest_timeout = self.longest_timeout.max(spec.heartbeat_timeout);
         self.groups.entry(group.to_owned()).or_default().insert(hook.to_owned(), spec);
     }
 
