@@ -1,10 +1,12 @@
 //! Replays the corpora and seeded mutations of them: what the campaign has found stays found, on any toolchain.
 
-use ebbtide_fuzz::{TARGETS, Target};
+use clap::Arg;
+use ebbtide_fuzz::{TARGETS, Target, settings};
 use std::path::Path;
 
 /// Number of mutated inputs for each target; `EBBTIDE_FUZZ_INPUTS` sets another.
-const INPUTS: usize = 2_000;
+/// More cost seconds at each change and find nothing that the corpus does not hold: the campaign finds what is new.
+const INPUTS: usize = 300;
 
 /// Maximum length of a mutated input: longer ones only take longer.
 const MAX_LENGTH: usize = 4096;
@@ -83,6 +85,29 @@ macro_rules! replays {
             assert_eq!(TARGETS.map(|target| target.name), [$(stringify!($name)),*]);
         }
     };
+}
+
+/// The target looks for the values of these flags, so a secret flag that it does not know is never checked.
+#[test]
+fn the_settings_target_knows_every_secret_flag() {
+    let known = [
+        "--notify-header",
+        "--notify-proxy",
+        "--notify-routing-key",
+        "--notify-secret",
+        "--notify-url",
+        "--otlp-endpoint",
+        "--otlp-header",
+    ];
+    assert!(settings::SECRET.iter().eq(known), "{:?}", *settings::SECRET);
+    assert_eq!(settings::flags(Arg::is_hide_env_values_set), *settings::SECRET, "help hides the values of the others");
+    let queue = "--queue-url=https://sqs.eu-west-1.amazonaws.com/123456789012/q";
+    for flag in known {
+        for value in ["hunter2hunter2", "name=hunter2hunter2", "https://user:hunter2hunter2@a.example/hunter2hunter2"] {
+            let refused = settings::read(&[queue, flag, value]).err().unwrap_or_default();
+            assert!(!refused.contains("hunter2hunter2"), "{flag} {value}: {refused}");
+        }
+    }
 }
 
 replays!(event, settings, marks, selectors, migrate, template, scrub);

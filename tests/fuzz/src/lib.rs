@@ -13,7 +13,7 @@ mod migrate;
 mod schema;
 mod scrub;
 mod selectors;
-mod settings;
+pub mod settings;
 mod template;
 
 /// One reader and its properties.

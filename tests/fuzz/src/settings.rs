@@ -1,8 +1,10 @@
 //! The command line: a refusal names a flag that exists, and shows no secret.
 
-use clap::{CommandFactory, Parser};
+use clap::{Arg, CommandFactory, Parser};
 use ebbtide::cli::{Cli, Command, Settings};
 use ebbtide::pipeline::selector;
+use ebbtide::telemetry::outbound::Secret;
+use std::any::TypeId;
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
@@ -12,15 +14,21 @@ const MAX_ARGUMENTS: usize = 64;
 /// Minimum length of a secret that is looked for: shorter ones are parts of words.
 const MIN_SECRET: usize = 8;
 
-/// Flags whose values no text may repeat.
-const SECRET: [&str; 5] =
-    ["--notify-url", "--notify-header", "--notify-secret", "--notify-routing-key", "--traces-header"];
+static FLAGS: LazyLock<BTreeSet<String>> = LazyLock::new(|| flags(|_| true));
 
-static FLAGS: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
+/// Flags whose values no text may repeat: those that are read as a [`Secret`].
+pub static SECRET: LazyLock<BTreeSet<String>> =
+    LazyLock::new(|| flags(|flag| flag.get_value_parser().type_id() == TypeId::of::<Secret>()));
+
+/// Returns the flags of `ebbtide run` for which `is_meant` holds.
+pub fn flags(is_meant: impl Fn(&Arg) -> bool) -> BTreeSet<String> {
     let command = Cli::command();
     let run = command.find_subcommand("run").expect("run must be a command");
-    run.get_arguments().filter_map(|flag| Some(format!("--{}", flag.get_long()?))).collect()
-});
+    run.get_arguments()
+        .filter(|flag| is_meant(flag))
+        .filter_map(|flag| Some(format!("--{}", flag.get_long()?)))
+        .collect()
+}
 
 /// Reads a line as an argument each.
 pub fn check(text: &str) {
@@ -70,7 +78,7 @@ fn shows_no_secret(said: &str, arguments: &[&str]) {
             Some((flag, value)) => (flag, Some(value)),
             None => (*argument, arguments.get(at + 1).copied()),
         };
-        let Some(value) = value.filter(|value| SECRET.contains(&flag) && value.len() >= MIN_SECRET) else { continue };
+        let Some(value) = value.filter(|value| SECRET.contains(flag) && value.len() >= MIN_SECRET) else { continue };
         // What the command line says in another place as well is not secret there; and a flag is no value.
         let elsewhere = arguments.iter().filter(|other| other.contains(value)).count() > 1;
         let is_word = value.starts_with('-') || FLAGS.iter().any(|flag| flag.contains(value));
