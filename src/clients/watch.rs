@@ -1,7 +1,7 @@
 //! One watch of one resource, from a version on. The loops around it, for Nodes, pods and attachments of volumes, decide what its end means.
 //!
-//! kube's own watcher does not fit. It hides bookmarks, so that a quiet watch looks like a dead one. And it restarts an ended watch
-//! at once, even if a broken proxy ends every watch.
+//! kube's own watcher does not fit. It hides bookmarks and versions, which prove that a Node is absent. It notices a dead connection
+//! only some time after the 290 s of a watch. And it restarts an ended watch at once, even if a broken proxy ends every watch.
 
 use crate::clients::gate::{CALL_TIMEOUT, KubeError};
 use futures_util::{Stream, TryStreamExt};

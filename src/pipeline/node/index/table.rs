@@ -157,7 +157,6 @@ fn place(by_instance: &mut HashMap<InstanceId, Vec<Arc<Node>>>, node: &Arc<Node>
     }
 }
 
-/// Returns whether `node` is an older version of the Node `known`.
 /// Remembers that the Node's last mark of a drain was removed without a restart.
 fn remember_let_go(let_go: &mut HashMap<InstanceId, Instant>, known: &Node, node: &Node) {
     if is_drained_since(known, &node.boot) && !is_drained(node) {
@@ -167,6 +166,7 @@ fn remember_let_go(let_go: &mut HashMap<InstanceId, Instant>, known: &Node, node
     }
 }
 
+/// Returns whether `node` is an older version of the Node `known`.
 fn is_older(node: &Node, known: &Node) -> bool {
     known.uid == node.uid && older(&node.resource_version, &known.resource_version)
 }

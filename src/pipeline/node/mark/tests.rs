@@ -292,3 +292,19 @@ fn a_node_takes_back_what_a_message_has_told_only_of_the_same_change() {
         assert_eq!(untold(&node, start).len(), usize::from(expected), "{name} {text}");
     }
 }
+
+/// docs/draining.md shows the two annotations as the code writes them.
+#[test]
+fn the_documented_annotations_are_those_that_are_written() {
+    let page = include_str!("../../../../docs/draining.md");
+    let shown = |name: &str| {
+        let line = page.lines().find_map(|line| line.trim().strip_prefix(name)).expect("the page must show it");
+        line.split('\'').nth(1).expect("the value must be quoted").to_owned()
+    };
+    let notice = shown("ebbtide/notice.");
+    assert_eq!(text(&read(&notice)), notice);
+    let undo = shown("ebbtide/undo: ");
+    let known: UndoAnnotation = serde_json::from_str(&undo).expect("the code must read what the page shows");
+    assert_eq!(text(&known), undo);
+    assert!(known.taints.len() == 1 && taint(&known.taints[0]).is_ok(), "{undo}");
+}
