@@ -23,7 +23,7 @@ impl Output {
         match self {
             Self::Table => table(),
             Self::Json => serde_json::to_string_pretty(report).unwrap_or_default() + "\n",
-            Self::Yaml => yaml::lines(&serde_json::to_value(report).unwrap_or_default()).join("\n") + "\n",
+            Self::Yaml => yaml::block(report),
         }
     }
 }

@@ -107,7 +107,7 @@ settings:
 notifications:
   existingSecret: ebbtide-notifications  # webhookURL
   phases:
-    all: \"done+failed\"  # webhookURL
+    all: done+failed  # webhookURL
   format: slack  # webhookURL
 replicaCount: 3  # replicas
 serviceAccount:
@@ -117,8 +117,8 @@ serviceAccount:
 resources:  # resources
   limits: null
   requests:
-    cpu: \"50m\"
-    memory: \"128Mi\"
+    cpu: 50m
+    memory: 128Mi
 nodeSelector:  # nodeSelector
   karpenter.sh/nodepool: system
 tolerations:  # tolerations
@@ -146,7 +146,7 @@ Not needed:
 fn a_webhook_becomes_notifications() {
     let url = "webhookURL: https://hooks.example/a-secret";
     let settings = "notifications:\n  existingSecret: ebbtide-notifications  # webhookURL\n  phases:\n    \
-                    all: \"done+failed\"  # webhookURL";
+                    all: done+failed  # webhookURL";
     let slack = format!("{settings}\n  format: slack  # webhookURL");
     let of_url = "  webhookURL: is a secret: put it into a Secret named ebbtide-notifications";
     for (more, values, lines) in [
@@ -190,7 +190,7 @@ fn a_webhook_becomes_notifications() {
     // NTH takes the Secret of the two.
     let (made, remarks) = one(&format!("{url}\nwebhookURLSecretName: receiver"));
     let expected = "notifications:\n  existingSecret: receiver  # webhookURLSecretName\n  secretKeys:\n    \
-                    url: webhookurl  # webhookURLSecretName\n  phases:\n    all: \"done+failed\"  # webhookURLSecretName\n  \
+                    url: webhookurl  # webhookURLSecretName\n  phases:\n    all: done+failed  # webhookURLSecretName\n  \
                     format: slack  # webhookURLSecretName";
     assert_eq!(made, expected);
     assert!(
@@ -225,7 +225,7 @@ fn each_value_of_queue_mode_by_itself() {
         ),
         (
             "podAnnotations: {prometheus.io/scrape: true, prometheus.io/port: 8080, prometheus.io/path: /metrics}",
-            "podAnnotations:  # podAnnotations\n  prometheus.io/path: \"/metrics\"\n  prometheus.io/port: \"8080\"\n  prometheus.io/scrape: \"true\"",
+            "podAnnotations:  # podAnnotations\n  prometheus.io/path: /metrics\n  prometheus.io/port: \"8080\"\n  prometheus.io/scrape: \"true\"",
         ),
         (
             "podAnnotations: {prometheus.io/port: '9100'}\nprometheusServerPort: 9100",
@@ -234,7 +234,7 @@ fn each_value_of_queue_mode_by_itself() {
         // Our chart's defaults do not fill in what NTH's values leave out.
         (
             "resources: {requests: {memory: 512Mi}, limits: {cpu: 20m}}",
-            "resources:  # resources\n  limits:\n    cpu: \"20m\"\n    memory: null\n  requests:\n    cpu: null\n    memory: \"512Mi\"",
+            "resources:  # resources\n  limits:\n    cpu: 20m\n    memory: null\n  requests:\n    cpu: null\n    memory: 512Mi",
         ),
         (
             "resources: {limits: {memory: 1Gi}, requests: {}}",
@@ -261,7 +261,7 @@ fn each_value_of_queue_mode_by_itself() {
         ),
         (
             "affinity: {podAntiAffinity: {preferred: [{weight: 1, of: [a, b]}]}}",
-            "affinity:  # affinity\n  podAntiAffinity:\n    preferred:\n      - of: [\"a\", \"b\"]\n        weight: 1",
+            "affinity:  # affinity\n  podAntiAffinity:\n    preferred:\n      - of:\n          - a\n          - b\n        weight: 1",
         ),
         (
             "podLabels: {app: x}\ntopologySpreadConstraints: [{labelSelector: {matchLabels: {app: x}}}]",
@@ -269,7 +269,7 @@ fn each_value_of_queue_mode_by_itself() {
         ),
         (
             "affinity: {podAffinity: {a: [{labelSelector: {matchLabels: {k8s-app: dns}}, namespaces: [kube-system]}]}}",
-            "affinity:  # affinity\n  podAffinity:\n    a:\n      - labelSelector:\n          matchLabels:\n            k8s-app: dns\n        namespaces: [\"kube-system\"]",
+            "affinity:  # affinity\n  podAffinity:\n    a:\n      - labelSelector:\n          matchLabels:\n            k8s-app: dns\n        namespaces:\n          - kube-system",
         ),
         (
             "heartbeatUntil: 60\nnodeTerminationGracePeriod: 300",
@@ -488,14 +488,14 @@ fn different_values_are_carried_over() {
     let mut cordons: Vec<String> = cordons.iter().map(|kind| format!("  {kind}: cordon  # cordonOnly")).collect();
     cordons.push("  uncordonAfter: 0s  # cordonOnly".to_owned());
     assert_eq!(one("cordonOnly: true").0, cordons.join("\n"));
-    assert_eq!(one("taintNode: true").0, "  taint: [\"ebbtide/going:NoSchedule\"]  # taintNode");
+    assert_eq!(one("taintNode: true").0, "  taint: [ebbtide/going:NoSchedule]  # taintNode");
     let effect = "taintNode: true\nextraEnv: [{name: TAINT_EFFECT, value: PreferNoSchedule}]";
     assert_eq!(one(effect).0, "  taint: [\"ebbtide/going:PreferNoSchedule\"]  # taintNode");
     assert_eq!(one("enableOutOfServiceTaint: true").0, "  outOfServiceTaint: true  # enableOutOfServiceTaint");
     let port = "podAnnotations: {prometheus.io/port: '9092'}";
     assert_eq!(one(port).0, "podAnnotations:  # podAnnotations\n  prometheus.io/port: \"8080\"");
     let odd = "taintNode: true\nextraEnv: [{name: TAINT_EFFECT, value: noschedule}]";
-    assert_eq!(one(odd).0, "  taint: [\"ebbtide/going:NoSchedule\"]  # taintNode");
+    assert_eq!(one(odd).0, "  taint: [ebbtide/going:NoSchedule]  # taintNode");
     let account = one("serviceAccount: {create: false, name: nth}").0;
     assert_eq!(
         account,
@@ -530,7 +530,7 @@ const AGENT: &str = "\
 actions:
   rebalance: ignore  # NTH's default in IMDS mode; Ebbtide's is cordon
 settings:
-  source: [\"nodes\"]  # NTH's IMDS mode: no queue
+  source: [nodes]  # NTH's IMDS mode: no queue
   atDeadline: leave  # NTH leaves pods that a budget protects; Ebbtide's default deletes them in time for their grace period
 agent:
   hostNetwork: true  # NTH's default; not needed with a metadata hop limit of 2
@@ -564,7 +564,7 @@ actions:
   rebalance: cordon  # enableRebalanceMonitoring
 settings:
   uncordonAfter: 0s  # enableRebalanceMonitoring
-  source: [\"nodes\"]  # NTH's IMDS mode: no queue
+  source: [nodes]  # NTH's IMDS mode: no queue
   atDeadline: leave  # NTH leaves pods that a budget protects; Ebbtide's default deletes them in time for their grace period
 agent:
   priorityClassName: mine  # daemonsetPriorityClassName
@@ -630,7 +630,7 @@ fn labels_and_annotations_of_the_agents_pods() {
         ),
         (
             "linuxPodAnnotations: {prometheus.io/path: /m, a: b}",
-            "  podAnnotations:  # linuxPodAnnotations\n    a: b\n    prometheus.io/path: \"/metrics\"",
+            "  podAnnotations:  # linuxPodAnnotations\n    a: b\n    prometheus.io/path: /metrics",
             "linuxPodAnnotations: prometheus.io/path is /metrics in agent.podAnnotations",
         ),
         ("podLabels: {a: b}", "  podLabels:  # podLabels\n    a: b\npodLabels:  # podLabels\n  a: b", ""),
@@ -779,15 +779,46 @@ fn documents_that_are_empty_are_none() {
 
 #[test]
 fn ambiguous_words_are_quoted() {
+    let written = |text: &str| {
+        let (values, _) = one(&format!("podAnnotations: {{k: {}}}", Value::from(text)));
+        let read: Value = serde_saphyr::from_str(&values).unwrap();
+        assert_eq!(read["podAnnotations"]["k"], text, "{values}");
+        values.strip_prefix("podAnnotations:  # podAnnotations\n  k: ").expect("it must be the only value").to_owned()
+    };
     let words = [
-        "yes", "No", "ON", "null", "~", "1e3", "0x1f", "12:30:45", "a: b", "a #b", "*a", "-", "", "ü", "5m", "=", "a:",
+        "yes",
+        "No",
+        "ON",
+        "null",
+        "~",
+        "1e3",
+        "0x1f",
+        "12:30:45",
+        "a: b",
+        "a #b",
+        "*a",
+        "-",
+        "",
+        "=",
+        "a:",
+        "0o7",
+        "1_000",
+        "2026-11-27",
+        "!a",
+        "&a",
+        "%a",
+        "@a",
+        "`a",
+        "a\nb",
     ];
     for text in words {
-        let (values, _) = one(&format!("podAnnotations: {{k: {}}}", Value::from(text)));
-        assert_eq!(values, format!("podAnnotations:  # podAnnotations\n  k: {}", Value::from(text)), "in quotes");
+        assert!(written(text).starts_with(['"', '\'']), "{text}");
+    }
+    for text in ["ü", "5m", "50m", "done+failed", "/metrics", "a b"] {
+        assert_eq!(written(text), text);
     }
     let (values, _) = one("podAnnotations: {\"on\": a, \"1\": b, \"x y\": \"c\\nd\"}");
-    assert_eq!(values, "podAnnotations:  # podAnnotations\n  \"1\": b\n  \"on\": a\n  \"x y\": \"c\\nd\"");
+    assert_eq!(values, "podAnnotations:  # podAnnotations\n  \"1\": b\n  \"on\": a\n  x y: \"c\\nd\"");
 }
 
 /// YAML reads a name of more than 1,024 characters only after a sign.

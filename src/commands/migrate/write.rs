@@ -1,6 +1,6 @@
 //! Writing our values as YAML: a map of maps in our chart's order, each value with a comment.
 
-use crate::cli::yaml::{flat, is_flat, lines};
+use crate::cli::yaml::{block, flat};
 use serde_json::Value;
 use std::fmt;
 
@@ -92,12 +92,12 @@ impl Entry {
                 writeln!(f, "{indent}{name}:")?;
                 entries.iter().try_for_each(|(name, entry)| entry.write(f, name, depth + 1))
             }
-            Self::Value(value, comment) if is_flat(value) => {
-                writeln!(f, "{indent}{name}: {}  # {comment}", flat(value))
-            }
             Self::Value(value, comment) => {
+                if let Some(line) = flat(value) {
+                    return writeln!(f, "{indent}{name}: {line}  # {comment}");
+                }
                 writeln!(f, "{indent}{name}:  # {comment}")?;
-                lines(value).iter().try_for_each(|line| writeln!(f, "{indent}  {line}"))
+                block(value).lines().try_for_each(|line| writeln!(f, "{indent}  {line}"))
             }
         }
     }

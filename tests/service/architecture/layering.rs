@@ -30,7 +30,7 @@ const STAGES: [(&str, &[&str]); 6] = [
 
 /// Crates that only some folders name.
 const CRATES: [(&str, &[&str]); 7] = [
-    ("serde_saphyr", &["clients", "commands"]),
+    ("serde_saphyr", &["cli", "clients", "commands"]),
     ("aws_sdk_sqs", &["clients", "commands", "pipeline"]),
     ("aws_sdk_autoscaling", &["clients", "commands", "pipeline"]),
     ("aws_sdk_ec2", &["clients", "commands", "pipeline"]),

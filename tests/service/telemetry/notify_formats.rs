@@ -480,7 +480,7 @@ async fn the_command_sends_each_chosen_phase_and_shows_the_answers() {
     assert!(problems.contains(error), "{problems}");
     let (code, said, problems) = tested(&["--notify-url", &server.url(), "--notify", "done", "-o", "yaml"]).await;
     let sample = "samples:\n  - body: ok\n    error: null\n    phase: done\n    status: 200\n";
-    let report = format!("receiver: \"127.0.0.1:{}\"\n{sample}", server.port);
+    let report = format!("receiver: 127.0.0.1:{}\n{sample}", server.port);
     assert_eq!((code, said, problems), (0, report, String::new()));
 
     let (code, _, problems) = tested(&[]).await;
