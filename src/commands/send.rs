@@ -154,7 +154,8 @@ impl SendRequest {
         let text = brief(error);
         match error.category {
             _ if error.unsigned.is_some() => format!(
-                "{text}; give your own credentials that may send to the queue: by AWS_PROFILE, aws sso login or aws login"
+                "{text}; give your own credentials that may send to the queue, by AWS_PROFILE; if its session has expired, sign in again, such \
+                 as by aws sso login"
             ),
             Category::Denied => format!(
                 "{text}; ebbtide send needs your own credentials that allow sqs:SendMessage on {} (and its KMS key); the service's own role can't send",

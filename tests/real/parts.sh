@@ -21,6 +21,16 @@ build() {
     echo "${CARGO_TARGET_DIR:-$root/target}/$folder"
 }
 
+# login_program PROFILE: builds the program with the feature `login`, as in a release's archives, with the profile `dev` or `ci`, and prints
+# its path.
+login_program() {
+    local folder=${CARGO_TARGET_DIR:-$root/target}/${1/dev/debug}
+    (cd "$root" && cargo build --locked --profile "$1" --workspace --bins --examples --features ebbtide/login >&2)
+    # The next build without the feature takes its place.
+    cp "$folder/ebbtide" "$folder/ebbtide-login"
+    echo "$folder/ebbtide-login"
+}
+
 # Builds the receiver of traces, which reads them with the OpenTelemetry Collector's own module.
 collector() { # FOLDER
     (cd "$here/collector" && GOWORK=off CGO_ENABLED=0 with_go nice -n 10 go build -trimpath -o "$1/collector" .)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,19 +83,47 @@ def doctor(world: World, changed: dict[str, str]) -> Report:
     return Report(done.returncode, json.loads(done.stdout)["checks"])
 
 
+@pytest.fixture
+def with_login(world: World) -> None:
+    """Has the world's commands run by a program as in a release's archives: built with the feature `login`."""
+    program = os.environ.get("EBBTIDE_LOGIN_BIN")
+    assert program, "EBBTIDE_LOGIN_BIN must name a program built with the feature `login`; tests/real/run without arguments builds it"
+    world.binary = Path(program)
+
+
+def test_a_process_gives_credentials(world: World, signer: Signer) -> None:
+    report = doctor(world, variables(signer, "process"))
+    assert report.found("credentials", "identity") == arn("of-the-process")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("with_login")
 @pytest.mark.parametrize(
     ("profile", "key"),
     [
-        pytest.param("process", "of-the-process", id="process"),
         pytest.param("sso", f"portal-{ACCOUNT}-reader", id="sso"),
         pytest.param("login", "of-the-login", id="login"),
     ],
 )
-def test_each_kind_of_profile_works(world: World, signer: Signer, profile: str, key: str) -> None:
+def test_each_way_to_sign_in_works(world: World, signer: Signer, profile: str, key: str) -> None:
     report = doctor(world, variables(signer, profile))
     assert report.found("credentials", "identity") == arn(key)
 
 
+@pytest.mark.parametrize(
+    ("profile", "command"),
+    [pytest.param("sso", "aws sso login", id="sso"), pytest.param("login", "aws login", id="login")],
+)
+def test_without_the_feature_the_way_without_is_named(
+    world: World, signer: Signer, profile: str, command: str
+) -> None:
+    said = doctor(world, variables(signer, profile)).said("credentials", "identity")
+    assert f'the AWS profile "{profile}" signs in by `{command}`' in said
+    assert f"credential_process = aws configure export-credentials --profile {profile} --format process" in said
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("with_login")
 def test_an_expired_session_is_reported(world: World, signer: Signer) -> None:
     signer.forget()
     said = doctor(world, variables(signer, "sso")).said("credentials", "identity")

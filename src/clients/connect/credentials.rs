@@ -1,14 +1,14 @@
-//! Credentials of the SDK's own chain. If the chain finds none and a profile is misspelt, the error names the profile: the chain
-//! ignores a missing profile, and the error of its last provider misleads.
+//! Credentials of the SDK's own chain. If the chain finds none because of the profile that `AWS_PROFILE` names, the error says what is
+//! wrong with the profile: the chain ignores a missing profile, and the error of its last provider misleads.
 
 use aws_config::SdkConfig;
-use aws_config::profile::{ProfileSet, load};
+use aws_config::profile::{Profile, load};
 use aws_credential_types::Credentials;
 use aws_credential_types::provider::error::CredentialsError;
 use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider, future};
 use aws_types::os_shim_internal::{Env, Fs};
 
-/// Returns the same configuration, with errors that name a misspelt profile.
+/// Returns the same configuration, with errors that say what is wrong with the profile.
 pub fn naming_profiles(config: SdkConfig) -> SdkConfig {
     let Some(chain) = config.credentials_provider() else { return config };
     config.into_builder().credentials_provider(SharedCredentialsProvider::new(CredentialsChain(chain))).build()
@@ -27,8 +27,8 @@ impl ProvideCredentials for CredentialsChain {
             if found.is_ok() {
                 return found;
             }
-            match misspelt(&Fs::real(), &Env::real()).await {
-                Some(misspelt) => Err(CredentialsError::not_loaded(misspelt)),
+            match unusable_profile(&Fs::real(), &Env::real()).await {
+                Some(unusable) => Err(CredentialsError::not_loaded(unusable)),
                 None => found,
             }
         })
@@ -39,32 +39,57 @@ impl ProvideCredentials for CredentialsChain {
     }
 }
 
-/// Returns an error if the profile, or one it refers to, does not exist; `None` if no profile is named.
-async fn misspelt(files: &Fs, environment: &Env) -> Option<String> {
-    #[allow(clippy::default_trait_access, reason = "the type is named only in a crate that is not needed otherwise")]
-    let profiles = load(files, environment, &Default::default(), None).await.ok()?;
-    let name = profiles.selected_profile();
-    // Charts set variables without a value to the empty string.
-    if ["", "default"].contains(&name) {
-        return None;
-    }
-    let missing = missing(&profiles, name)?;
-    let which = if missing == name { String::new() } else { format!(", whose source_profile is \"{missing}\"") };
-    Some(format!(
-        "AWS_PROFILE is \"{name}\"{which}, and neither the AWS config file nor the credentials file has that profile"
-    ))
+/// Why no credentials can come from a profile.
+#[derive(Debug, PartialEq, thiserror::Error)]
+enum UnusableProfile {
+    /// Neither the config file nor the credentials file has the profile.
+    #[error(
+        "AWS_PROFILE is \"{chosen}\"{}, and neither the AWS config file nor the credentials file has that profile",
+        source_of(.chosen, .name)
+    )]
+    Missing { chosen: String, name: String },
+    /// The profile signs in by a command of the AWS CLI, and this program is built without the feature `login`.
+    #[error(
+        "the AWS profile \"{name}\" signs in by {command}, which needs a build with the feature \"login\", such as those in a release's \
+         archives; or let the AWS CLI give the credentials: set AWS_PROFILE to a profile with `credential_process = \
+         aws configure export-credentials --profile {name} --format process`"
+    )]
+    NeedsLogin { name: String, command: &'static str },
 }
 
-/// Returns the first missing profile among this one and its source profiles.
-fn missing<'a>(profiles: &'a ProfileSet, name: &'a str) -> Option<&'a str> {
-    let mut seen = Vec::new();
-    let mut next = Some(name);
+fn source_of(chosen: &str, name: &str) -> String {
+    if name == chosen { String::new() } else { format!(", whose source_profile is \"{name}\"") }
+}
+
+/// Returns what is wrong with the profile, or with one that it refers to.
+async fn unusable_profile(files: &Fs, environment: &Env) -> Option<UnusableProfile> {
+    #[allow(clippy::default_trait_access, reason = "the type is named only in a crate that is not needed otherwise")]
+    let profiles = load(files, environment, &Default::default(), None).await.ok()?;
+    let chosen = profiles.selected_profile();
+    let (mut seen, mut next) = (Vec::new(), Some(chosen));
     while let Some(name) = next.filter(|name| !seen.contains(name)) {
-        let Some(profile) = profiles.get_profile(name) else { return Some(name) };
+        let Some(profile) = profiles.get_profile(name) else {
+            // Nobody asked for the default profile. Charts set variables without a value to the empty string.
+            let is_named = !["", "default"].contains(&name) || !seen.is_empty();
+            return is_named.then(|| UnusableProfile::Missing { chosen: chosen.to_owned(), name: name.to_owned() });
+        };
+        if let Some(command) = login_command(profile).filter(|_| !cfg!(feature = "login")) {
+            return Some(UnusableProfile::NeedsLogin { name: name.to_owned(), command });
+        }
         seen.push(name);
         next = profile.get("source_profile");
     }
     None
+}
+
+/// Returns the command of the AWS CLI by which a user signs in for this profile.
+fn login_command(profile: &Profile) -> Option<&'static str> {
+    let has = |key| profile.get(key).is_some();
+    if has("sso_session") || has("sso_start_url") {
+        Some("`aws sso login`")
+    } else {
+        has("login_session").then_some("`aws login`")
+    }
 }
 
 #[cfg(test)]
@@ -76,7 +101,8 @@ mod tests {
         [profile itself]\nrole_arn = R\nsource_profile = itself\n[profile a]\nsource_profile = b\n[profile b]\nsource_profile = a\n";
 
     async fn said(profile: &str, files: &[(&str, &str)]) -> Option<String> {
-        misspelt(&Fs::from_slice(files), &Env::from_slice(&[("HOME", "/home"), ("AWS_PROFILE", profile)])).await
+        let environment = Env::from_slice(&[("HOME", "/home"), ("AWS_PROFILE", profile)]);
+        unusable_profile(&Fs::from_slice(files), &environment).await.map(|unusable| unusable.to_string())
     }
 
     #[tokio::test]
@@ -92,5 +118,31 @@ mod tests {
         let lost = "AWS_PROFILE is \"lost\", whose source_profile is \"onw\"";
         assert_eq!(said("lost", &files).await, Some(format!("{lost}{not_there}")));
         assert_eq!(said("own", &[("/home/.aws/config", "[profile own\n")]).await, None, "that is the SDK's to tell");
+    }
+    #[tokio::test]
+    async fn a_profile_that_signs_in_by_the_aws_cli_is_named_with_the_way_without() {
+        let config = "[default]\nsso_session = s\n[sso-session s]\nsso_region = r\n[profile old]\nsso_start_url = u\n\
+            [profile login]\nlogin_session = a\n[profile role]\nrole_arn = R\nsource_profile = login\n\
+            [profile process]\ncredential_process = p\n";
+        let files = [("/home/.aws/config", config)];
+        for (profile, named) in [
+            ("default", Some(("default", "aws sso login"))),
+            ("old", Some(("old", "aws sso login"))),
+            ("login", Some(("login", "aws login"))),
+            ("role", Some(("login", "aws login"))),
+            ("process", None),
+        ] {
+            let said = said(profile, &files).await;
+            let Some((name, command)) = named.filter(|_| !cfg!(feature = "login")) else {
+                assert_eq!(said, None, "{profile}");
+                continue;
+            };
+            let said = said.expect("the profile must be named");
+            assert!(said.starts_with(&format!("the AWS profile \"{name}\" signs in by `{command}`, which ")), "{said}");
+            assert!(
+                said.contains(&format!("credential_process = aws configure export-credentials --profile {name} ")),
+                "{said}"
+            );
+        }
     }
 }

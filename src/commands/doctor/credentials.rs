@@ -6,7 +6,7 @@ use crate::clients::gate::Unsigned;
 use crate::pipeline::queue::QueueUrl;
 
 const REMEDY: &str = "Give this process credentials: in a pod by EKS Pod Identity or by an IRSA role on its service account, elsewhere \
-                      by AWS_PROFILE, aws sso login or aws login. Without credentials the SDK can't sign its calls.";
+                      by AWS_PROFILE; if its session has expired, sign in again, such as by aws sso login. Without credentials the SDK can't sign its calls.";
 
 /// Judges the identity.
 #[must_use]

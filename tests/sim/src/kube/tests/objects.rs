@@ -3,8 +3,9 @@
 use super::{Bench, Pod, status, web};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1;
+use k8s_openapi::api::events::v1::{Event, EventSeries};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{Api, DeleteParams, GetParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Resource, ResourceExt};
 use serde_json::json;
 use std::time::Duration;
@@ -169,28 +170,35 @@ async fn a_metadata_request_returns_only_metadata() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_of_kubes_recorder_are_accepted() {
+async fn an_event_is_accepted_and_counted_as_a_series() {
     let bench = Bench::with_nodes(1);
     let node = bench.nodes().get("node-0").await.expect("the node must be there");
-    let reporter = Reporter { controller: "ebbtide".to_owned(), instance: Some("ebbtide-0".to_owned()) };
-    let recorder = Recorder::new(bench.client.clone(), reporter);
+    let now = MicroTime(jiff::Timestamp::UNIX_EPOCH);
+    let events: Api<Event> = Api::namespaced(bench.client.clone(), "default");
     let event = Event {
-        type_: EventType::Normal,
-        reason: "Draining".to_owned(),
+        metadata: ObjectMeta { name: Some("node-0.draining".to_owned()), ..ObjectMeta::default() },
+        type_: Some("Normal".to_owned()),
+        reason: Some("Draining".to_owned()),
         note: Some("because".to_owned()),
-        action: "Drain".to_owned(),
-        secondary: None,
+        action: Some("Drain".to_owned()),
+        event_time: Some(now.clone()),
+        regarding: Some(node.object_ref(&())),
+        reporting_controller: Some("ebbtide".to_owned()),
+        reporting_instance: Some("ebbtide-0".to_owned()),
+        ..Event::default()
     };
-    for _ in 0..2 {
-        recorder.publish(&event, &node.object_ref(&())).await.expect("the event must be accepted");
-    }
-    let events = bench.kube.events();
-    assert_eq!(events.len(), 1);
-    assert_eq!(events[0].involved_object.name.as_deref(), Some("node-0"));
-    assert_eq!(events[0].message.as_deref(), Some("because"));
-    assert_eq!(events[0].series.as_ref().and_then(|series| series.count), Some(2));
-    let long = Event { note: Some("x".repeat(1025)), reason: "Other".to_owned(), ..event };
-    recorder.publish(&long, &node.object_ref(&())).await.expect_err("a note has a limit");
+    events.create(&PostParams::default(), &event).await.expect("the event must be accepted");
+    let series = Some(EventSeries { count: 2, last_observed_time: now });
+    let again = Patch::Merge(Event { series, ..event.clone() });
+    events.patch("node-0.draining", &PatchParams::default(), &again).await.expect("the series must be accepted");
+    let kept = bench.kube.events();
+    assert_eq!(kept.len(), 1);
+    assert_eq!(kept[0].involved_object.name.as_deref(), Some("node-0"));
+    assert_eq!(kept[0].message.as_deref(), Some("because"));
+    assert_eq!(kept[0].series.as_ref().and_then(|series| series.count), Some(2));
+    let metadata = ObjectMeta { name: Some("node-0.other".to_owned()), ..ObjectMeta::default() };
+    let long = Event { metadata, note: Some("x".repeat(1025)), ..event };
+    events.create(&PostParams::default(), &long).await.expect_err("a note has a limit");
     assert_eq!(bench.calls.count("create events"), 2);
     bench.kube.forget_before(Duration::ZERO);
     assert_eq!(bench.kube.events().len(), 1);

@@ -2,11 +2,9 @@
 
 use super::super::Limit;
 use super::{Bench, Pod, seconds};
-use futures_util::{StreamExt, stream};
+use futures_util::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1;
-use kube::api::{Api, EvictParams, ListParams, Patch, PatchParams};
-use kube::core::PartialObjectMeta;
-use kube::runtime::watcher::{self, Event};
+use kube::api::{Api, EvictParams, ListParams, Patch, PatchParams, WatchEvent, WatchParams};
 use serde_json::json;
 use std::time::Instant;
 
@@ -23,9 +21,9 @@ async fn a_storm_over_a_thousand_nodes_takes_little_real_time() {
     bench.kube.add_budget("default", "web", [("app", "web")], Limit::MinAvailable(0));
     let built = began.elapsed();
     let all: Api<v1::Pod> = Api::all(bench.client.clone());
-    let metadata: Api<PartialObjectMeta<v1::Pod>> = Api::all(bench.client.clone());
-    let watch = watcher::watcher(metadata, watcher::Config::default());
-    let gone = watch.filter(|event| std::future::ready(matches!(event, Ok(Event::Delete(_))))).take(10_000).count();
+    let watch = all.watch_metadata(&WatchParams::default(), "0").await.expect("the watch must start");
+    let gone =
+        watch.filter(|event| std::future::ready(matches!(event, Ok(WatchEvent::Deleted(_))))).take(10_000).count();
     let drains = stream::iter(0..1000).for_each_concurrent(64, |node| {
         let (bench, all) = (&bench, all.clone());
         async move {
@@ -53,15 +51,13 @@ async fn fifteen_thousand_nodes_are_listed_and_watched() {
     let began = Instant::now();
     let bench = Bench::with_nodes(15_000);
     let built = began.elapsed();
-    let mut nodes = Box::pin(watcher::watcher(bench.nodes(), watcher::Config::default()));
+    let params = WatchParams::default().initial_events();
+    let mut nodes = Box::pin(bench.nodes().watch(&params, "0").await.expect("the watch must start"));
     let mut seen = 0;
-    while let Some(event) = nodes.next().await {
-        match event.expect("the watch must hold") {
-            Event::InitApply(_) => seen += 1,
-            Event::InitDone => break,
-            _ => {}
-        }
+    while let Some(WatchEvent::Added(_)) = nodes.try_next().await.expect("the watch must hold") {
+        seen += 1;
     }
     assert_eq!(seen, 15_000);
+    assert_eq!(bench.nodes().list(&ListParams::default()).await.expect("the list must succeed").items.len(), 15_000);
     println!("built in {built:?}, listed after {:?}", began.elapsed());
 }

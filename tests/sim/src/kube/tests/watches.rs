@@ -1,12 +1,11 @@
-//! Watches, read directly and with kube's own watcher.
+//! Watches.
 
 use super::super::Interrupt;
 use super::{Bench, Pod, just_after, just_before, seconds, web};
-use futures_util::{Stream, StreamExt, TryStreamExt};
+use futures_util::{Stream, TryStreamExt};
 use k8s_openapi::api::core::v1;
 use kube::ResourceExt;
-use kube::api::{Api, WatchEvent, WatchParams};
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::api::{Api, ListParams, WatchEvent, WatchParams};
 use std::pin::Pin;
 
 /// Returns the next event of a watch, in short.
@@ -148,57 +147,65 @@ async fn running_watches_can_be_closed_broken_and_frozen() {
     assert!(tokio::time::timeout(seconds(3600), next_event(&mut frozen)).await.is_err());
 }
 
-/// Returns the next event of kube's watcher, in short.
-async fn next_of_watcher(stream: &mut (impl Stream<Item = watcher::Result<Event<v1::Node>>> + Unpin)) -> String {
-    match stream.next().await {
-        Some(Ok(Event::Init)) => "init".to_owned(),
-        Some(Ok(Event::InitApply(node))) => format!("init {}", node.name_any()),
-        Some(Ok(Event::InitDone)) => "done".to_owned(),
-        Some(Ok(Event::Apply(node))) => format!("apply {}", node.name_any()),
-        Some(Ok(Event::Delete(node))) => format!("delete {}", node.name_any()),
-        Some(Err(error)) => format!("error {error}"),
-        None => "end".to_owned(),
-    }
-}
-
 #[tokio::test(start_paused = true)]
-async fn kubes_watcher_lists_again_after_a_410() {
+async fn after_a_410_a_new_list_shows_what_is_left() {
     let bench = Bench::with_nodes(2);
-    let mut nodes = Box::pin(watcher(bench.nodes(), watcher::Config::default().page_size(1)));
-    for expected in ["init", "init node-0", "init node-1", "done"] {
-        assert_eq!(next_of_watcher(&mut nodes).await, expected);
-    }
+    let mut listed = Vec::new();
+    let mut page = ListParams::default().limit(1);
+    let version = loop {
+        let part = bench.nodes().list(&page).await.expect("the list must succeed");
+        listed.extend(part.items.iter().map(ResourceExt::name_any));
+        match part.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page = page.continue_token(&token),
+            None => break part.metadata.resource_version.unwrap_or_default(),
+        }
+    };
+    assert_eq!(listed, ["node-0", "node-1"]);
+    let mut nodes = watch_nodes(&bench, WatchParams::default(), &version).await;
     bench.kube.set_ready("node-0", false);
-    assert_eq!(next_of_watcher(&mut nodes).await, "apply node-0");
-    // The watch ends, and the history that the watcher needs to continue is gone.
+    assert_eq!(next_event(&mut nodes).await, "modified node-0");
+    // The watch ends, and the history that a client needs to continue is gone.
+    let seen = bench.kube.node("node-0").and_then(|node| node.metadata.resource_version).unwrap_or_default();
     bench.kube.interrupt_watches(Interrupt::Close);
+    assert_eq!(next_event(&mut nodes).await, "end");
     bench.kube.remove_node("node-0");
     bench.kube.compact();
-    assert!(next_of_watcher(&mut nodes).await.contains("too old resource version"));
-    for expected in ["init", "init node-1", "done"] {
-        assert_eq!(next_of_watcher(&mut nodes).await, expected);
-    }
+    let mut nodes = watch_nodes(&bench, WatchParams::default(), &seen).await;
+    assert_eq!(next_event(&mut nodes).await, "error 410");
+    assert_eq!(next_event(&mut nodes).await, "end");
+    let again = bench.nodes().list(&ListParams::default()).await.expect("the list must succeed");
+    assert_eq!(again.items.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), ["node-1"]);
     assert_eq!((bench.calls.count("list nodes"), bench.calls.count("watch nodes")), (3, 2));
 }
 
 #[tokio::test(start_paused = true)]
-async fn kubes_watcher_survives_many_ends_of_its_watch() {
+async fn bookmarks_carry_a_client_over_many_ends_of_its_watch() {
     let bench = Bench::with_nodes(1);
-    let mut nodes = Box::pin(watcher(bench.nodes(), watcher::Config::default()));
-    for expected in ["init", "init node-0", "done"] {
-        assert_eq!(next_of_watcher(&mut nodes).await, expected);
-    }
+    let list = bench.nodes().list(&ListParams::default()).await.expect("the list must succeed");
+    let mut version = list.metadata.resource_version.unwrap_or_default();
     let kube = bench.kube.clone();
     let later = async {
         tokio::time::sleep(seconds(48 * 3600)).await;
         kube.add_node("node-1", "i-1");
         std::future::pending::<()>().await;
     };
-    let event = tokio::select! {
-        event = next_of_watcher(&mut nodes) => event,
+    let watched = async {
+        loop {
+            let mut watch = watch_nodes(&bench, WatchParams::default(), &version).await;
+            while let Some(event) = watch.try_next().await.expect("the watch must not break") {
+                match event {
+                    WatchEvent::Bookmark(bookmark) => version = bookmark.metadata.resource_version,
+                    WatchEvent::Added(node) => return node.name_any(),
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+    };
+    let added = tokio::select! {
+        added = watched => added,
         () = later => unreachable!("it waits for ever"),
     };
-    assert_eq!(event, "apply node-1");
+    assert_eq!(added, "node-1");
     assert_eq!(bench.calls.count("list nodes"), 1);
     assert_eq!(bench.calls.count("watch nodes"), 48 * 3600 / 290 + 1);
 }
@@ -206,14 +213,14 @@ async fn kubes_watcher_survives_many_ends_of_its_watch() {
 #[tokio::test(start_paused = true)]
 async fn a_streamed_list_ends_with_a_bookmark() {
     let bench = Bench::with_nodes(1);
-    let mut nodes = Box::pin(watcher(bench.nodes(), watcher::Config::default().streaming_lists()));
-    for expected in ["init", "init node-0", "done"] {
-        assert_eq!(next_of_watcher(&mut nodes).await, expected);
+    let params = WatchParams::default().initial_events();
+    let mut nodes = watch_nodes(&bench, params.clone(), "0").await;
+    for expected in ["added node-0", "initial list sent"] {
+        assert_eq!(next_event(&mut nodes).await, expected);
     }
     bench.kube.add_node("node-1", "i-1");
-    assert_eq!(next_of_watcher(&mut nodes).await, "apply node-1");
+    assert_eq!(next_event(&mut nodes).await, "added node-1");
     assert_eq!(bench.calls.count("list nodes"), 0);
-    let params = WatchParams::default().initial_events();
     let mut pods =
         Box::pin(Api::<v1::Pod>::all(bench.client.clone()).watch(&params, "0").await.expect("it must start"));
     assert_eq!(next_event(&mut pods).await, "initial list sent");
