@@ -25,7 +25,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     /// Number of worlds of a short run.
-    const WORLDS: u64 = 200;
+    const WORLDS: u64 = 50;
 
     #[test]
     fn no_world_breaks_a_rule() {
