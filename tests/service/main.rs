@@ -140,4 +140,6 @@ mod commands {
 mod architecture {
     mod docs;
     mod layering;
+    mod sources;
+    mod tokens;
 }
