@@ -136,10 +136,11 @@ mod commands {
     mod simulate;
 }
 
-/// The source itself: imports, and documents that match the code.
+/// The source itself: imports, sizes of types, and documents that match the code.
 mod architecture {
     mod docs;
     mod layering;
+    mod methods;
     mod sources;
     mod tokens;
 }
