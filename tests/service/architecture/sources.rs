@@ -1,7 +1,7 @@
 //! Reads the library's modules: what each imports, and how many inherent functions each type has.
 //!
 //! Files and folders named `tests` and items under `#[cfg(test)]` are left out. A name that no `use` binds is the module's own, because
-//! clippy refuses glob imports. Code that a macro writes is not read, nor are paths in the strings of attributes.
+//! glob imports are refused. Code that a macro writes is not read, nor are paths in the strings of attributes.
 
 use super::tokens::{angle, group_length, is_name, nesting, tokens, without_tests};
 use std::collections::{BTreeMap, BTreeSet};
@@ -61,7 +61,10 @@ impl Library {
             let path = module.split("::").filter(|segment| !segment.is_empty()).map(str::to_owned).collect();
             let tokens = tokens(text).unwrap_or_else(|error| panic!("{module}: {error}"));
             let tokens: Vec<&str> = tokens.iter().map(String::as_str).collect();
-            read_module(path, &without_tests(&tokens), &mut modules);
+            let tokens = without_tests(&tokens);
+            let has_glob = tokens.windows(2).any(|pair| pair == ["::", "*"]);
+            assert!(!has_glob, "{module} imports with `*`: name what it imports");
+            read_module(path, &tokens, &mut modules);
         }
         Self { modules }
     }
@@ -203,7 +206,7 @@ fn read_paths(base: &[String], tokens: &[&str], found: &mut Vec<(String, Segment
                 }
                 return end;
             }
-            ["self" | "*", ..] if expected && !path.is_empty() => {}
+            ["self", ..] if expected && !path.is_empty() => {}
             [name, ..] if expected && is_name(name) => path.push((*name).to_owned()),
             _ => break,
         }
