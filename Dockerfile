@@ -5,8 +5,8 @@
 #   docker buildx build --build-context files=dist --platform linux/amd64,linux/arm64 .      only the last stage, from such files
 #
 # The compiler runs on the build machine's architecture. A build argument selects another mirror or a digest:
-# --build-arg RUST_IMAGE=docker.io/library/rust:1.95.0-slim-bookworm@sha256:…
-ARG RUST_IMAGE=docker.io/library/rust:1.95.0-slim-bookworm
+# --build-arg RUST_IMAGE=docker.io/library/rust:1.99.1-slim-trixie@sha256:…
+ARG RUST_IMAGE=docker.io/library/rust:1.99.1-slim-trixie
 
 FROM --platform=$BUILDPLATFORM ${RUST_IMAGE} AS build
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]

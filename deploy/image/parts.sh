@@ -6,7 +6,7 @@
 source "$here/once.sh"
 
 # The compiler determines the program's bytes. The Dockerfile repeats the version; tests/deploy/image compares the two.
-rust_version=1.95.0
+rust_version=1.99.1
 auditable_version=0.7.7
 audit_info_version=0.5.4
 cyclonedx_version=0.5.9
