@@ -59,6 +59,17 @@ virtual_environment() { # FILE FOLDER
     "$2/bin/pip" install --quiet --disable-pip-version-check --no-deps -r "$1"
 }
 
+# compiler VERSION: installs a version of Rust by rustup, unless it is there. The default toolchain stays the same.
+compiler() {
+    mkdir -p "$cache"
+    (
+        flock 9
+        rustup toolchain list | grep "^$1-" >/dev/null ||
+            rustup toolchain install "$1" --profile minimal --no-self-update >&2 ||
+            { echo "${0##*/}: Rust $1 is missing, and rustup could not install it; see above" >&2 && exit 1; }
+    ) 9>"$cache/rustup.lock"
+}
+
 # cargo_tool CRATE VERSION: builds a tool and prints its path. Unoptimised: the build takes a minute, a run one second.
 cargo_tool() {
     once "$cache/$1-$2" install_crate "$1" "$2"
