@@ -28,7 +28,9 @@ COPY tests tests
 ARG TARGETARCH
 # The commit, which `ebbtide --version` shows.
 ARG REVISION=""
-RUN EBBTIDE_COMMIT="${REVISION}" deploy/image/build-binary "${TARGETARCH}" /out \
+# `login` for the programs of a release's archives.
+ARG FEATURES=""
+RUN EBBTIDE_COMMIT="${REVISION}" EBBTIDE_FEATURES="${FEATURES}" deploy/image/build-binary "${TARGETARCH}" /out \
     && cp /etc/ssl/certs/ca-certificates.crt /out/
 
 # The input of the last stage, as `--output` writes it and `--build-context files=FOLDER` reads it:
