@@ -238,16 +238,16 @@ fn each_value_of_queue_mode_by_itself() {
         ),
         (
             "resources: {limits: {memory: 1Gi}, requests: {}}",
-            "resources:  # resources\n  limits:\n    memory: \"1Gi\"\n  requests: null",
+            "resources:  # resources\n  limits:\n    memory: 1Gi\n  requests: null",
         ),
         (
             "podDisruptionBudget: {maxUnavailable: 25%}",
-            "podDisruptionBudget:\n  maxUnavailable: \"25%\"  # podDisruptionBudget",
+            "podDisruptionBudget:\n  maxUnavailable: 25%  # podDisruptionBudget",
         ),
         ("podDisruptionBudget: {minAvailable: 1}", "podDisruptionBudget:\n  minAvailable: 1  # podDisruptionBudget"),
         (
             "podDisruptionBudget: {minAvailable: 50%}",
-            "podDisruptionBudget:\n  minAvailable: \"50%\"  # podDisruptionBudget",
+            "podDisruptionBudget:\n  minAvailable: 50%  # podDisruptionBudget",
         ),
         ("podDisruptionBudget: {minAvailable: 0}", "podDisruptionBudget:\n  minAvailable: 0  # podDisruptionBudget"),
         ("terminationGracePeriodSeconds: 40", "terminationGracePeriodSeconds: 40  # terminationGracePeriodSeconds"),
@@ -490,7 +490,7 @@ fn different_values_are_carried_over() {
     assert_eq!(one("cordonOnly: true").0, cordons.join("\n"));
     assert_eq!(one("taintNode: true").0, "  taint: [ebbtide/going:NoSchedule]  # taintNode");
     let effect = "taintNode: true\nextraEnv: [{name: TAINT_EFFECT, value: PreferNoSchedule}]";
-    assert_eq!(one(effect).0, "  taint: [\"ebbtide/going:PreferNoSchedule\"]  # taintNode");
+    assert_eq!(one(effect).0, "  taint: [ebbtide/going:PreferNoSchedule]  # taintNode");
     assert_eq!(one("enableOutOfServiceTaint: true").0, "  outOfServiceTaint: true  # enableOutOfServiceTaint");
     let port = "podAnnotations: {prometheus.io/port: '9092'}";
     assert_eq!(one(port).0, "podAnnotations:  # podAnnotations\n  prometheus.io/port: \"8080\"");
@@ -570,7 +570,7 @@ agent:
   priorityClassName: mine  # daemonsetPriorityClassName
   hostNetwork: false  # useHostNetwork
   tolerations: []  # daemonsetTolerations
-  metadataEndpoint: \"http://[fd00:ec2::254]\"  # instanceMetadataURL
+  metadataEndpoint: http://[fd00:ec2::254]  # instanceMetadataURL
   enabled: true  # NTH's IMDS mode: a DaemonSet
 podMonitor:
   enabled: true  # podMonitor.create
@@ -675,7 +675,7 @@ fn pods_of_the_agent_run_where_nths_did() {
         ("targetNodeOs: linux windows", "", "targetNodeOs: only NTH's DaemonSet on Windows uses it"),
         (
             "resources: {limits: {memory: 32Mi}}",
-            "  resources:  # resources\n    limits:\n      memory: \"32Mi\"\n    requests: null",
+            "  resources:  # resources\n    limits:\n      memory: 32Mi\n    requests: null",
             "",
         ),
         (

@@ -45,9 +45,11 @@ impl State {
     /// Writes the volumes that are attached to a node into its status.
     fn report_volumes(&mut self, node: &str) {
         let Some(object) = self.store.get(Resource::Nodes, &Key::cluster(node)) else { return };
-        let attached = self.store.all(Resource::Attachments).map(|attachment| attachment.field("spec"));
-        let names =
-            attached.filter(|spec| spec["nodeName"] == node).map(|spec| spec["source"]["persistentVolumeName"].clone());
+        // The name ends with the node's: those of the other nodes need not be parsed.
+        let end = format!("-{node}");
+        let attached = self.store.all(Resource::Attachments).filter(|attachment| attachment.name().ends_with(&end));
+        let specs = attached.map(|attachment| attachment.field("spec")).filter(|spec| spec["nodeName"] == node);
+        let names = specs.map(|spec| spec["source"]["persistentVolumeName"].clone());
         let attached: Vec<_> = names.map(|name| json!({ "name": name, "devicePath": "" })).collect();
         let mut status = object.field("status");
         status["volumesAttached"] = json!(attached);
