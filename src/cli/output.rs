@@ -23,7 +23,7 @@ impl Output {
         match self {
             Self::Table => table(),
             Self::Json => serde_json::to_string_pretty(report).unwrap_or_default() + "\n",
-            Self::Yaml => yaml::block(report),
+            Self::Yaml => yaml::to_yaml(report),
         }
     }
 }

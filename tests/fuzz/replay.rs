@@ -5,7 +5,7 @@ use ebbtide_fuzz::{TARGETS, Target, settings};
 use std::path::Path;
 
 /// Number of mutated inputs for each target; `EBBTIDE_FUZZ_INPUTS` sets another.
-/// More cost seconds at each change and find nothing that the corpus does not hold: the campaign finds what is new.
+/// More would cost seconds in every run of the tests; new faults are the task of `tests/fuzz/run`.
 const INPUTS: usize = 300;
 
 /// Maximum length of a mutated input: longer ones only take longer.

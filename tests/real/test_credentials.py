@@ -118,7 +118,7 @@ def test_without_the_feature_the_way_without_is_named(
     world: World, signer: Signer, profile: str, command: str
 ) -> None:
     said = doctor(world, variables(signer, profile)).said("credentials", "identity")
-    assert f'the AWS profile "{profile}" signs in by `{command}`' in said
+    assert f'AWS_PROFILE is "{profile}", which signs in by `{command}`' in said
     assert f"credential_process = aws configure export-credentials --profile {profile} --format process" in said
 
 

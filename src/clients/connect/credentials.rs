@@ -1,5 +1,6 @@
-//! Credentials of the SDK's own chain. If the chain finds none because of the profile that `AWS_PROFILE` names, the error says what is
-//! wrong with the profile: the chain ignores a missing profile, and the error of its last provider misleads.
+//! Credentials of the SDK's own chain, with errors that say what is wrong with the profile that `AWS_PROFILE` names. The chain ignores a
+//! missing profile, and the error of its last provider misleads. Of a profile that needs the feature `login` it names the feature of its
+//! own crate, and no way without.
 
 use aws_config::SdkConfig;
 use aws_config::profile::{Profile, load};
@@ -50,11 +51,12 @@ enum UnusableProfile {
     Missing { chosen: String, name: String },
     /// The profile signs in by a command of the AWS CLI, and this program is built without the feature `login`.
     #[error(
-        "the AWS profile \"{name}\" signs in by {command}, which needs a build with the feature \"login\", such as those in a release's \
-         archives; or let the AWS CLI give the credentials: set AWS_PROFILE to a profile with `credential_process = \
-         aws configure export-credentials --profile {name} --format process`"
+        "AWS_PROFILE is \"{chosen}\"{}, which signs in by {command}: that needs a build with the feature \"login\", such as those in a \
+         release's archives; or let the AWS CLI give the credentials: set AWS_PROFILE to another profile of the AWS config file, with \
+         `credential_process = aws configure export-credentials --profile {chosen} --format process`",
+        source_of(.chosen, .name)
     )]
-    NeedsLogin { name: String, command: &'static str },
+    NeedsLogin { chosen: String, name: String, command: &'static str },
 }
 
 fn source_of(chosen: &str, name: &str) -> String {
@@ -74,7 +76,7 @@ async fn unusable_profile(files: &Fs, environment: &Env) -> Option<UnusableProfi
             return is_named.then(|| UnusableProfile::Missing { chosen: chosen.to_owned(), name: name.to_owned() });
         };
         if let Some(command) = login_command(profile).filter(|_| !cfg!(feature = "login")) {
-            return Some(UnusableProfile::NeedsLogin { name: name.to_owned(), command });
+            return Some(UnusableProfile::NeedsLogin { chosen: chosen.to_owned(), name: name.to_owned(), command });
         }
         seen.push(name);
         next = profile.get("source_profile");
@@ -125,24 +127,25 @@ mod tests {
             [profile login]\nlogin_session = a\n[profile role]\nrole_arn = R\nsource_profile = login\n\
             [profile process]\ncredential_process = p\n";
         let files = [("/home/.aws/config", config)];
-        for (profile, named) in [
-            ("default", Some(("default", "aws sso login"))),
-            ("old", Some(("old", "aws sso login"))),
-            ("login", Some(("login", "aws login"))),
-            ("role", Some(("login", "aws login"))),
-            ("process", None),
+        for (profile, source, command) in [
+            ("default", "", "aws sso login"),
+            ("old", "", "aws sso login"),
+            ("login", "", "aws login"),
+            // The AWS CLI takes the role itself: the source's own credentials would be those of another identity.
+            ("role", ", whose source_profile is \"login\"", "aws login"),
+            ("process", "", ""),
         ] {
             let said = said(profile, &files).await;
-            let Some((name, command)) = named.filter(|_| !cfg!(feature = "login")) else {
+            if cfg!(feature = "login") || command.is_empty() {
                 assert_eq!(said, None, "{profile}");
                 continue;
-            };
+            }
             let said = said.expect("the profile must be named");
-            assert!(said.starts_with(&format!("the AWS profile \"{name}\" signs in by `{command}`, which ")), "{said}");
-            assert!(
-                said.contains(&format!("credential_process = aws configure export-credentials --profile {name} ")),
-                "{said}"
-            );
+            let begin = format!("AWS_PROFILE is \"{profile}\"{source}, which signs in by `{command}`: ");
+            assert!(said.starts_with(&begin), "{said}");
+            let way =
+                format!("credential_process = aws configure export-credentials --profile {profile} --format process");
+            assert!(said.contains(&way), "{said}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Writing our values as YAML: a map of maps in our chart's order, each value with a comment.
 
-use crate::cli::yaml::{block, flat};
+use crate::cli::yaml::{to_yaml, to_yaml_line};
 use serde_json::Value;
 use std::fmt;
 
@@ -93,11 +93,11 @@ impl Entry {
                 entries.iter().try_for_each(|(name, entry)| entry.write(f, name, depth + 1))
             }
             Self::Value(value, comment) => {
-                if let Some(line) = flat(value) {
+                if let Some(line) = to_yaml_line(value) {
                     return writeln!(f, "{indent}{name}: {line}  # {comment}");
                 }
                 writeln!(f, "{indent}{name}:  # {comment}")?;
-                block(value).lines().try_for_each(|line| writeln!(f, "{indent}  {line}"))
+                to_yaml(value).lines().try_for_each(|line| writeln!(f, "{indent}  {line}"))
             }
         }
     }

@@ -30,10 +30,10 @@ pub fn flags(is_meant: impl Fn(&Arg) -> bool) -> BTreeSet<String> {
         .collect()
 }
 
-/// Reads a line as an argument each.
+/// Takes each line as one argument.
 pub fn check(text: &str) {
     let arguments: Vec<&str> = text.split('\n').take(MAX_ARGUMENTS).collect();
-    // These name files, which are not part of the input.
+    // Skips the flag of a template: its file is not part of the input.
     if !text.contains("-template") {
         let _ = read(&arguments);
     }

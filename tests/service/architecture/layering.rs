@@ -3,7 +3,7 @@
 use super::sources::{Library, Segments};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The folders of `src` from the top down. A folder imports those below it.
+/// The folders of `src` from the top down, each with the folders that it may import.
 const FOLDERS: [(&str, &[&str]); 10] = [
     ("commands", &["cli", "telemetry", "pipeline", "leases", "clients", "runtime", "fact"]),
     ("service", &["cli", "telemetry", "pipeline", "leases", "clients", "runtime", "fact"]),

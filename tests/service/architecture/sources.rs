@@ -110,7 +110,7 @@ impl Library {
 
 /// Adds the module of these tokens, and those in braces inside it.
 fn read_module(path: Segments, tokens: &[&str], modules: &mut BTreeMap<Segments, Module>) {
-    let mut written = Written::default();
+    let mut written = UnresolvedModule::default();
     let mut at = 0;
     while at < tokens.len() {
         let rest = &tokens[at..];
@@ -140,9 +140,9 @@ fn read_module(path: Segments, tokens: &[&str], modules: &mut BTreeMap<Segments,
     modules.insert(path, module);
 }
 
-/// What stands in a module, with paths as they are written.
+/// A module whose paths are not resolved yet.
 #[derive(Default)]
-struct Written {
+struct UnresolvedModule {
     children: BTreeSet<String>,
     /// The paths of `use`, with the names that it binds to them.
     uses: Vec<(String, Segments)>,
@@ -151,7 +151,7 @@ struct Written {
     impls: Vec<(Segments, usize)>,
 }
 
-impl Written {
+impl UnresolvedModule {
     /// Returns the module, with paths from the crate's root.
     fn resolve(&self, module: &[String]) -> Module {
         let bound = self.uses.iter().filter_map(|(name, path)| Some((name.clone(), self.absolute(module, path)?)));

@@ -1,4 +1,4 @@
-//! A source as one row of tokens. Comments are none, and literals are empty, so neither is taken for code.
+//! Splits a source into tokens. Comments are dropped and literals become empty tokens, so that no path is found in them.
 
 use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 
