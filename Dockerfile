@@ -4,11 +4,10 @@
 #   docker buildx build --target files --output dist --platform linux/arm64 .                compiles only, into dist
 #   docker buildx build --build-context files=dist --platform linux/amd64,linux/arm64 .      only the last stage, from such files
 #
-# The compiler runs on the build machine's architecture. A build argument selects another mirror or a digest:
-# --build-arg RUST_IMAGE=docker.io/library/rust:1.99.1-slim-trixie@sha256:…
-ARG RUST_IMAGE=docker.io/library/rust:1.99.1-slim-trixie
-
-FROM --platform=$BUILDPLATFORM ${RUST_IMAGE} AS build
+# The compiler runs on the build machine's architecture. Another mirror:
+# --build-context docker.io/library/rust:1.99.1-slim-trixie=docker-image://MIRROR/rust:1.99.1-slim-trixie
+# The image's name stands here itself, because Dependabot reads no ARG.
+FROM --platform=$BUILDPLATFORM docker.io/library/rust:1.99.1-slim-trixie AS build
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
 # Debian provides Python, which installs zig, and the certificates; neither becomes part of the program.
 # hadolint ignore=DL3008

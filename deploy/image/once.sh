@@ -59,6 +59,17 @@ virtual_environment() { # FILE FOLDER
     "$2/bin/pip" install --quiet --disable-pip-version-check --no-deps -r "$1"
 }
 
+# debian_packages PACKAGE…: installs packages as root on Debian, one call at a time: apt does not wait for its own lock.
+debian_packages() {
+    [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null || return
+    mkdir -p "$cache"
+    (
+        flock 9
+        apt-get install --yes --quiet --no-install-recommends "$@" >&2 ||
+            { apt-get update --quiet >&2 && apt-get install --yes --quiet --no-install-recommends "$@" >&2; }
+    ) 9>"$cache/apt.lock"
+}
+
 # compiler VERSION: installs a version of Rust by rustup, unless it is there. The default toolchain stays the same.
 compiler() {
     mkdir -p "$cache"

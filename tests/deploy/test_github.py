@@ -79,3 +79,9 @@ def test_pages_name_the_oldest_rust_that_is_tested() -> None:
     for page, times in [("README.md", 2), ("CONTRIBUTING.md", 1)]:
         named = re.findall(r"Rust (\d+\.\d+(?:\.\d+)?) or newer", (ROOT / page).read_text())
         assert named == times * [oldest], f"{page}: .ci/minimum tests the rust-version of Cargo.toml, {oldest}"
+
+
+def test_the_base_image_has_a_name_that_dependabot_reads() -> None:
+    bases = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if line.startswith("FROM ")]
+    assert len(bases) == 3
+    assert not [line for line in bases if "${" in line], "Dependabot does not resolve an ARG"

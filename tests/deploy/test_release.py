@@ -157,7 +157,7 @@ def test_publish_pushes_one_commit_with_its_tag(clone: Path, tmp_path: Path, mon
         git(clone, "rev-parse", "HEAD").strip()
     ]
     assert git(origin, "log", "-1", "--format=%s", "main") == f"Release {NEXT}\n"
-    assert f"-slim-trixie@{DIGEST}\n" in git(origin, "show", "main:Dockerfile")
+    assert f"-slim-trixie@{DIGEST} AS build\n" in git(origin, "show", "main:Dockerfile")
     assert f"\n## [{NEXT}] - 20" in git(origin, "show", "main:CHANGELOG.md")
     assert publish(clone, NEXT, "--check").returncode == 0, "what the workflow checks"
     for case in cases():

@@ -57,13 +57,8 @@ elasticmq() { # FOLDER
 # Installs Maven, and Java with it, as root on Debian.
 with_java() {
     command -v mvn >/dev/null && command -v java >/dev/null && return
-    if ((EUID == 0)) && command -v apt-get >/dev/null; then
-        apt-get install --yes --quiet --no-install-recommends maven >&2 ||
-            { apt-get update --quiet >&2 && apt-get install --yes --quiet --no-install-recommends maven >&2; }
-    else
-        echo "tests/real: no Maven and Java: install them, or run as root on Debian, where apt installs them" >&2
-        return 1
-    fi
+    debian_packages maven ||
+        { echo "tests/real: no Maven and Java: install them, or run as root on Debian, where apt installs them" >&2 && return 1; }
 }
 
 # Builds the harness's parts and exports their paths.
