@@ -121,6 +121,7 @@ mod tests {
         assert_eq!(said("lost", &files).await, Some(format!("{lost}{not_there}")));
         assert_eq!(said("own", &[("/home/.aws/config", "[profile own\n")]).await, None, "that is the SDK's to tell");
     }
+
     #[tokio::test]
     async fn a_profile_that_signs_in_by_the_aws_cli_is_named_with_the_way_without() {
         let config = "[default]\nsso_session = s\n[sso-session s]\nsso_region = r\n[profile old]\nsso_start_url = u\n\
