@@ -109,11 +109,11 @@ impl All {
             Fact::HookLeft { .. } => hook(HookFailure::Left),
             Fact::CompletionFailed { .. } => hook(HookFailure::Failed),
             Fact::AwsCall { service, operation, result, took } => {
-                self.aws_calls.with_label_values(&[service, operation, label(*result, "ok")]).inc();
+                self.aws_calls.with_label_values(&[*service, operation, label(*result, "ok")]).inc();
                 self.aws_call_duration.with_label_values(&[service, operation]).observe(took.as_secs_f64());
             }
             Fact::KubeCall { verb, resource, result, took } => {
-                self.kube_calls.with_label_values(&[verb, resource, label(*result, "ok")]).inc();
+                self.kube_calls.with_label_values(&[*verb, resource, label(*result, "ok")]).inc();
                 self.kube_call_duration.with_label_values(&[verb, resource]).observe(took.as_secs_f64());
             }
             Fact::WatchFailed { resource, .. } => self.watch_failures.with_label_values(&[resource.as_str()]).inc(),
