@@ -23,6 +23,16 @@ MANAGED_TAG = "aws-node-termination-handler/managed"
 
 _IMAGE = "ami-12c6146b"
 
+_ONE_BY_ONE = """
+from moto import server
+
+run = server.run_simple
+server.run_simple = lambda *given, **named: run(*given, **named | {"threaded": False})
+server.main()
+"""
+"""moto's server, which answers one request at a time. In threads, its queues give one message to two receives, which SQS
+rarely does, and lose what is sent or deleted at the same time, which SQS never does."""
+
 
 class Aws(Queues):
     """moto's server with its queues, and the tests' own calls, which bypass the recorder."""
@@ -30,7 +40,7 @@ class Aws(Queues):
     def __init__(self, folder: Path) -> None:
         super().__init__(("127.0.0.1", free_port()))
         host, port = self.address
-        command = [sys.executable, "-m", "moto.server", "--host", host, "--port", str(port)]
+        command = [sys.executable, "-c", _ONE_BY_ONE, "--host", host, "--port", str(port)]
         self.process = Process("moto", command, folder / "moto.log")
         try:
             eventually("moto answers", self._answers, within=300)

@@ -82,8 +82,6 @@ class Recorder:
         self.moto = moto
         self.queues = queues or moto
         self.actions = Actions()
-        self.receiving = threading.Lock()
-        """Held during a receive: moto may give one message to two concurrent receives, which SQS rarely does."""
         self._lock = threading.Lock()
         self._calls: list[Call] = []
         self._refusals: list[tuple[str, Refused]] = []
@@ -214,8 +212,7 @@ class _Handler(BaseHTTPRequestHandler):
         end = time.monotonic() + float(asked.pop("WaitTimeSeconds", 0))
         short = json.dumps(asked | {"WaitTimeSeconds": 0}).encode()
         while True:
-            with self.server.recorder.receiving:
-                answer = self._forward(short)
+            answer = self._forward(short)
             if answer.status != 200 or _messages(answer):
                 return answer
             if time.monotonic() >= end or self._caller_left(_POLL):
