@@ -6,7 +6,7 @@ use super::wire::{PodAddresses, PodId, TrimmedPod};
 use crate::pipeline::node::IGNORE_ANNOTATION;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +22,9 @@ const KARPENTER_ANNOTATION: &str = "karpenter.sh/do-not-disrupt";
 
 /// Name of the Cluster Autoscaler's annotation by which a pod asks not to be disturbed, with `false`.
 const AUTOSCALER_ANNOTATION: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
+
+/// Annotation by which pods of other controllers say that they are a daemon's, from the Cluster Autoscaler.
+const DAEMON_ANNOTATION: &str = "cluster-autoscaler.kubernetes.io/daemonset-pod";
 
 /// The tier of a pod. Tiers leave in this order: each waits for those before it, but no longer than until its share of the time
 /// begins.
@@ -243,9 +246,14 @@ fn controller(object: &TrimmedPod) -> Option<&OwnerReference> {
     object.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
 }
 
-/// The owner reference decides, even if the `DaemonSet` itself was deleted without its pods.
+/// The owner reference decides, even if the `DaemonSet` itself was deleted without its pods. A `DaemonSet` of another API group, such as
+/// OpenKruise's, replaces its pods on the same node as well.
 fn is_daemon(object: &TrimmedPod) -> bool {
-    controller(object).is_some_and(|owner| owner.kind == "DaemonSet" && owner.api_version.starts_with("apps/"))
+    let is_marked = |annotations: &BTreeMap<String, String>| {
+        annotations.get(DAEMON_ANNOTATION).is_some_and(|value| value == "true")
+    };
+    controller(object).is_some_and(|owner| owner.kind == "DaemonSet")
+        || object.metadata.annotations.as_ref().is_some_and(is_marked)
 }
 
 fn is_own(object: &TrimmedPod, rules: &SelectionRules) -> bool {

@@ -37,7 +37,9 @@ fn all_kinds() -> Vec<TrimmedPod> {
         with("scratch", owned("StatefulSet", "apps/v1"), "Running", scratch.clone()),
         object("agent", owned("DaemonSet", "apps/v1"), "Running"),
         object("agent-crashed", owned("DaemonSet", "apps/v1"), "Failed"),
-        object("custom", owned("DaemonSet", "example.com/v1"), "Running"),
+        object("kruise", owned("DaemonSet", "apps.kruise.io/v1alpha1"), "Running"),
+        object("marked", json!({ "annotations": { DAEMON_ANNOTATION: "true" } }), "Running"),
+        object("unmarked", json!({ "annotations": { DAEMON_ANNOTATION: "false" } }), "Running"),
         object("static", json!({ "annotations": { MIRROR_ANNOTATION: "hash" } }), "Running"),
         object("terminating", json!({ "deletionTimestamp": "2026-11-21T12:00:00Z" }), "Running"),
         object("job", owned("Job", "batch/v1"), "Succeeded"),
@@ -50,10 +52,11 @@ fn all_kinds() -> Vec<TrimmedPod> {
 fn each_kind_of_pod_has_its_place() {
     let own_pod = Some(("default".to_owned(), "ebbtide-1".to_owned()));
     let selection = select(all_kinds(), &SelectionRules { own_pod, ..SelectionRules::default() });
-    assert_eq!(names(&selection.evict), ["web", "bare", "scratch", "custom"]);
+    assert_eq!(names(&selection.evict), ["web", "bare", "scratch", "unmarked"]);
     assert_eq!(names(&selection.terminating), ["terminating"]);
     assert_eq!(names(&selection.finished), ["agent-crashed", "job", "crashed"]);
-    assert_eq!(left_alone(&selection), [("agent", StayReason::DaemonSet), ("static", StayReason::Mirror)]);
+    let daemons = ["agent", "kruise", "marked"].map(|name| (name, StayReason::DaemonSet));
+    assert_eq!(left_alone(&selection), [&daemons[..], &[("static", StayReason::Mirror)]].concat());
     assert_eq!(selection.own_pod.as_ref().map(|departure| &*departure.pod.name), Some("ebbtide-1"));
     assert_eq!(selection.evict[0].grace, Some(30));
     assert_eq!(selection.terminating[0].ends, "2026-11-21T12:00:00Z".parse().ok());
@@ -64,12 +67,15 @@ fn each_kind_of_pod_has_its_place() {
 fn pods_that_the_settings_keep_stay() {
     let keep = SelectionRules { keep_empty_dir: true, keep_unmanaged: true, ..SelectionRules::default() };
     let selection = select(all_kinds(), &keep);
-    assert_eq!(names(&selection.evict), ["web", "custom"]);
+    assert_eq!(names(&selection.evict), ["web"]);
     assert_eq!(names(&selection.finished), ["agent-crashed", "job", "crashed"]);
     let expected = [
         ("bare", StayReason::Unmanaged),
         ("scratch", StayReason::EmptyDir),
         ("agent", StayReason::DaemonSet),
+        ("kruise", StayReason::DaemonSet),
+        ("marked", StayReason::DaemonSet),
+        ("unmarked", StayReason::Unmanaged),
         ("static", StayReason::Mirror),
         ("terminating", StayReason::Unmanaged),
         ("ebbtide-1", StayReason::Unmanaged),
