@@ -68,6 +68,14 @@ impl Problems {
             Some(uri) if uri.path().trim_matches('/').is_empty() => {
                 self.add(flag, format!("\"{url}\" names no queue; the path must be /ACCOUNT/NAME"));
             }
+            // SQS asks for this suffix, and allows it for no other queue.
+            Some(uri) if uri.path().ends_with(".fifo") => self.add(
+                flag,
+                format!(
+                    "\"{url}\" is a FIFO queue, which hands out no other message of a group while one is worked on: one long drain would \
+                     hold back every notice after it; give a standard queue"
+                ),
+            ),
             Some(_) => {}
         }
     }
