@@ -108,6 +108,8 @@ pub enum Fact<'a> {
     MessageReceived { message: &'a str, receives: u32, age: Option<Duration> },
     /// A message can't be read. `excerpt` is bounded.
     MessageMalformed { message: &'a str, reason: MalformedReason, error: &'a dyn fmt::Display, excerpt: &'a str },
+    /// An instance that a message names can't be read; the others are worked on.
+    EntityUnreadable { message: &'a str, error: &'a dyn fmt::Display },
     /// A message has no notice for Ebbtide.
     MessageIgnored { message: &'a str, reason: IgnoreReason },
     /// A message was deleted: all its notices have ended.

@@ -615,7 +615,10 @@ mod tests {
         let url = |name: &str| Some(format!("https://sqs.eu-west-1.amazonaws.com/123456789012/{name}"));
         assert!(queue_url(url("fifo")).is_ok());
         let said = queue_url(url("ebbtide.fifo")).unwrap_err().to_string();
-        assert!(said.contains("is a FIFO queue, which hands out no other message of a group while one is worked on"), "{said}");
+        assert!(
+            said.contains("is a FIFO queue, which hands out no other message of a group while one is worked on"),
+            "{said}"
+        );
         assert!(said.ends_with("give a standard queue"), "{said}");
     }
 

@@ -69,6 +69,8 @@ labels! {
         MissingField => "missing-field",
         /// A field has an impossible value.
         BadValue => "bad-value",
+        /// One of several instances has an impossible id; the message is not lost.
+        BadEntity => "bad-entity",
     }
 }
 

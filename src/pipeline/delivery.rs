@@ -122,7 +122,12 @@ impl Deliverer {
         }
         let (mut block, mut shift) = (None, None);
         let mut notices = match event::parse(&message.body) {
-            Parsed::Notices(notices) => notices,
+            Parsed::Notices(mut notices) => {
+                if let Some(error) = notices.take_unreadable() {
+                    self.facts.emit(&Fact::EntityUnreadable { message: &message.id, error: &error });
+                }
+                notices
+            }
             Parsed::Block(found) => {
                 block = Some(found);
                 Notices::default()

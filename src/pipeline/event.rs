@@ -175,6 +175,8 @@ pub struct Notices {
     /// The instances after the next notice's, and whether AWS has called off what it announced for them. Their notices are like it
     /// otherwise.
     others: VecDeque<(InstanceId, bool)>,
+    /// What can't be read of the message: an instance of which there is no notice.
+    unreadable: Option<Box<Malformed>>,
 }
 
 impl Notices {
@@ -182,7 +184,12 @@ impl Notices {
     fn new(instances: Vec<(InstanceId, bool)>, first: impl FnOnce(InstanceId, bool) -> Notice) -> Self {
         let mut others = VecDeque::from(instances);
         let next = others.pop_front().map(|(instance, withdrawn)| Box::new(first(instance, withdrawn)));
-        Self { next, others }
+        Self { next, others, unreadable: None }
+    }
+
+    /// Takes the fault of a message of which one instance can't be read, and the others can.
+    pub fn take_unreadable(&mut self) -> Option<Box<Malformed>> {
+        self.unreadable.take()
     }
 
     /// Moves a later time of the event to `latest`.
@@ -195,7 +202,7 @@ impl Notices {
 
 impl From<Notice> for Notices {
     fn from(notice: Notice) -> Self {
-        Self { next: Some(Box::new(notice)), others: VecDeque::new() }
+        Self { next: Some(Box::new(notice)), others: VecDeque::new(), unreadable: None }
     }
 }
 

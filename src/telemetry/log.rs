@@ -88,6 +88,9 @@ impl Subscriber for Log {
             Fact::MessageMalformed { message, reason, error, excerpt } => {
                 warn!(message_id = message, reason = reason.as_str(), %error, excerpt, "message can't be read; deleted");
             }
+            Fact::EntityUnreadable { message, error } => {
+                warn!(message_id = message, %error, "an instance in the message can't be read; the others are handled");
+            }
             Fact::MessageIgnored { message, reason } => {
                 debug!(message_id = message, reason = reason.as_str(), "message ignored");
             }

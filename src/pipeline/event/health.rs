@@ -34,6 +34,23 @@ struct Entity<'a> {
     status: Text<'a>,
 }
 
+/// The entities of an event that are instances.
+struct Affected {
+    /// The instances, each once, in the event's order, and whether the event no longer concerns them.
+    instances: Vec<(InstanceId, bool)>,
+    /// The first instance whose id can't be read.
+    unreadable: Option<Malformed>,
+}
+
+/// Returns the id of the instance that an entity names: by its id, or since 2026 by its ARN
+/// (`arn:PARTITION:ec2:REGION:ACCOUNT:instance/ID`). `None` for other resources.
+fn named_instance(entity: &str) -> Option<&str> {
+    let Some(arn) = entity.strip_prefix("arn:") else { return entity.starts_with("i-").then_some(entity) };
+    let mut parts = arn.splitn(5, ':').skip(1);
+    let (service, resource) = (parts.next()?, parts.nth(2)?);
+    resource.strip_prefix("instance/").filter(|_| service == "ec2")
+}
+
 impl Entity<'_> {
     /// Whether the change no longer concerns the entity.
     fn is_settled(&self) -> bool {
@@ -51,8 +68,11 @@ pub(super) fn event(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
         return Ok(Parsed::Ignored(IgnoreReason::NotScheduledChange));
     }
     let closed = fields.status_code.get() == Some("closed");
-    let instances = fields.instances(closed)?;
+    let Affected { instances, unreadable } = fields.affected(closed)?;
     if instances.is_empty() {
+        if let Some(unreadable) = unreadable {
+            return Err(unreadable);
+        }
         let why = if closed { IgnoreReason::Closed } else { IgnoreReason::NotScheduledChange };
         return Ok(Parsed::Ignored(why));
     }
@@ -81,7 +101,7 @@ pub(super) fn event(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
             is_issue,
         }),
     };
-    Ok(Parsed::Notices(Notices::new(instances, first)))
+    Ok(Parsed::Notices(Notices { unreadable: unreadable.map(Box::new), ..Notices::new(instances, first) }))
 }
 
 impl Notice {
@@ -105,9 +125,8 @@ impl Notice {
 }
 
 impl Fields<'_> {
-    /// Returns the affected instances, each once, in the event's order, and whether the event, which may be `closed`, no longer concerns
-    /// them. Dedicated hosts, volumes and accounts are entities, too.
-    fn instances(&self, closed: bool) -> Result<Vec<(InstanceId, bool)>, Malformed> {
+    /// Returns the affected instances. The event may be `closed`. Dedicated hosts, volumes and accounts are entities, too.
+    fn affected(&self, closed: bool) -> Result<Affected, Malformed> {
         let entities = match &self.affected_entities {
             List::Is(entities) => entities.as_slice(),
             // The list is optional in the schema: an event may concern the whole account.
@@ -117,11 +136,16 @@ impl Fields<'_> {
             }
         };
         let mut places = HashMap::with_capacity(entities.len());
+        let mut unreadable = None;
         let mut instances: Vec<(InstanceId, bool)> = Vec::with_capacity(entities.len());
         for entity in entities {
             let Object::Is(entity) = entity else { continue };
-            let Some(id) = entity.entity_value.get() else { continue };
-            let Some(instance) = InstanceId::new(id) else { continue };
+            let Some(id) = entity.entity_value.get().and_then(named_instance) else { continue };
+            let Some(instance) = InstanceId::new(id) else {
+                let at = At("detail.", "affectedEntities.entityValue");
+                unreadable.get_or_insert_with(|| at.bad(format!("{} is not an instance ID", quote(id))));
+                continue;
+            };
             let settled = closed || entity.is_settled();
             let place = *places.entry(id).or_insert(instances.len());
             match instances.get_mut(place) {
@@ -130,7 +154,7 @@ impl Fields<'_> {
                 None => instances.push((instance, settled)),
             }
         }
-        Ok(instances)
+        Ok(Affected { instances, unreadable })
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::{All, MIN_OFTEN_RECEIVES};
 use crate::fact::{
-    Category, DeadlineType, Fact, HookFailure, LeaseEnd, MessageCount, MessageRelease, NotificationResult,
-    ReceiveOrder, label,
+    Category, DeadlineType, Fact, HookFailure, LeaseEnd, MalformedReason, MessageCount, MessageRelease,
+    NotificationResult, ReceiveOrder, label,
 };
 
 impl All {
@@ -36,6 +36,9 @@ impl All {
             }
             Fact::MessageMalformed { reason, .. } => {
                 self.messages_malformed.with_label_values(&[reason.as_str()]).inc();
+            }
+            Fact::EntityUnreadable { .. } => {
+                self.messages_malformed.with_label_values(&[MalformedReason::BadEntity.as_str()]).inc();
             }
             Fact::MessageIgnored { reason, .. } => self.messages_ignored.with_label_values(&[reason.as_str()]).inc(),
             Fact::MessageDeleted { .. } => message(MessageCount::Deleted),

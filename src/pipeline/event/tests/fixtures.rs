@@ -36,6 +36,8 @@ pub(super) const HEALTH_NO_INSTANCE: &str = include_str!("../../../../tests/fixt
 pub(super) const HEALTH_OTHER_SERVICE: &str =
     include_str!("../../../../tests/fixtures/events/health-other-service.json");
 pub(super) const HEALTH_REBOOT: &str = include_str!("../../../../tests/fixtures/events/health-reboot.json");
+pub(super) const HEALTH_RETIREMENT_ARN: &str =
+    include_str!("../../../../tests/fixtures/events/health-retirement-arn.json");
 pub(super) const HEALTH_RETIREMENT: &str = include_str!("../../../../tests/fixtures/events/health-retirement.json");
 pub(super) const HEALTH_RETIREMENT_PERSISTENT: &str =
     include_str!("../../../../tests/fixtures/events/health-retirement-persistent.json");

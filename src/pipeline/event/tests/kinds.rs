@@ -281,6 +281,54 @@ fn every_instance_of_a_health_event_has_its_own_notice() {
 }
 
 #[test]
+fn a_health_event_names_an_instance_by_its_id_or_its_arn() {
+    assert_eq!(one(HEALTH_RETIREMENT_ARN), one(HEALTH_RETIREMENT));
+    let id = "\"i-08f90123456789abc\"";
+    for partition in ["aws", "aws-cn", "aws-us-gov"] {
+        let arn = format!("\"arn:{partition}:ec2:eu-central-1:123456789012:instance/i-08f90123456789abc\"");
+        let entity = |value: &str| format!("\"entityValue\": {value}");
+        assert_eq!(one(&with(HEALTH_RETIREMENT, &entity(id), &entity(&arn))), one(HEALTH_RETIREMENT), "{arn}");
+    }
+}
+
+/// Returns the event with these entities.
+fn with_entities(values: &[&str]) -> String {
+    let (begin, entity) = HEALTH_STOP.split_once("\"affectedEntities\": [").unwrap();
+    let (_, end) = entity.split_once(']').unwrap();
+    let entities: Vec<String> = values.iter().map(|value| format!(r#"{{ "entityValue": "{value}" }}"#)).collect();
+    format!("{begin}\"affectedEntities\": [{}]{end}", entities.join(","))
+}
+
+#[test]
+fn each_entity_of_a_health_event_is_read_for_itself() {
+    let others = [
+        "vol-0a1b2c3d4e5f60718",
+        "h-0a1b2c3d4e5f60718",
+        "arn:aws:ec2:eu-central-1:123456789012:volume/vol-0a1b2c3d4e5f60718",
+        "arn:aws:ec2:eu-central-1:123456789012:network-interface/eni-0a1b2c3d4e5f60718",
+        "arn:aws:rds:eu-central-1:123456789012:instance/i-05c6d7e8f90123456",
+        "arn:aws:ec2",
+        "123456789012",
+    ];
+    assert_eq!(ignored(&with_entities(&others)), IgnoreReason::NotScheduledChange);
+    for bad in [
+        "i-05C6D7E8F90123456",
+        "i-",
+        "arn:aws:ec2:eu-central-1:123456789012:instance/i-05c6",
+        "arn:aws:ec2:r:a:instance/",
+    ] {
+        let Parsed::Notices(mut notices) = parse(&with_entities(&[bad, "i-05c6d7e8f90123456", others[0]])) else {
+            panic!("{bad}")
+        };
+        let unreadable = notices.take_unreadable().expect("it must be told");
+        assert_eq!((unreadable.at.as_str(), notices.count()), ("detail.affectedEntities.entityValue", 1), "{bad}");
+        let Parsed::Malformed(error) = parse(&with_entities(&[others[0], bad])) else { panic!("{bad}") };
+        assert_eq!(error, *unreadable);
+        assert!(error.what.ends_with(" is not an instance ID"), "{error}");
+    }
+}
+
+#[test]
 fn the_notice_of_an_instance_that_a_health_event_no_longer_concerns_is_withdrawn() {
     for status in ["RESOLVED", "UNIMPAIRED"] {
         let settled = one(&with(HEALTH_STOP, "\"IMPAIRED\"", &format!("\"{status}\"")));
