@@ -151,7 +151,7 @@ impl Deliverer {
             }
         };
         // The message is held while a drain runs; its text is not needed any more.
-        message.body = String::new();
+        message.drop_body(notices.size_hint().0);
         let id = Arc::clone(&message.id);
         if let Some(sent) = message.sent {
             // An event is not later than its message, whatever clock wrote it.

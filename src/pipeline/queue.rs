@@ -49,9 +49,12 @@ const RELEASE_LINGER: Duration = Duration::from_millis(50);
 /// chart's limit has room for that. SQS allows 120,000 in flight for all receivers together.
 const MAX_HELD: usize = 8_000;
 
-/// Maximum sum of the messages' sizes held above [`USUAL_KIB`], in KiB; polling pauses at it. A message that names thousands of instances
-/// costs some bytes for each of its own.
+/// Maximum sum of the messages' sizes above [`USUAL_KIB`] that are being read or name many instances, in KiB; polling pauses at it.
 const MAX_EXCESS_KIB: u32 = 16 * 1024;
+
+/// Minimum size in bytes of what names an instance in a message. What waits for an instance takes a few times as much, so a message that
+/// names thousands keeps this much of its size for each; padding counts only until the message is read.
+const INSTANCE_BYTES: usize = 32;
 
 /// Size in KiB of a message about one instance, with what SNS puts around it.
 const USUAL_KIB: u32 = 8;
@@ -75,7 +78,18 @@ pub struct Message {
     /// The time during which the message is ours.
     pub lease: Lease,
     _held: OwnedSemaphorePermit,
-    _excess: Option<OwnedSemaphorePermit>,
+    excess: Option<OwnedSemaphorePermit>,
+}
+
+impl Message {
+    /// Drops the text, and gives back the room that it took, but for that of its instances.
+    pub fn drop_body(&mut self, instances: usize) {
+        self.body = String::new();
+        if let Some(excess) = &mut self.excess {
+            let given_back = excess.num_permits().saturating_sub(instances * INSTANCE_BYTES / 1024);
+            drop(excess.split(given_back));
+        }
+    }
 }
 
 /// The right to delete a message or to change its visibility, until it is received again.
@@ -148,8 +162,11 @@ impl Queue {
             };
             permits.push(permit);
         }
-        // Where the last were large, there is room for as large ones.
-        let room = (inner.largest.load(Ordering::Relaxed) * 10).min(MAX_EXCESS_KIB);
+        // Where the last were large, there is room for as large ones: for as many as fit, and at least for one.
+        let largest = inner.largest.load(Ordering::Relaxed).min(MAX_EXCESS_KIB);
+        let fit = inner.excess.available_permits().checked_div(largest as usize).unwrap_or(MAX_BATCH);
+        permits.truncate(fit.max(1));
+        let room = largest * u32::try_from(permits.len()).unwrap_or(1);
         let mut excess = tokio::select! {
             biased;
             () = stop.cancelled() => return Ok(Vec::new()),
@@ -212,7 +229,7 @@ impl Queue {
         let id: Arc<str> = message.message_id?.into();
         self.0.facts.emit(&Fact::MessageReceived { message: &id, receives, age });
         let lease = Lease::new(Receipt(message.receipt_handle?), received_at);
-        Some(Message { id, body: message.body?, sent, lease, _held: held, _excess: excess })
+        Some(Message { id, body: message.body?, sent, lease, _held: held, excess })
     }
 
     /// Makes the message invisible for `visibility` from now.
@@ -353,4 +370,28 @@ fn attribute<T: FromStr>(message: &aws_sdk_sqs::types::Message, name: &MessageSy
 /// Returns a time among the message's attributes.
 fn time(message: &aws_sdk_sqs::types::Message, name: &MessageSystemAttributeName) -> Option<Timestamp> {
     Timestamp::from_millisecond(attribute(message, name)?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_message_that_was_read_keeps_room_for_its_instances_alone() {
+        for (instances, kept) in [(0, 0), (1, 0), (3_200, 100), (32_000, 1_000), (64_000, 1_000)] {
+            let (held, room) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(1_000)));
+            let mut message = Message {
+                id: "m".into(),
+                body: "x".repeat(1_008 * 1024),
+                sent: None,
+                lease: Lease::new(Receipt("r".to_owned()), Instant::now()),
+                _held: held.try_acquire_owned().unwrap(),
+                excess: Some(Arc::clone(&room).try_acquire_many_owned(1_000).unwrap()),
+            };
+            message.drop_body(instances);
+            assert_eq!((message.body.capacity(), 1_000 - room.available_permits()), (0, kept), "{instances}");
+            drop(message);
+            assert_eq!(room.available_permits(), 1_000);
+        }
+    }
 }
