@@ -49,7 +49,12 @@ impl InGroup {
     /// Whether all hooks for the termination are over.
     #[must_use]
     pub fn is_past_hooks(&self) -> bool {
-        self.state.ends_with("Terminating:Proceed") || self.state.ends_with("Terminated")
+        self.state.ends_with("Terminating:Proceed") || self.state.ends_with("Terminated") || self.is_retained()
+    }
+
+    /// Whether the instance stays although its termination failed, as an instance lifecycle policy can say.
+    fn is_retained(&self) -> bool {
+        self.state.ends_with("Terminating:Retained")
     }
 
     /// Whether the group terminates the instance, takes it back into its warm pool, or holds it at a hook for one of both.
@@ -57,7 +62,7 @@ impl InGroup {
     pub fn leaves(&self) -> bool {
         // An instance that is launched waits, too.
         let waits = self.state.ends_with(":Wait") && self.state != "Pending:Wait";
-        waits || self.state.contains("Terminat")
+        waits || self.state.contains("Terminat") && !self.is_retained()
     }
 
     fn of(found: AutoScalingInstanceDetails) -> Option<(String, Self)> {
@@ -105,4 +110,30 @@ async fn look_up(
     let found: HashMap<String, InGroup> =
         answer.auto_scaling_instances.unwrap_or_default().into_iter().filter_map(InGroup::of).collect();
     instances.iter().map(|instance| Ok(found.get(instance.as_str()).cloned())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_lifecycle_state_says_whether_the_instance_leaves_and_whether_a_hook_may_wait() {
+        // Whether it begins to terminate, whether its hooks are over, and whether it leaves.
+        for (state, expected) in [
+            ("Pending:Wait", [false, false, false]),
+            ("InService", [false, false, false]),
+            ("Standby", [false, false, false]),
+            ("Terminating", [true, false, true]),
+            ("Terminating:Wait", [true, false, true]),
+            ("Terminating:Proceed", [false, true, true]),
+            ("Terminated", [false, true, true]),
+            ("Terminating:Retained", [false, true, false]),
+            ("Warmed:Pending:Wait", [false, false, true]),
+            ("Warmed:Terminating:Wait", [true, false, true]),
+            ("Warmed:Terminating:Retained", [false, true, false]),
+        ] {
+            let found = InGroup { group: "g".to_owned(), state: state.to_owned() };
+            assert_eq!([found.begins_to_terminate(), found.is_past_hooks(), found.leaves()], expected, "{state}");
+        }
+    }
 }
