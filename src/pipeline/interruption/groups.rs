@@ -1,5 +1,6 @@
 //! Calls to Auto Scaling about groups: their state, and the wish for a replacement.
 
+use super::hook::sweep;
 use super::replaceable::{Group, Member, MemberState};
 use crate::clients::gate::{AwsClass, AwsError, Backoff, CALL_TIMEOUT, Category, Gate, Operation};
 use crate::fact::{Fact, Facts, Replacement};
@@ -45,6 +46,17 @@ struct Entry {
     denied_at: Mutex<Option<Instant>>,
 }
 
+impl Entry {
+    /// Whether the entry is in use, or has an answer that still counts.
+    fn is_kept(self: &Arc<Self>) -> bool {
+        let is_recent = |at: Instant| at.elapsed() < DENIAL_KEPT;
+        let denied_at = *self.denied_at.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::strong_count(self) > 1
+            || denied_at.is_some_and(is_recent)
+            || self.looked.try_lock().map_or(true, |looked| looked.as_ref().is_some_and(|looked| is_recent(looked.at)))
+    }
+}
+
 struct LookedUp {
     at: Instant,
     answer: Result<Arc<Group>, Replacement>,
@@ -59,7 +71,7 @@ impl Groups {
 
     fn entry(&self, group: &str) -> Arc<Entry> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        // An account has some hundred groups.
+        sweep(&mut known, |entry| entry.is_kept());
         Arc::clone(known.entry(group.to_owned()).or_default())
     }
 

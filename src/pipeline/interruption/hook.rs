@@ -102,8 +102,8 @@ impl Beats {
     }
 }
 
-/// Removes what is no longer kept from a table that has grown.
-fn sweep<K: Eq + Hash, V>(table: &mut HashMap<K, V>, is_kept: impl Fn(&V) -> bool) {
+/// Removes what is no longer kept from a table that has grown: whoever may write to the queue names its keys.
+pub(super) fn sweep<K: Eq + Hash, V>(table: &mut HashMap<K, V>, is_kept: impl Fn(&V) -> bool) {
     if table.len() >= SWEPT_AT && table.len().is_power_of_two() {
         table.retain(|_, value| is_kept(value));
     }

@@ -328,7 +328,9 @@ impl<'a> Subscription<'a> {
 
 impl Drop for Subscription<'_> {
     fn drop(&mut self) {
-        self.index.lock().unsubscribe(self.instance);
+        let mut table = self.index.lock();
+        let (_, other) = signal::channel(());
+        table.unsubscribe(self.instance, std::mem::replace(&mut self.changes, other));
     }
 }
 

@@ -6,6 +6,7 @@ use crate::clients::trimmed::Trimmed;
 use crate::fact::{Fact, Facts};
 use crate::pipeline::event::InstanceId;
 use crate::pipeline::interruption::group_lookup::GroupLookup;
+use crate::pipeline::interruption::hook::sweep;
 use aws_sdk_autoscaling::Client;
 use kube::Api;
 use kube::api::{ApiResource, ListParams};
@@ -216,6 +217,11 @@ impl TargetGroups {
     async fn cached(&self, group: Option<String>) -> Found {
         let slot = {
             let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+            let now = Instant::now();
+            // One that is locked is being searched.
+            sweep(&mut found, |slot| {
+                slot.try_lock().map_or(true, |slot| slot.as_ref().is_some_and(|(_, until)| now < *until))
+            });
             Arc::clone(found.entry(group.clone()).or_default())
         };
         let mut slot = slot.lock().await;

@@ -124,9 +124,11 @@ impl NodeTable {
         self.subscriptions.entry(instance.clone()).or_insert_with(|| signal::Sender::new(())).subscribe()
     }
 
-    /// Removes the entry of a subscription that is about to be dropped, if it is the last for its instance.
-    pub(super) fn unsubscribe(&mut self, instance: &InstanceId) {
-        if self.subscriptions.get(instance).is_some_and(|changes| changes.receiver_count() <= 1) {
+    /// Ends a subscription, and removes its entry if it is the last for its instance. It is dropped here, under the lock: of two that end
+    /// at the same time, the other would still be counted.
+    pub(super) fn unsubscribe(&mut self, instance: &InstanceId, changes: signal::Receiver<()>) {
+        drop(changes);
+        if self.subscriptions.get(instance).is_some_and(|changes| changes.receiver_count() == 0) {
             self.subscriptions.remove(instance);
         }
     }
@@ -179,11 +181,9 @@ mod tests {
     fn the_last_subscription_leaves_no_entry_behind() {
         let (mut table, instance) = (NodeTable::default(), InstanceId::new("i-0123456789abcdef0").unwrap());
         let (first, second) = (table.subscribe(&instance), table.subscribe(&instance));
-        table.unsubscribe(&instance);
-        drop(first);
+        table.unsubscribe(&instance, first);
         assert_eq!(table.subscriptions.len(), 1, "another waits still");
-        table.unsubscribe(&instance);
-        drop(second);
+        table.unsubscribe(&instance, second);
         assert_eq!(table.subscriptions.len(), 0);
     }
 }
