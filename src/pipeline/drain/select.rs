@@ -198,11 +198,12 @@ pub fn select(pods: impl IntoIterator<Item = TrimmedPod>, rules: &SelectionRules
         let Some(departure) = departure(object, rules) else { continue };
         match stays {
             Some(reason) => selection.left_alone.push((departure.pod, reason)),
+            // Its own process ends it, also when it terminates already: as one of the terminating pods it could be deleted sooner.
+            None if own && !finished => selection.own_pod = Some(departure),
             // Only the finalizer's controller can remove it.
             None if terminating && finished => selection.left_alone.push((departure.pod, StayReason::Finished)),
             None if terminating => selection.terminating.push(departure),
             None if finished => selection.finished.push(departure),
-            None if own => selection.own_pod = Some(departure),
             None => selection.evict.push(departure),
         }
     }

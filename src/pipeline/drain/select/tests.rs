@@ -64,6 +64,17 @@ fn each_kind_of_pod_has_its_place() {
 }
 
 #[test]
+fn the_own_pod_leaves_last_also_when_it_terminates_already() {
+    let own_pod = Some(("default".to_owned(), "ebbtide-1".to_owned()));
+    let rules = SelectionRules { own_pod, ..SelectionRules::default() };
+    let terminating = json!({ "deletionTimestamp": "2026-11-21T12:00:00Z" });
+    for metadata in [json!({}), terminating] {
+        let selection = select([object("ebbtide-1", metadata, "Running")], &rules);
+        assert!(selection.is_drained() && selection.own_pod.is_some());
+    }
+}
+
+#[test]
 fn pods_that_the_settings_keep_stay() {
     let keep = SelectionRules { keep_empty_dir: true, keep_unmanaged: true, ..SelectionRules::default() };
     let selection = select(all_kinds(), &keep);
