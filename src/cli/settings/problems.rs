@@ -69,7 +69,7 @@ impl Problems {
                 self.add(flag, format!("\"{url}\" names no queue; the path must be /ACCOUNT/NAME"));
             }
             // SQS asks for this suffix, and allows it for no other queue.
-            Some(uri) if uri.path().ends_with(".fifo") => self.add(
+            Some(uri) if uri.path().strip_suffix(".fifo").is_some() => self.add(
                 flag,
                 format!(
                     "\"{url}\" is a FIFO queue, which hands out no other message of a group while one is worked on: one long drain would \

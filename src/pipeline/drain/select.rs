@@ -248,7 +248,7 @@ fn controller(object: &TrimmedPod) -> Option<&OwnerReference> {
 }
 
 /// The owner reference decides, even if the `DaemonSet` itself was deleted without its pods. A `DaemonSet` of another API group, such as
-/// OpenKruise's, replaces its pods on the same node as well.
+/// `OpenKruise`'s, replaces its pods on the same node as well.
 fn is_daemon(object: &TrimmedPod) -> bool {
     let is_marked = |annotations: &BTreeMap<String, String>| {
         annotations.get(DAEMON_ANNOTATION).is_some_and(|value| value == "true")

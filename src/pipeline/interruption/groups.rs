@@ -71,7 +71,7 @@ impl Groups {
 
     fn entry(&self, group: &str) -> Arc<Entry> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        sweep(&mut known, |entry| entry.is_kept());
+        sweep(&mut known, Entry::is_kept);
         Arc::clone(known.entry(group.to_owned()).or_default())
     }
 

@@ -19,7 +19,11 @@ pub fn check(body: &str) {
             let count = notices.clone().count();
             assert!((1..=said.len()).contains(&count), "{count} notices of {} strings", said.len());
             for notice in notices.clone() {
-                let mut texts = vec![notice.instance.to_string()];
+                // AWS Health names an instance by its id or its ARN.
+                let id = notice.instance.to_string();
+                let named = |text: &String| text.rsplit('/').next() == Some(id.as_str());
+                assert!(said.iter().any(named), "{id} is not in the message: {notice:?}");
+                let mut texts = Vec::new();
                 match &notice.identity {
                     Identity::Hook { group, hook, token } => texts.extend([group.clone(), hook.clone(), token.clone()]),
                     Identity::Health { arn, .. } | Identity::Fault { arn, .. } => texts.push(arn.clone()),
