@@ -57,8 +57,15 @@ impl Event {
     }
 }
 
-/// Reads the answer about this kind, which may announce several events: the first to begin comes first. `Err(())` if it is nonsense.
-pub(super) fn read(kind: SaidKind, text: &str) -> Result<Vec<Said>, ()> {
+/// Whether a group has the instance in service, by the answer about [`SaidKind::Termination`].
+pub(super) fn is_in_service(text: &str) -> bool {
+    text.trim() == "InService"
+}
+
+/// Reads the answer about this kind, which may announce several events: the first to begin comes first. `None` if it does not tell, and
+/// `Err(())` if it is nonsense. `was_in_service` says whether an answer before this one was [`is_in_service`]: a group writes `Warmed:…`
+/// for an instance that goes back to its warm pool, and for one that is launched into it.
+pub(super) fn read(kind: SaidKind, text: &str, was_in_service: bool) -> Result<Option<Vec<Said>>, ()> {
     let said = |what: String, at, id| Said { what, at, id };
     let said = match kind {
         SaidKind::Spot => {
@@ -85,17 +92,23 @@ pub(super) fn read(kind: SaidKind, text: &str) -> Result<Vec<Said>, ()> {
                 }
             }
             ahead.sort_by(|one, other| (one.at, &one.id).cmp(&(other.at, &other.id)));
-            return if nonsense && ahead.is_empty() { Err(()) } else { Ok(ahead) };
+            return if nonsense && ahead.is_empty() { Err(()) } else { Ok(Some(ahead)) };
         }
         SaidKind::Termination => match text.trim() {
-            "Terminated" => said("terminate".to_owned(), None, String::new()),
-            state if state.len() < 64 && state.bytes().all(|b| b.is_ascii_alphanumeric() || b == b':') => {
-                return Ok(Vec::new());
+            state if state.len() >= 64 || !state.bytes().all(|b| b.is_ascii_alphanumeric() || b == b':') => {
+                return Err(());
             }
-            _ => return Err(()),
+            "Terminated" => said("terminate".to_owned(), None, String::new()),
+            state if state.starts_with("Warmed:") => {
+                if !was_in_service {
+                    return Ok(None);
+                }
+                said("terminate".to_owned(), None, String::new())
+            }
+            _ => return Ok(Some(Vec::new())),
         },
     };
-    said.checked(kind).map(|said| vec![said]).map_err(drop)
+    said.checked(kind).map(|said| Some(vec![said])).map_err(drop)
 }
 
 #[cfg(test)]
@@ -103,7 +116,20 @@ mod tests {
     use super::*;
 
     fn text(kind: SaidKind, text: &str) -> Result<Option<String>, ()> {
-        read(kind, text).map(|said| (!said.is_empty()).then(|| Said::text(&said)))
+        let said = read(kind, text, true)?.expect("it tells, after InService");
+        Ok((!said.is_empty()).then(|| Said::text(&said)))
+    }
+
+    #[test]
+    fn a_warm_pool_is_left_or_entered() {
+        let kind = SaidKind::Termination;
+        for state in ["Warmed:Stopped", "Warmed:Running\n", "Warmed:Hibernated", "Warmed:Terminated"] {
+            assert_eq!(text(kind, state), Ok(Some(r#"{"what":"terminate"}"#.to_owned())), "{state}");
+            assert_eq!(read(kind, state, false), Ok(None), "{state}");
+            assert!(!is_in_service(state));
+        }
+        assert!(is_in_service("InService\n"));
+        assert_eq!(read(kind, "InService", false), Ok(Some(Vec::new())));
     }
 
     #[test]
@@ -139,13 +165,13 @@ mod tests {
             assert!(Said::parse(kind, expected).is_ok());
         }
         for (kind, answer) in
-            [(Maintenance, "[]"), (Termination, "InService"), (Termination, "Warmed:Stopped\n"), (Termination, "")]
+            [(Maintenance, "[]"), (Termination, "InService"), (Termination, "Standby\n"), (Termination, "")]
         {
             assert_eq!(text(kind, answer), Ok(None), "{answer}");
         }
         // What can't be said hides none that can.
         let odd = events.replacen("instance-event-2", "no word", 1).replacen('[', r#"[{"Code": "x"},"#, 1);
-        let said = read(Maintenance, &odd).unwrap();
+        let said = read(Maintenance, &odd, false).unwrap().unwrap();
         assert_eq!(said.iter().map(|said| &*said.id).collect::<Vec<_>>(), ["instance-event-3"]);
     }
 

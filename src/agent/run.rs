@@ -5,7 +5,7 @@
 //! nothing is not stored.
 
 use super::metadata::{Failure, Metadata};
-use super::reading::{path, read};
+use super::reading::{is_in_service, path, read};
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Call, Category, Class, Gate};
 use crate::fact::{Fact, Facts, MetadataFailure};
 use crate::pipeline::node::node_api;
@@ -36,6 +36,8 @@ pub struct Agent {
     facts: Facts,
     node: String,
     kinds: [Saying; SaidKind::ALL.len()],
+    /// Whether the instance has been in service since the agent began.
+    was_in_service: bool,
 }
 
 /// What the metadata or the Node say.
@@ -118,7 +120,7 @@ impl Agent {
     #[must_use]
     pub fn new(metadata: Metadata, kube: kube::Client, facts: Facts, node: String) -> Self {
         let gate = Gate::new(facts.clone());
-        Self { metadata, kube, gate, facts, node, kinds: Default::default() }
+        Self { metadata, kube, gate, facts, node, kinds: Default::default(), was_in_service: false }
     }
 
     /// Works until it is dropped.
@@ -168,8 +170,11 @@ impl Agent {
         self.kinds.iter_mut().for_each(|kind| kind.answered = false);
         for kind in SaidKind::ALL {
             let said = match self.metadata.get(path(kind)).await {
-                Ok(Some(text)) => read(kind, &text).map_err(|()| MetadataFailure::Nonsense),
-                Ok(None) => Ok(Vec::new()),
+                Ok(Some(text)) => {
+                    self.was_in_service |= kind == SaidKind::Termination && is_in_service(&text);
+                    read(kind, &text, self.was_in_service).map_err(|()| MetadataFailure::Nonsense)
+                }
+                Ok(None) => Ok(Some(Vec::new())),
                 // A path that a filter keeps from us hides no other.
                 Err(Failure::All(why)) if !makes_sense && kind != SaidKind::ALL[0] => return (Some(why), true),
                 Err(Failure::All(why) | Failure::Path(why)) => Err(why),
@@ -177,7 +182,9 @@ impl Agent {
             match said {
                 Ok(said) => {
                     makes_sense = true;
-                    self.kinds[kind as usize].note(said);
+                    if let Some(said) = said {
+                        self.kinds[kind as usize].note(said);
+                    }
                 }
                 Err(why) => failure = Some(why),
             }

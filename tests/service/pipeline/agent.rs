@@ -422,6 +422,27 @@ async fn a_failure_of_one_path_hides_no_other_and_takes_nothing_back() {
     }
 }
 
+/// A scale-in sends the instance back to its group's warm pool. An instance that is launched into the pool has the same state, and an agent
+/// that starts anew must not take back what the one before has written.
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_goes_back_to_the_warm_pool_says_so() {
+    let stage = Stage::new(1, 0);
+    let agent = stage.agent(0, Service::default());
+    agent.service.set(STATE, "Warmed:Running");
+    sleep(s(60)).await;
+    assert_eq!(stage.says(0).len(), 0, "launched into the pool");
+    agent.service.set(STATE, "InService");
+    sleep(s(60)).await;
+    agent.service.set(STATE, "Warmed:Stopped");
+    stage.until("said", s(5), || stage.says(0).contains_key("ebbtide/says.termination")).await;
+    let again = stage.agent(0, Service::default());
+    again.service.set(STATE, "Warmed:Stopped");
+    sleep(s(60)).await;
+    assert_eq!(stage.says(0).len(), 1, "{}", stage.story());
+    agent.service.set(STATE, "InService");
+    stage.until("taken back", s(20), || stage.says(0).is_empty()).await;
+}
+
 /// A filter answers as a service that is overloaded, for the first path alone.
 #[tokio::test(start_paused = true)]
 async fn a_path_that_is_kept_from_the_agent_hides_no_other() {
