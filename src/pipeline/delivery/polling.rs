@@ -107,11 +107,10 @@ impl Deliverer {
         match question {
             Question::Changes => listing.changes(now).await,
             Question::Checks => {
-                let (failing, unclear) =
-                    listing.failing_checks(now).await.inspect_err(|_| self.failing.not_answered())?;
-                self.failing.answered(&failing);
-                let passing = passing_checks(&self.interrupter.index.marked(), &failing, &unclear, now);
-                Ok([failing, passing].concat())
+                let mut checks = listing.status_checks(now).await.inspect_err(|_| self.failing.not_answered())?;
+                let passing = passing_checks(&self.interrupter.index.marked(), &checks, now);
+                self.failing.answered(std::mem::take(&mut checks.failing));
+                Ok([checks.notices, passing].concat())
             }
             Question::Blocks => {
                 // Those of which the next answer might come too late, too.

@@ -2,7 +2,7 @@
 
 use super::Deliverer;
 use crate::fact::{Fact, Facts, NoticeKind, RepairStop};
-use crate::pipeline::event::{Detail, InstanceId, Notice};
+use crate::pipeline::event::{InstanceId, Notice};
 use crate::pipeline::interruption::{Action, Interrupter};
 use crate::pipeline::node::handled::message_of;
 use crate::pipeline::node::mark::{is_going, is_repaired, newest_copy};
@@ -61,9 +61,8 @@ impl FailingChecks {
     }
 
     /// Notes EC2's answer.
-    pub(super) fn answered(&self, listed: &[Notice]) {
-        let failing = listed.iter().filter(|notice| matches!(notice.detail, Detail::StatusCheck(_)));
-        *self.lock() = Some(failing.map(|notice| notice.instance.clone()).collect());
+    pub(super) fn answered(&self, failing: HashSet<InstanceId>) {
+        *self.lock() = Some(failing);
     }
 
     /// Notes that EC2 gave no answer: the last one counts, or none.

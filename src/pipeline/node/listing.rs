@@ -35,8 +35,16 @@ const CHECKS: [&str; 3] = ["system", "instance", "attached-ebs"];
 const NOT_PASSING: [SummaryStatus; 3] =
     [SummaryStatus::Impaired, SummaryStatus::InsufficientData, SummaryStatus::Initializing];
 
-/// The checks of which nobody knows whether they pass.
-pub type UnclearChecks = HashSet<(InstanceId, &'static str)>;
+/// The status checks of all running instances that do not pass.
+#[derive(Debug, Default)]
+pub struct StatusChecks {
+    /// A notice of each check that has failed for a while.
+    pub notices: Vec<Notice>,
+    /// The instances of which a check fails, for however short a while.
+    pub failing: HashSet<InstanceId>,
+    /// The checks of which nobody knows whether they pass: EC2 has no data, or they have failed for a shorter while.
+    unclear: HashSet<(InstanceId, &'static str)>,
+}
 
 /// Minimum time for which a check has to fail: one of an instance that reboots does so for some minutes.
 const FAILING_FOR: SignedDuration = SignedDuration::from_mins(5);
@@ -77,13 +85,12 @@ impl Listing {
         Ok(notices)
     }
 
-    /// Returns the notices of the status checks of all running instances that have failed for a while; `now` becomes their time. And the
-    /// checks of which nobody knows whether they pass: EC2 has no data, or they have failed for a shorter while.
+    /// Returns the status checks of all running instances that do not pass; `now` becomes the time of their notices.
     ///
     /// # Errors
     /// As [`Listing::changes`].
-    pub async fn failing_checks(&self, now: Timestamp) -> Result<(Vec<Notice>, UnclearChecks), AwsError> {
-        let (mut notices, mut unclear) = (Vec::new(), UnclearChecks::new());
+    pub async fn status_checks(&self, now: Timestamp) -> Result<StatusChecks, AwsError> {
+        let mut checks = StatusChecks::default();
         for which in CHECKS {
             // Filters of one call are all to be met.
             let filter = Filter::builder().name(format!("{which}-status.status"));
@@ -92,16 +99,20 @@ impl Listing {
             let each = |status: InstanceStatus, instance: InstanceId| {
                 let since = failing_since(&status, which);
                 let is_old = since.is_none_or(|since| now.duration_since(since) >= FAILING_FOR);
-                if !is_old || summary(&status, which) != Some(&SummaryStatus::Impaired) {
-                    unclear.insert((instance, which));
-                } else {
+                let fails = summary(&status, which) == Some(&SummaryStatus::Impaired);
+                if fails {
+                    checks.failing.insert(instance.clone());
+                }
+                if fails && is_old {
                     let arn = format!("{CHECK_PREFIX}{which}/{}", since.map(|at| at.to_string()).unwrap_or_default());
-                    notices.push(check(arn, instance, now, Detail::StatusCheck(which)));
+                    checks.notices.push(check(arn, instance, now, Detail::StatusCheck(which)));
+                } else {
+                    checks.unclear.insert((instance, which));
                 }
             };
             self.statuses(filter, each).await?;
         }
-        Ok((notices, unclear))
+        Ok(checks)
     }
 
     /// Passes each status of a running instance that the filter matches to `each`.
@@ -188,15 +199,10 @@ fn check(arn: String, instance: InstanceId, at: Timestamp, detail: Detail) -> No
     Notice { identity: Identity::Health { arn, instance: instance.clone() }, instance, at, detail }
 }
 
-/// Returns the withdrawals of the checks that have left marks on these Nodes, and that no longer are among those that were `failing`, or
-/// `unclear`, when EC2 was asked at `asked`. A Node that its group was asked to replace goes, whatever its checks say.
+/// Returns the withdrawals of the checks that have left marks on these Nodes, and that no longer were among `checks` when EC2 was asked at
+/// `asked`. A Node that its group was asked to replace goes, whatever its checks say.
 #[must_use]
-pub fn passing_checks(
-    nodes: &[Arc<Node>],
-    failing: &[Notice],
-    unclear: &UnclearChecks,
-    asked: Timestamp,
-) -> Vec<Notice> {
+pub fn passing_checks(nodes: &[Arc<Node>], checks: &StatusChecks, asked: Timestamp) -> Vec<Notice> {
     let mut passing = Vec::new();
     for node in nodes.iter().filter(|node| !is_replaced(node, asked)) {
         let marks = mark::notices(node).map(|(_, mark)| mark).filter(|mark| mark.message.starts_with(CHECK_PREFIX));
@@ -204,12 +210,12 @@ pub fn passing_checks(
         for mark in marks.filter(|mark| is_old(mark.since)) {
             let named = mark.message.strip_prefix(CHECK_PREFIX).and_then(|rest| rest.split('/').next());
             let is_of = |which: &str| named == Some(which);
-            if CHECKS.iter().any(|which| is_of(which) && unclear.contains(&(node.instance.clone(), *which))) {
+            if CHECKS.iter().any(|which| is_of(which) && checks.unclear.contains(&(node.instance.clone(), *which))) {
                 continue;
             }
             let withdrawn = Detail::TakenBack(NoticeKind::StatusCheck);
             let passes = check(mark.message, node.instance.clone(), asked, withdrawn);
-            if failing.iter().all(|failing| failing.identity != passes.identity) {
+            if checks.notices.iter().all(|failing| failing.identity != passes.identity) {
                 passing.push(passes);
             }
         }

@@ -102,6 +102,21 @@ async fn no_work_begins_when_many_fail() {
     stage.rest(&[&replica]).await;
 }
 
+/// The nodes of a failing zone cross the five minutes one by one.
+#[tokio::test(start_paused = true)]
+async fn those_that_have_failed_for_a_moment_count_too() {
+    let stage = Stage::new(10, 1);
+    let replica = stage.start(&[&POLLS[..], &["--on", "status-check=drain"]].concat()).await;
+    stage.fails(0, "system", 240);
+    (1..5).for_each(|n| stage.fails(n, "system", 0));
+    sleep(s(ROUND + 50)).await;
+    assert_eq!((stage.count_drained(10), stage.calls("patch nodes")), (0, 0), "{}", stage.story());
+    (1..5).for_each(|n| stage.passes(n, "system"));
+    stage.until("drained", s(2 * ROUND), || stage.count_drained(10) == 1).await;
+    stage.until("noted", s(60), || stage.handled(0) == 1).await;
+    stage.rest(&[&replica]).await;
+}
+
 /// What there was no room for still fails.
 #[tokio::test(start_paused = true)]
 async fn a_check_that_was_not_admitted_is_acted_on_when_there_is_room() {
