@@ -31,7 +31,8 @@ pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {
     }
     let mut checks = match &readings.nodes {
         Ok(nodes) => {
-            let named = [judge_conditions(settings, nodes), judge_waves(settings, nodes)];
+            let named =
+                [judge_conditions(settings, nodes), judge_waves(settings, nodes), judge_controllers(settings, nodes)];
             let all = judge_nodes(nodes, readings.region.as_deref());
             all.into_iter().chain(named.into_iter().flatten()).collect()
         }
@@ -120,6 +121,26 @@ fn judge_nodes(nodes: &Nodes, region: Option<&str>) -> Vec<Check> {
         checks.push(area.ok(name, format!("{} EC2{all}", count(ec2, "node is on", "nodes are on"))));
     }
     checks
+}
+
+/// Names the nodes that another controller drains, too, and the setting that leaves them to it.
+fn judge_controllers(settings: &Settings, nodes: &Nodes) -> Option<Check> {
+    let selector = &settings.node_selector;
+    let (mut found, mut selectors) = (Vec::new(), Vec::new());
+    for (controller, labels) in &nodes.drained_by {
+        let ours = labels.iter().filter(|labels| selector.matches(labels)).count();
+        if ours > 0 {
+            found.push(format!("{} of {}", count(ours, "node", "nodes"), controller.name()));
+            selectors.push(controller.selector());
+        }
+    }
+    let now = selector.to_string();
+    let all: Vec<&str> = Some(&*now).filter(|now| !now.is_empty()).into_iter().chain(selectors).collect();
+    (!found.is_empty()).then(|| {
+        let found = found.join(", ");
+        let of = format!("{found}: that drains them, too. To leave them to it: --node-selector '{}'", all.join(","));
+        Area::Cluster.ok("controllers", of)
+    })
 }
 
 /// Judges whether each EC2 instance has an agent that can do its work.

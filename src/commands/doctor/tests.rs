@@ -94,8 +94,9 @@ pub(super) fn healthy(settings: &Settings) -> Readings {
     ];
     let now = "2026-11-21T12:00:00Z".parse().unwrap();
     let mut nodes = Nodes { complete: true, ..Nodes::default() };
-    nodes.add("node-0".to_owned(), Some("aws:///eu-west-1a/i-00000000000000001"));
-    nodes.tell(["Ready".to_owned()], ["topology.kubernetes.io/zone".to_owned()]);
+    let labels = [("topology.kubernetes.io/zone".to_owned(), "eu-west-1a".to_owned())].into();
+    nodes.add("node-0".to_owned(), Some("aws:///eu-west-1a/i-00000000000000001"), labels);
+    nodes.tell(["Ready".to_owned()]);
     let web = Workload { pods: 2, labels: BTreeMap::from([("app".to_owned(), "web".to_owned())]) };
     let owner = PodOwner { namespace: "shop".to_owned(), kind: "ReplicaSet".to_owned(), name: "web".to_owned() };
     let calls = [

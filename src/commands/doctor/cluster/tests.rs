@@ -36,7 +36,7 @@ fn a_provider_id_has_instance_and_region() {
         ("f", Some("gce://project/zone/name")),
         ("g", Some("aws:///eu-west-1a/fargate-ip-10-0-0-1.eu-west-1.compute.internal")),
     ] {
-        nodes.add(name.to_owned(), provider);
+        nodes.add(name.to_owned(), provider, BTreeMap::new());
     }
     assert_eq!((nodes.instances.len(), nodes.names.join(" ")), (3, "a b c".to_owned()));
     assert_eq!(nodes.regions, ["eu-west-1", "us-west-2"]);
@@ -45,6 +45,41 @@ fn a_provider_id_has_instance_and_region() {
     }
     assert_eq!(nodes.without_provider, ["d", "e"]);
     assert_eq!(nodes.foreign.iter().map(|node| node.name.as_str()).collect::<Vec<_>>(), ["f", "g"]);
+}
+
+#[test]
+fn nodes_that_others_drain_are_named_with_the_setting_that_leaves_them_alone() {
+    let add = |readings: &mut Readings| {
+        let nodes = readings.nodes.as_mut().unwrap();
+        for (n, labels) in [
+            (2, &[("karpenter.sh/nodepool", "default")][..]),
+            (3, &[("karpenter.sh/nodepool", "general-purpose"), ("eks.amazonaws.com/compute-type", "auto")]),
+            (4, &[("eks.amazonaws.com/nodegroup", "blue"), ("pool", "spot")]),
+            (5, &[("eks.amazonaws.com/nodegroup", "blue")]),
+        ] {
+            let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            nodes.add(format!("node-{n}"), Some(&format!("aws:///eu-west-1a/i-0000000000000000{n}")), labels);
+        }
+    };
+    let controllers = |args: &[&str]| {
+        let settings = settings(args);
+        let mut readings = healthy(&settings);
+        add(&mut readings);
+        let checks = judge(&settings, &readings);
+        let one = checks.iter().find(|check| check.name == "controllers");
+        one.map(|check| (check.status, check.found.clone()))
+    };
+    let (status, text) = controllers(&[]).unwrap();
+    assert_eq!(status, Status::Ok);
+    assert_eq!(
+        text,
+        "1 node of EKS Auto Mode, 1 node of Karpenter, 2 nodes of EKS managed node groups: that drains them, too. To leave them to it: \
+         --node-selector 'eks.amazonaws.com/compute-type!=auto,!karpenter.sh/nodepool,!eks.amazonaws.com/nodegroup'"
+    );
+    let (_, text) = controllers(&["--node-selector", "pool=spot"]).unwrap();
+    assert!(text.starts_with("1 node of EKS managed node groups: "), "{text}");
+    assert!(text.ends_with("--node-selector 'pool=spot,!eks.amazonaws.com/nodegroup'"), "{text}");
+    assert_eq!(controllers(&["--node-selector", "pool=none"]), None);
 }
 
 fn agents<const N: usize>(pods: [(&str, bool); N]) -> Agents {
@@ -57,8 +92,16 @@ fn agents<const N: usize>(pods: [(&str, bool); N]) -> Agents {
 fn each_node_needs_an_agent_that_is_ready() {
     let both = ["--source", "queue,nodes", "--pod-namespace", "ebbtide", "--pod-name", "a"];
     let second = |readings: &mut Readings| {
-        readings.nodes.as_mut().unwrap().add("node-1".to_owned(), Some("aws:///eu-west-1a/i-00000000000000002"));
-        readings.nodes.as_mut().unwrap().add("fargate".to_owned(), Some("aws:///eu-west-1a/fargate-1"));
+        readings.nodes.as_mut().unwrap().add(
+            "node-1".to_owned(),
+            Some("aws:///eu-west-1a/i-00000000000000002"),
+            BTreeMap::new(),
+        );
+        readings.nodes.as_mut().unwrap().add(
+            "fargate".to_owned(),
+            Some("aws:///eu-west-1a/fargate-1"),
+            BTreeMap::new(),
+        );
     };
     let with = |pods| {
         one(&both, |readings| {
@@ -158,10 +201,12 @@ fn conditions_and_waves_need_a_node_that_has_them() {
 
 #[test]
 fn nodes_without_an_instance() {
-    let (name, status, text) = one(&[], |readings| readings.nodes.as_mut().unwrap().add("bare".to_owned(), None));
+    let (name, status, text) =
+        one(&[], |readings| readings.nodes.as_mut().unwrap().add("bare".to_owned(), None, BTreeMap::new()));
     assert_eq!((name, status), ("nodes", Status::Warning));
     assert!(text.contains("1 node has no provider ID") && text.contains("bare"), "{text}");
-    let foreign = found(&[], |readings| readings.nodes.as_mut().unwrap().add("f".to_owned(), Some("kind://x")));
+    let foreign =
+        found(&[], |readings| readings.nodes.as_mut().unwrap().add("f".to_owned(), Some("kind://x"), BTreeMap::new()));
     assert_eq!(foreign, Vec::new(), "other nodes are nothing wrong");
     let (_, status, text) = one(&[], |readings| readings.nodes = Ok(Nodes { complete: true, ..Nodes::default() }));
     assert_eq!(status, Status::Failure, "{text}");

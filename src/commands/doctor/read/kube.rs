@@ -152,8 +152,9 @@ pub async fn nodes(probe: &Probe) -> Reading<Nodes> {
     let mut nodes = Nodes::default();
     nodes.complete = pages::<Node, Provided, Told>(probe, "nodes", "", |node| {
         let conditions = node.status.conditions.into_iter().map(|condition| condition.r#type);
-        nodes.tell(conditions, node.metadata.labels.unwrap_or_default().into_keys());
-        nodes.add(node.metadata.name.unwrap_or_default(), node.spec.provider_id.as_deref());
+        nodes.tell(conditions);
+        let labels = node.metadata.labels.unwrap_or_default();
+        nodes.add(node.metadata.name.unwrap_or_default(), node.spec.provider_id.as_deref(), labels);
     })
     .await?;
     Ok(nodes)

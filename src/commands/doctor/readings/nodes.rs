@@ -1,7 +1,7 @@
 //! The Nodes of the cluster.
 
 use crate::pipeline::event::InstanceId;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The cluster's Nodes, by their provider IDs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,8 +20,51 @@ pub struct Nodes {
     pub conditions: BTreeSet<String>,
     /// The keys of the labels that any Node has.
     pub labels: BTreeSet<String>,
+    /// The labels of each EC2 instance that another controller drains, too.
+    pub drained_by: BTreeMap<Controller, Vec<BTreeMap<String, String>>>,
     /// Whether all Nodes were listed.
     pub complete: bool,
+}
+
+/// A controller that drains the Nodes it manages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Controller {
+    /// EKS Auto Mode, whose Nodes carry Karpenter's labels as well.
+    AutoMode,
+    /// Karpenter.
+    Karpenter,
+    /// Managed node groups of EKS.
+    ManagedNodeGroups,
+}
+
+impl Controller {
+    /// Returns the controller of a Node with these labels.
+    fn of(labels: &BTreeMap<String, String>) -> Option<Self> {
+        match labels {
+            auto if auto.get("eks.amazonaws.com/compute-type").is_some_and(|of| of == "auto") => Some(Self::AutoMode),
+            karpenter if karpenter.contains_key("karpenter.sh/nodepool") => Some(Self::Karpenter),
+            group if group.contains_key("eks.amazonaws.com/nodegroup") => Some(Self::ManagedNodeGroups),
+            _ => None,
+        }
+    }
+
+    /// Returns the name for a reader.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::AutoMode => "EKS Auto Mode",
+            Self::Karpenter => "Karpenter",
+            Self::ManagedNodeGroups => "EKS managed node groups",
+        }
+    }
+
+    /// Returns the label selector that leaves its Nodes out.
+    pub const fn selector(self) -> &'static str {
+        match self {
+            Self::AutoMode => "eks.amazonaws.com/compute-type!=auto",
+            Self::Karpenter => "!karpenter.sh/nodepool",
+            Self::ManagedNodeGroups => "!eks.amazonaws.com/nodegroup",
+        }
+    }
 }
 
 /// A Node that is not an EC2 instance.
@@ -34,14 +77,14 @@ pub struct ForeignNode {
 }
 
 impl Nodes {
-    /// Adds the types of a Node's conditions, and the keys of its labels.
-    pub fn tell(&mut self, conditions: impl IntoIterator<Item = String>, labels: impl IntoIterator<Item = String>) {
+    /// Adds the types of a Node's conditions.
+    pub fn tell(&mut self, conditions: impl IntoIterator<Item = String>) {
         self.conditions.extend(conditions);
-        self.labels.extend(labels);
     }
 
-    /// Adds a Node by its name and its provider ID.
-    pub fn add(&mut self, name: String, provider_id: Option<&str>) {
+    /// Adds a Node by its name, its provider ID and its labels.
+    pub fn add(&mut self, name: String, provider_id: Option<&str>, labels: BTreeMap<String, String>) {
+        self.labels.extend(labels.keys().cloned());
         let Some(provider_id) = provider_id.filter(|id| !id.is_empty()) else {
             return self.without_provider.push(name);
         };
@@ -50,6 +93,9 @@ impl Nodes {
         let Some(instance) = instance else {
             return self.foreign.push(ForeignNode { name, provider_id: provider_id.to_owned() });
         };
+        if let Some(controller) = Controller::of(&labels) {
+            self.drained_by.entry(controller).or_default().push(labels);
+        }
         self.instances.push(instance);
         self.names.push(name);
         let region = region_of(zone);
