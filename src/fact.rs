@@ -222,6 +222,9 @@ pub enum Fact<'a> {
     PodBlocked { on: NodeRef<'a>, pod: PodRef<'a>, by: &'a str, until: Duration, hard: bool },
     /// A blocked pod no longer is.
     PodUnblocked { on: NodeRef<'a>, pod: PodRef<'a> },
+    /// A pod came back to the cordoned Node, as others of its owner before, and is left there; emitted once for each owner. It `tolerates`
+    /// the cordon, or nobody has asked the scheduler.
+    PodComesBack { on: NodeRef<'a>, pod: PodRef<'a>, tolerates: bool },
     /// A step of a drain failed; retried until the deadline.
     DrainRetried { on: NodeRef<'a>, step: DrainStep, category: Category, error: &'a dyn fmt::Display },
     /// Somebody removed the cordon during the drain; it was restored.
@@ -229,7 +232,8 @@ pub enum Fact<'a> {
     /// All other pods are gone, and the eviction of our own pod was accepted: the process ends in order.
     LeavingNode { on: NodeRef<'a> },
     /// A drain ended. `left` is the time left until the node goes, if that is known (`hard`), else until the drain's timeout. `report`
-    /// lists which pods went and which stayed. `has_condition`: the Node's condition says that it is being drained.
+    /// lists which pods went and which stayed. `come_back` is the number of those that come back whenever they are evicted.
+    /// `has_condition`: the Node's condition says that it is being drained.
     DrainEnded {
         on: NodeRef<'a>,
         outcome: DrainOutcome,
@@ -238,6 +242,7 @@ pub enum Fact<'a> {
         left: Duration,
         hard: bool,
         report: &'a dyn fmt::Display,
+        come_back: usize,
         has_condition: bool,
     },
     /// A drain was given up before its end: nothing in this process waits for it any more.

@@ -10,6 +10,7 @@
 //! rounds      list by list, until a list shows no pod that must leave
 //! list        the list of a node's pods, as new as it needs to be
 //! select      which pods must leave, and in which order
+//! returns     pods that come back to the cordoned node
 //! departures  the departures of all pods; evict: of one; tier: its turn
 //! own_pod     the pod of this process, which leaves last
 //! pod_watch   the watch that sees pods go
@@ -30,6 +31,7 @@ mod own_pod;
 mod pod_watch;
 mod recorder;
 mod report;
+mod returns;
 mod rounds;
 mod select;
 mod tier;
@@ -43,6 +45,7 @@ pub use list::Room;
 pub use outlook::outlook;
 pub use pod_watch::PodWatch;
 pub use report::Report;
+pub use returns::MAX_OF_OWNER;
 pub use select::{Departure, MIRROR_ANNOTATION, Selection, SelectionRules, StayReason, Tier, select};
 pub use wire::{PodAddresses, TrimmedPod, pod_api, pods_of};
 
@@ -126,6 +129,7 @@ impl Drainer {
             left: capacity_ends.unwrap_or(end.at()).saturating_duration_since(Instant::now()),
             hard: capacity_ends.is_some(),
             report: &report,
+            come_back: report.come_back.len(),
             has_condition: self.index.newest(node).is_some_and(|node| node.draining.is_some()),
         });
         report

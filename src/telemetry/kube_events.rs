@@ -117,6 +117,8 @@ enum DrainEvent {
         end: DrainEnd,
         report: String,
         has_condition: bool,
+        /// Whether pods stay that must leave: the end is announced in each scope.
+        is_notable: bool,
     },
     Abandoned {
         node_uid: Arc<str>,
@@ -227,11 +229,12 @@ impl DrainEvent {
                 Self::Blocked { node: ObjectRef::node(on), pod, deadline, at: Instant::now() }
             }
             Fact::PodUnblocked { on, pod } => Self::Unblocked { node_uid: on.uid.into(), pod_uid: pod.uid.into() },
-            Fact::DrainEnded { on, outcome, report, has_condition, .. } => Self::Ended {
+            Fact::DrainEnded { on, outcome, report, come_back, has_condition, .. } => Self::Ended {
                 node: ObjectRef::node(on),
                 end: DrainEnd::Of(outcome),
                 report: bounded(report, MAX_NOTE_LENGTH),
                 has_condition,
+                is_notable: come_back > 0,
             },
             // A drain that did not end itself has left the condition True.
             Fact::NodeReleased { on, has_condition: true, .. } => Self::Ended {
@@ -239,6 +242,7 @@ impl DrainEvent {
                 end: DrainEnd::Released,
                 report: "no notice holds the node any more: its marks were removed".to_owned(),
                 has_condition: true,
+                is_notable: false,
             },
             Fact::NodeReleased { on, has_condition: false, .. } => Self::Returned { node: ObjectRef::node(on) },
             Fact::DrainExcluded { on } => Self::Ended {
@@ -246,6 +250,7 @@ impl DrainEvent {
                 end: DrainEnd::Excluded,
                 report: "the node is to be left alone, as it says itself, or the settings do".to_owned(),
                 has_condition: true,
+                is_notable: false,
             },
             Fact::WaitBegun { about, on: Some(on), wait, reason, at_most } => {
                 let begun = Instant::now();

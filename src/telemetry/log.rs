@@ -290,6 +290,9 @@ impl Subscriber for Log {
             Fact::PodBlocked { on, pod, by, until, hard } => {
                 on!(warn, on, %pod, by, left = %Words(*until), hard, "pod is held back");
             }
+            Fact::PodComesBack { on, pod, tolerates } => {
+                on!(warn, on, %pod, tolerates, "pod comes back to the cordoned node; left there");
+            }
             Fact::PodUnblocked { on, pod } => on!(debug, on, %pod, "pod no longer held back"),
             Fact::Deletion { on, pod, grace, result: Ok(()) } => {
                 on!(warn, on, %pod, grace, "pod deleted, because its node goes at the deadline");

@@ -279,18 +279,12 @@ impl<'a> Narration<'a> {
     async fn whose(&mut self, reader: &Reader<'_>) -> (Option<Ownership>, bool) {
         let require_tag = self.policy().require_tag;
         let has_node = self.node.is_some();
-        let (owned, why, asked) = match owned_without_asking(has_node, self.notice, require_tag) {
-            Some(owned) => {
-                let why = if has_node {
-                    "the instance has a Node in this cluster"
-                } else {
-                    "its lifecycle hook notified the queue itself"
-                };
-                (Some(owned), why.to_owned(), false)
-            }
+        let (owned, why, asked) = match owned_without_asking(has_node, require_tag) {
+            Some(owned) => (Some(owned), "the instance has a Node in this cluster".to_owned(), false),
             None => match reader.record(&self.notice.instance).await {
                 Ok(record) => {
-                    let owned = owned_by_record(record, has_node, self.notice);
+                    let direct = self.notice.hook().is_some_and(|hook| hook.direct);
+                    let owned = owned_by_record(record, has_node, direct, self.notice);
                     let why = reasons::owner(record, owned, &self.settings.managed_tag, (has_node, require_tag));
                     (Some(owned), why, true)
                 }
@@ -385,6 +379,9 @@ impl<'a> Narration<'a> {
         self.view.pods = listed.pods(span, &self.clock, moment);
         self.view.stay = listed.stay();
         self.view.budgets = listed.budgets();
+        if let Some(note) = listed.come_back() {
+            self.note(&note);
+        }
         let held = |pod: &&PodView| !pod.held_back_by.is_empty();
         if self.view.pods.iter().any(|pod| held(&pod) && pod.deleted_at.is_none()) {
             self.note(&reasons::held_for_good(span.end.is_hard()));

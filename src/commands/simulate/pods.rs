@@ -3,7 +3,9 @@
 use super::budget::{Budget, holding};
 use super::view::{BudgetView, Hold, Moment, PodView, StayView, Turn};
 use crate::cli::settings::Settings;
-use crate::pipeline::drain::{Deadline, Departure, Grace, Selection, StayReason, TrimmedPod, outlook, select};
+use crate::pipeline::drain::{
+    Deadline, Departure, Grace, MAX_OF_OWNER, Selection, StayReason, TrimmedPod, outlook, select,
+};
 use crate::runtime::clock::Clock;
 use k8s_openapi::api::core::v1::Pod;
 use std::collections::HashMap;
@@ -107,6 +109,18 @@ impl<'a> PodList<'a> {
         self.pods.get(&*departure.pod.uid).map(|pod| holding(pod, self.budgets)).unwrap_or_default()
     }
 
+    /// Tells of the pods that may come back to the cordoned Node, if there are any.
+    pub fn come_back(&self) -> Option<String> {
+        let pods = self.selection.evict.iter().filter(|departure| departure.tolerates_cordon);
+        let names: Vec<_> = pods.map(|departure| departure.pod.to_string()).collect();
+        (!names.is_empty()).then(|| {
+            format!(
+                "what tolerates the cordon may come back; a pod that has done so {MAX_OF_OWNER} times stays then, and holds up nothing: {}",
+                names.join(", ")
+            )
+        })
+    }
+
     /// The pods that stay.
     pub fn stay(&self) -> Vec<StayView> {
         let stay = self.selection.left_alone.iter().map(|(pod, why)| StayView {
@@ -118,6 +132,7 @@ impl<'a> PodList<'a> {
                 StayReason::Mirror => "static: the kubelet runs it",
                 StayReason::EmptyDir => "it has an emptyDir volume (--keep-empty-dir)",
                 StayReason::Unmanaged => "it has no controller (--keep-unmanaged)",
+                StayReason::ComesBack => "it comes back to the cordoned node",
                 StayReason::Finished => "its containers have ended; a finalizer keeps its object",
             },
         });

@@ -2,7 +2,7 @@
 
 use super::deadline::Plan;
 use super::report::{PodState, RemovalCause, Report};
-use super::select::Selection;
+use super::select::{Selection, StayReason};
 use super::wire::{PodAddresses, PodId};
 use crate::fact::{DrainOutcome, Fact, Facts};
 use crate::pipeline::node::Node;
@@ -33,6 +33,8 @@ struct Record {
     /// Number of pods that are gone.
     gone: usize,
     left_alone: usize,
+    /// Of those, the ones that come back to the cordoned node.
+    come_back: Vec<PodId>,
     /// The error of the latest list, if it failed.
     error: Option<Arc<str>>,
     addresses: PodAddresses,
@@ -125,6 +127,8 @@ impl<'a> Recorder<'a> {
         let mut record = self.lock();
         record.error = None;
         record.left_alone = left_alone.len();
+        let come_back = left_alone.iter().filter(|(_, why)| *why == StayReason::ComesBack);
+        record.come_back = come_back.map(|(pod, _)| pod.clone()).collect();
         for departure in evict.iter().chain(finished) {
             record.pods.entry(departure.pod.clone()).or_insert(PodState::Waiting);
         }
@@ -160,9 +164,9 @@ impl<'a> Recorder<'a> {
     pub(super) fn report(&self, outcome: DrainOutcome) -> Report {
         let mut record = self.lock();
         record.ended = true;
-        let Record { pods, left_alone, error, addresses, .. } = &*record;
-        let (pods, error, addresses) = (pods.clone(), error.clone(), addresses.clone());
-        Report { outcome, pods, left_alone: *left_alone, error, addresses }
+        let Record { pods, left_alone, come_back, error, addresses, .. } = &*record;
+        let (pods, come_back, error, addresses) = (pods.clone(), come_back.clone(), error.clone(), addresses.clone());
+        Report { outcome, pods, left_alone: *left_alone, come_back, error, addresses }
     }
 
     fn unblocked(&self, pod: &PodId) {

@@ -41,6 +41,8 @@ pub struct Report {
     pub pods: BTreeMap<PodId, PodState>,
     /// Number of pods that the drain left alone: `DaemonSet` pods, static pods, and those that the settings keep.
     pub left_alone: usize,
+    /// Of those, the pods that come back to the cordoned Node whenever they are evicted.
+    pub come_back: Vec<PodId>,
     /// The error of the latest list, if it failed.
     pub error: Option<Arc<str>>,
     /// The addresses of the pods that had to leave, if they are noted.
@@ -72,6 +74,9 @@ impl fmt::Display for Report {
                 }
                 PodState::Terminating(_) => write!(f, "; {pod} is still terminating")?,
             }
+        }
+        for pod in &self.come_back {
+            write!(f, "; {pod} comes back to the cordoned node, and stays")?;
         }
         if self.left_alone > 0 {
             write!(f, "; {} left alone", self.left_alone)?;

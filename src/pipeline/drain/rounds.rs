@@ -5,6 +5,7 @@
 //!    ▲                                   ├─ likewise, but for the pod of this process ─▶ OwnPodLeft ─┐
 //!    │                                   ├─ all departed ──────────────────────────────▶ Departed ───┤
 //!    │                                   ├─ a pod's grace period is over ──────────────▶ Overdue ────┤
+//!    │                                   ├─ the node goes, and pods that come back stay ▶ LastCall ──┤
 //!    │                                   └─ the watch may have missed events ──────────▶ WatchGap ───┤
 //!    └──────────────────────────────────── pause ────────────────────────────────────────────────────┘
 //! ```
@@ -13,17 +14,20 @@
 //! kubelet has been silent for some time, and no pod has any of its grace period left.
 
 use super::context::Drain;
+use super::deadline::Deadline;
 use super::departures::Departures;
 use super::evict::Evictions;
 use super::grace::REMOVAL_TIME;
 use super::list::Freshness;
 use super::own_pod::OwnPod;
 use super::pod_watch::WatchGaps;
+use super::returns::Returns;
 use super::select::{Departure, FirstDaemons, Selection};
 use super::wire::PodId;
 use crate::clients::gate::Backoff;
 use crate::fact::Fact;
 use crate::pipeline::node::Node;
+use crate::pipeline::node::mark::is_restored;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -49,6 +53,7 @@ pub(super) struct Rounds<'a> {
     own_pod: &'a watch::Sender<OwnPod>,
     /// The pods of each `DaemonSet` to evict: those of the first list that shows any. The first list of all may be from before they came.
     daemons: FirstDaemons,
+    returns: Returns,
     /// How new the next list must be.
     freshness: Freshness,
     round: u32,
@@ -79,6 +84,8 @@ enum RoundEnd {
     WatchGap,
     /// A pod is still there after its grace period. A list shows whether its containers have ended.
     Overdue,
+    /// The node goes so soon that pods which were left alone, because they come back, must be told to stop.
+    LastCall,
 }
 
 impl<'a> Rounds<'a> {
@@ -89,6 +96,7 @@ impl<'a> Rounds<'a> {
             gaps,
             own_pod,
             daemons: FirstDaemons::new(),
+            returns: Returns::default(),
             freshness: Freshness::Cached,
             round: 0,
             overdue_interval: OVERDUE_INTERVAL,
@@ -128,6 +136,7 @@ impl<'a> Rounds<'a> {
             listed = Box::pin(evictions.list(self.freshness.clone())) => listed,
         };
         selection.keep_new_daemons(&mut self.daemons);
+        self.leave_returning(&mut selection);
         evictions.drain.recorder.listed(&selection);
         let longest = selection.longest_grace(evictions.drain.drainer.pod_grace);
         if let Some((_, grace)) = longest {
@@ -137,6 +146,17 @@ impl<'a> Rounds<'a> {
             self.report_begun(&selection, longest);
         }
         (selection, version)
+    }
+
+    /// Leaves alone the pods that have come back too often, and tells of them.
+    fn leave_returning(&mut self, selection: &mut Selection) {
+        let Drain { drainer, node, .. } = self.evictions.drain;
+        let known = drainer.index.newest(node).filter(|node| node.cordoned && self.freshness != Freshness::Cached);
+        let cordon = known.map(|node| is_restored(&node));
+        for departure in self.returns.keep(selection, cordon, Instant::now()) {
+            let (on, pod) = (node.named(), departure.pod.named());
+            drainer.facts.emit(&Fact::PodComesBack { on, pod, tolerates: departure.tolerates_cordon });
+        }
     }
 
     /// Returns whether the kubelet is silent, and all pods that a newer list shows should be gone.
@@ -173,6 +193,8 @@ impl<'a> Rounds<'a> {
             evictions.overdue.notified().await;
             sleep_until(list_at).await;
         };
+        let grace = self.returns.last_call_grace(evictions.drain.drainer.pod_grace);
+        let (stays, last_call) = (grace.is_some(), |end: Deadline| grace?.told_by(end));
         tokio::select! {
             biased;
             () = self.departures.all_gone() => match drained {
@@ -185,6 +207,10 @@ impl<'a> Rounds<'a> {
             () = overdue => {
                 self.overdue_list_at = Instant::now() + self.overdue_interval.step();
                 RoundEnd::Overdue
+            }
+            () = evictions.drain.reached(last_call), if stays => {
+                self.returns.call_last();
+                RoundEnd::LastCall
             }
         }
     }

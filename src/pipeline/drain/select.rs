@@ -66,8 +66,10 @@ pub struct Departure {
     pub protection: Option<Protection>,
     /// The time at which the pod should be gone, if it is terminating.
     pub ends: Option<Timestamp>,
-    /// UID of the pod's `DaemonSet`, if it has one.
-    pub daemon_set: Option<Arc<str>>,
+    /// UID of the pod's controller, if it has one.
+    pub owner: Option<Arc<str>>,
+    /// Whether the scheduler may bind the pod to a cordoned Node.
+    pub tolerates_cordon: bool,
 }
 
 /// The UIDs of the first pods that lists showed of a `DaemonSet`, by that of the `DaemonSet`.
@@ -88,6 +90,11 @@ impl Departure {
     pub const fn grace_with(&self, wanted: Option<Duration>) -> Grace {
         Grace { wanted, own: self.grace }
     }
+
+    /// Returns the UID of the pod's `DaemonSet`, if it has one.
+    fn daemon_set(&self) -> Option<&Arc<str>> {
+        self.owner.as_ref().filter(|_| self.tier == Tier::Daemon)
+    }
 }
 
 /// The reason that a pod stays.
@@ -105,6 +112,8 @@ pub enum StayReason {
     Unmanaged,
     /// Its containers have ended, and a finalizer keeps its object.
     Finished,
+    /// It comes back to the cordoned Node, whenever it is evicted.
+    ComesBack,
 }
 
 /// The user's rules for selecting pods. By default they select what `kubectl drain --ignore-daemonsets --delete-emptydir-data
@@ -169,14 +178,14 @@ impl Selection {
     /// `DaemonSet` replaces an evicted pod, and one eviction is enough.
     pub fn keep_new_daemons(&mut self, first: &mut FirstDaemons) {
         let mut new = FirstDaemons::new();
-        for Departure { pod, daemon_set, .. } in &self.evict {
-            if let Some(set) = daemon_set.as_ref().filter(|set| !first.contains_key(*set)) {
-                new.entry(Arc::clone(set)).or_default().insert(Arc::clone(&pod.uid));
+        for departure in &self.evict {
+            if let Some(set) = departure.daemon_set().filter(|set| !first.contains_key(*set)) {
+                new.entry(Arc::clone(set)).or_default().insert(Arc::clone(&departure.pod.uid));
             }
         }
         first.extend(new);
         let is_later = |departure: &mut Departure| {
-            let set = departure.daemon_set.as_ref().and_then(|set| first.get(set));
+            let set = departure.daemon_set().and_then(|set| first.get(set));
             set.is_some_and(|first| !first.contains(&departure.pod.uid))
         };
         let later: Vec<_> =
@@ -270,14 +279,16 @@ fn departure(object: TrimmedPod, rules: &SelectionRules) -> Option<Departure> {
         _ => Tier::Ordinary,
     };
     let protection = protection(&object, rules);
-    let daemon_set = controller(&object).filter(|_| tier == Tier::Daemon).map(|owner| owner.uid.as_str().into());
+    let owner = controller(&object).map(|owner| owner.uid.as_str().into());
+    let tolerates_cordon = object.spec.tolerates_cordon();
     let pod = PodId {
         namespace: object.metadata.namespace?.into(),
         name: object.metadata.name?.into(),
         uid: object.metadata.uid?.into(),
     };
     let ends = object.metadata.deletion_timestamp.map(|at| at.0);
-    Some(Departure { pod, grace: object.spec.termination_grace_period_seconds, tier, protection, ends, daemon_set })
+    let grace = object.spec.termination_grace_period_seconds;
+    Some(Departure { pod, grace, tier, protection, ends, owner, tolerates_cordon })
 }
 
 fn protection(object: &TrimmedPod, rules: &SelectionRules) -> Option<Protection> {

@@ -11,6 +11,9 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
+/// The taint that follows a cordon, and that the scheduler takes for it.
+const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
+
 /// A pod on the wire. Fields that Ebbtide does not use are skipped while parsing.
 pub type TrimmedPod = Trimmed<Spec, Status>;
 
@@ -42,7 +45,27 @@ pub struct Spec {
     #[serde(default)]
     pub(super) priority: Option<i32>,
     #[serde(default)]
+    tolerations: Vec<Toleration>,
+    #[serde(default)]
     volumes: Vec<Volume>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Toleration {
+    /// None tolerates every key.
+    #[serde(default)]
+    key: Option<Box<str>>,
+    /// None tolerates every effect.
+    #[serde(default)]
+    effect: Option<Box<str>>,
+}
+
+impl Toleration {
+    /// Whether it tolerates the taint of a cordon, which has no value.
+    fn is_of_cordon(&self) -> bool {
+        self.key.as_deref().is_none_or(|key| key.is_empty() || key == UNSCHEDULABLE)
+            && self.effect.as_deref().is_none_or(|effect| effect.is_empty() || effect == "NoSchedule")
+    }
 }
 
 impl Spec {
@@ -58,6 +81,11 @@ impl Spec {
     pub(super) fn registers_plugins(&self) -> bool {
         let paths = self.volumes.iter().filter_map(|volume| volume.host_path.as_ref());
         paths.map(|host| host.path.trim_end_matches('/')).any(|path| path.ends_with("/plugins_registry"))
+    }
+
+    /// Whether the scheduler may bind the pod to a cordoned Node.
+    pub(super) fn tolerates_cordon(&self) -> bool {
+        self.tolerations.iter().any(Toleration::is_of_cordon)
     }
 
     pub(super) fn has_empty_dir(&self) -> bool {

@@ -48,6 +48,7 @@ fn end(history: &History, number: usize, long: &str, outcome: NoticeOutcome) {
         left,
         hard: true,
         report: &long,
+        come_back: 0,
         has_condition: false,
     });
     history.note(&Fact::NoticeEnded { about: about(&instance, &node, &message), outcome, took, waited: long });
@@ -184,6 +185,7 @@ async fn a_drain_that_ended_badly_while_its_notice_runs_has_trouble() {
         left: Duration::ZERO,
         hard: true,
         report: &"1 of 9 pods gone",
+        come_back: 0,
         has_condition: false,
     });
     let (report, _) = history.report(Since::Ever, 0);

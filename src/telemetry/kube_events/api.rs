@@ -142,12 +142,12 @@ impl EventApi {
                     record.condition &= !done(self.set(node, set, &[]).await);
                 }
             }
-            Announcement::Ended { end, report, has_condition } => {
+            Announcement::Ended { end, report, has_condition, is_notable } => {
                 let is_success = matches!(end, DrainEnd::Of(outcome) if outcome.is_success());
                 let said = (if is_success { "Normal" } else { "Warning" }, EventReason::DrainEnded);
                 if let Some(name) = record.event.take() {
                     done(self.update(node, &name, said, &report).await);
-                } else if self.scopes.has_all_events() {
+                } else if self.scopes.has_all_events() || is_notable && self.scopes.events.is_some() {
                     done(self.create(node, &event_name(&node.name, random::u64()), said, &report).await);
                 }
                 // A deleted Node has no condition.

@@ -18,7 +18,7 @@ pub(super) enum Announcement {
     /// The waits ended.
     Waited(WaitsEnd),
     /// The drain ended. `has_condition`: the Node's condition was True.
-    Ended { end: DrainEnd, report: String, has_condition: bool },
+    Ended { end: DrainEnd, report: String, has_condition: bool, is_notable: bool },
     /// The Node is in use again.
     Returned,
 }
@@ -76,6 +76,7 @@ struct PendingEnd {
     end: DrainEnd,
     report: String,
     has_condition: bool,
+    is_notable: bool,
 }
 
 impl DrainState {
@@ -132,11 +133,11 @@ impl DrainState {
         due || self.waits.has_more()
     }
 
-    /// The drain ended. `has_condition`: the Node's condition is True, whoever set it.
-    pub(super) fn end(&mut self, end: DrainEnd, report: String, has_condition: bool) {
+    /// The drain ended. `has_condition`: the Node's condition is True, whoever set it. `is_notable`: the end is announced in each scope.
+    pub(super) fn end(&mut self, end: DrainEnd, report: String, has_condition: bool, is_notable: bool) {
         self.enter(Phase::Ended);
         self.waits.forget_given_up();
-        self.pending.ended = Some(PendingEnd { end, report, has_condition });
+        self.pending.ended = Some(PendingEnd { end, report, has_condition, is_notable });
     }
 
     /// The Node is in use again. What is still pending about its drain comes first.
@@ -179,9 +180,9 @@ impl DrainState {
         if let Some(end) = self.waits.ended() {
             return Some(Announcement::Waited(end));
         }
-        if let Some(PendingEnd { end, report, has_condition }) = self.pending.ended.take() {
-            let wanted = scopes.has_all() || has_condition || record.condition || record.event.is_some();
-            return wanted.then_some(Announcement::Ended { end, report, has_condition });
+        if let Some(PendingEnd { end, report, has_condition, is_notable }) = self.pending.ended.take() {
+            let wanted = scopes.has_all() || has_condition || is_notable || record.condition || record.event.is_some();
+            return wanted.then_some(Announcement::Ended { end, report, has_condition, is_notable });
         }
         if std::mem::take(&mut self.pending.returned) {
             return Some(Announcement::Returned);
@@ -255,9 +256,9 @@ mod tests {
         let (mut drain, deadline, now, clock) = begun();
         let due = drain.block(blocked("a"), deadline, now).unwrap();
         assert!(drain.is_due(due));
-        drain.end(DRAINED, "1 of 1 pods gone".to_owned(), false);
+        drain.end(DRAINED, "1 of 1 pods gone".to_owned(), false, false);
         assert!(drain.next_announcement(BLOCKED, clock).is_none() && !drain.has_more());
-        drain.end(DRAINED, "1 of 1 pods gone".to_owned(), true);
+        drain.end(DRAINED, "1 of 1 pods gone".to_owned(), true, false);
         let ended = drain.next_announcement(BLOCKED, clock);
         assert!(matches!(ended, Some((Announcement::Ended { has_condition: true, .. }, _))));
     }
@@ -269,12 +270,12 @@ mod tests {
         assert!(drain.is_due(due));
         let Some((_, record)) = drain.next_announcement(BLOCKED, clock) else { panic!("an announcement") };
         assert_eq!((record.condition, record.event), (false, None));
-        drain.end(DrainEnd::Of(DrainOutcome::Blocked), "0 of 1 pods gone".to_owned(), false);
+        drain.end(DrainEnd::Of(DrainOutcome::Blocked), "0 of 1 pods gone".to_owned(), false, false);
         assert!(drain.next_announcement(BLOCKED, clock).is_none() && drain.has_more(), "one at a time");
         drain.begin(None, deadline);
         drain.record = Some(Record { event: None, condition: true });
         assert!(!drain.has_more() && drain.phase == Phase::Running);
-        drain.end(DRAINED, "1 of 1 pods gone".to_owned(), false);
+        drain.end(DRAINED, "1 of 1 pods gone".to_owned(), false, false);
         assert!(matches!(write(&mut drain, clock), Some(Announcement::Ended { end: DRAINED, .. })));
     }
 }

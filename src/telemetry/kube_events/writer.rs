@@ -138,11 +138,11 @@ impl EventWriter {
                     drain.unblock(&pod_uid);
                 }
             }
-            DrainEvent::Ended { node, end, report, has_condition } => {
-                let wanted = has_condition || self.scopes.has_all();
+            DrainEvent::Ended { node, end, report, has_condition, is_notable } => {
+                let wanted = has_condition || is_notable || self.scopes.has_all();
                 let deadline = DrainDeadline { at: Instant::now(), is_hard: true };
                 let Some(drain) = self.drain_of(node, deadline, wanted) else { return };
-                drain.end(end, report, has_condition);
+                drain.end(end, report, has_condition, is_notable);
                 let uid = Arc::clone(&drain.node.uid);
                 self.queue.push_back(uid);
             }

@@ -158,6 +158,7 @@ impl All {
             | Fact::ChangePlanned { .. }
             | Fact::CordonForgone { .. }
             | Fact::NodeOutOfService { .. }
+            | Fact::PodComesBack { .. }
             | Fact::NodeRecordoned { .. }
             | Fact::LaunchAwaited { .. }
             | Fact::LeavingNode { .. }

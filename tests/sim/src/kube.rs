@@ -35,7 +35,7 @@ mod workers;
 
 pub use budget::Limit;
 pub use delete::{By, Evicted};
-pub use pod::{Pod, PodSpec};
+pub use pod::{Placement, Pod, PodSpec};
 pub use watch::Interrupt;
 
 use crate::clock::Clock;

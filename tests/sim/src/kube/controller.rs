@@ -30,7 +30,7 @@ impl State {
             return;
         }
         life.replaced = true;
-        let pod = Box::new(Pod { name: None, node: None, ..life.pod.clone() });
+        let pod = Box::new(life.pod.replacement(None));
         self.at(Instant::now() + after, Due::Replaced { pod });
     }
 
@@ -54,7 +54,7 @@ impl State {
         }
         let Some(after) = self.replace_after else { return };
         let pod = if life.pod.is_owned_by("StatefulSet") {
-            Pod { name: Some(key.name.clone()), node: None, ..life.pod }
+            life.pod.replacement(Some(key.name.clone()))
         } else if life.pod.is_owned_by("DaemonSet") && node.is_some() {
             Pod { name: None, ..life.pod }
         } else {

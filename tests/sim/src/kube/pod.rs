@@ -26,6 +26,19 @@ pub struct Pod {
     pub(super) claim: Option<String>,
     pub(super) address: Option<String>,
     pub(super) finalizer: Option<String>,
+    pub(super) placement: Placement,
+}
+
+/// How the pods that replace this one get their node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Placement {
+    /// The scheduler binds them to a node that accepts them.
+    #[default]
+    Scheduled,
+    /// They tolerate every taint, and come back to their node, also while it is cordoned.
+    TolerateAll,
+    /// Their controller has written the node's name, and the scheduler is not asked.
+    ByName,
 }
 
 /// The same builder, under the name of what it describes.
@@ -60,6 +73,7 @@ impl Pod {
             claim: None,
             address: None,
             finalizer: None,
+            placement: Placement::Scheduled,
         }
     }
 
@@ -201,6 +215,19 @@ impl Pod {
         self
     }
 
+    /// Says how the pods that replace it get their node.
+    #[must_use]
+    pub const fn placement(mut self, placement: Placement) -> Self {
+        self.placement = placement;
+        self
+    }
+
+    /// Returns the pod that replaces this one, with the given name or a new one.
+    pub(super) fn replacement(&self, name: Option<String>) -> Self {
+        let node = self.node.clone().filter(|_| self.placement != Placement::Scheduled);
+        Self { name, node, ..self.clone() }
+    }
+
     /// Returns the prefix of a generated name.
     pub(super) fn base_name(&self) -> &str {
         self.owner.as_ref().map_or("pod", |owner| owner.name.as_str())
@@ -239,6 +266,9 @@ impl Pod {
         });
         if let Some(node) = &self.node {
             spec["nodeName"] = json!(node);
+        }
+        if self.placement == Placement::TolerateAll {
+            spec["tolerations"] = json!([{ "operator": "Exists" }]);
         }
         if self.emptydir {
             spec["volumes"] = json!([{ "name": "scratch", "emptyDir": {} }]);
