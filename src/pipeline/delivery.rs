@@ -126,6 +126,9 @@ impl Deliverer {
                 if let Some(error) = notices.take_unreadable() {
                     self.facts.emit(&Fact::EntityUnreadable { message: &message.id, error: &error });
                 }
+                if !message.from_role {
+                    notices.relayed();
+                }
                 notices
             }
             Parsed::Block(found) => {

@@ -192,6 +192,15 @@ impl Notices {
         self.unreadable.take()
     }
 
+    /// Notes that the hook has not sent the message itself, because somebody else has.
+    pub fn relayed(&mut self) {
+        if let Some(Detail::AsgTerminate(hook) | Detail::AsgLaunch(hook)) =
+            self.next.as_mut().map(|next| &mut next.detail)
+        {
+            hook.direct = false;
+        }
+    }
+
     /// Moves a later time of the event to `latest`.
     pub fn not_after(&mut self, latest: Timestamp) {
         if let Some(next) = &mut self.next {
@@ -425,7 +434,8 @@ pub struct Hook {
     /// Whether an instance refresh replaces the instance's root volume: instance and Node stay, and come back by a reboot. The launch
     /// action that follows says so, too.
     pub replaces_root_volume: bool,
-    /// Whether the hook notified this queue itself, and not through EventBridge: then the action is meant for us.
+    /// Whether it looks as if the hook notified this queue itself: neither through EventBridge nor in an envelope of SNS. The message's
+    /// sender confirms that.
     pub direct: bool,
 }
 

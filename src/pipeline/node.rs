@@ -77,28 +77,25 @@ pub enum Ownership {
 
 /// Returns the ownership of an instance if it can be decided without EC2.
 ///
-/// A Node in this cluster (`has_node`), or a lifecycle hook that notified this queue directly, makes an instance ours. With
-/// `require_tag` only the managed tag does.
+/// A Node in this cluster (`has_node`) makes an instance ours. With `require_tag` only the managed tag does.
 #[must_use]
-pub fn owned_without_asking(has_node: bool, notice: &Notice, require_tag: bool) -> Option<Ownership> {
-    let direct = match &notice.detail {
-        Detail::AsgTerminate(hook) | Detail::AsgLaunch(hook) => hook.direct,
-        _ => false,
-    };
-    (!require_tag && (has_node || direct)).then_some(Ownership::Ours)
+pub fn owned_without_asking(has_node: bool, require_tag: bool) -> Option<Ownership> {
+    (!require_tag && has_node).then_some(Ownership::Ours)
 }
 
 /// Returns the ownership that follows from EC2's record. A terminated instance is ours only if it still has a Node here, which
 /// needs tidying up; or if it is in this cluster and its group waits at a hook, as it does for an instance that somebody else terminates.
+/// A hook that notified this queue itself (`direct`) settles a doubt; it never makes an instance ours that is not managed, because whoever
+/// may send to the queue can write such a message.
 #[must_use]
-pub fn owned_by_record(record: InstanceRecord, has_node: bool, notice: &Notice) -> Ownership {
+pub fn owned_by_record(record: InstanceRecord, has_node: bool, direct: bool, notice: &Notice) -> Ownership {
     let is_at_hook = matches!(notice.detail, Detail::AsgTerminate(_));
     match record {
         InstanceRecord::Known { membership: Membership::ThisCluster, .. } => Ownership::Ours,
         InstanceRecord::Terminated { membership: Membership::ThisCluster } if has_node || is_at_hook => Ownership::Ours,
         InstanceRecord::Known { membership: Membership::Unproven { .. }, .. }
         | InstanceRecord::Terminated { membership: Membership::Unproven { .. } }
-            if has_node =>
+            if has_node || direct =>
         {
             Ownership::Ours
         }

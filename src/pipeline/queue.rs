@@ -62,6 +62,9 @@ const USUAL_KIB: u32 = 8;
 /// Maximum number of tries of a release: its message becomes visible by itself soon.
 const MAX_RELEASE_TRIES: u32 = 3;
 
+/// Beginning of the id of a role. A session's sender id is the role's, a colon, and the session's name (SQS API reference, `ReceiveMessage`).
+const ROLE_ID: &str = "AROA";
+
 const DELETE: Operation = Operation::new("sqs", "DeleteMessageBatch");
 
 const CHANGE_VISIBILITY: Operation = Operation::new("sqs", "ChangeMessageVisibilityBatch");
@@ -75,6 +78,9 @@ pub struct Message {
     pub body: String,
     /// SQS's time when it was sent.
     pub sent: Option<Timestamp>,
+    /// Whether the session of a role has sent it, as Auto Scaling does for a lifecycle hook. SNS, also with raw delivery, sends as a user
+    /// of its own.
+    pub from_role: bool,
     /// The time during which the message is ours.
     pub lease: Lease,
     _held: OwnedSemaphorePermit,
@@ -184,7 +190,8 @@ impl Queue {
             .wait_time_seconds(seconds(wait))
             .visibility_timeout(seconds(VISIBILITY_TIMEOUT))
             .message_system_attribute_names(MessageSystemAttributeName::ApproximateReceiveCount)
-            .message_system_attribute_names(MessageSystemAttributeName::SentTimestamp);
+            .message_system_attribute_names(MessageSystemAttributeName::SentTimestamp)
+            .message_system_attribute_names(MessageSystemAttributeName::SenderId);
         let answer =
             gate::aws(&inner.facts, Operation::new("sqs", "ReceiveMessage"), &inner.url, wait + CALL_TIMEOUT, || {
                 request.customize().interceptor(ClockComparison::begin(inner.clock, inner.facts.clone())).send()
@@ -225,11 +232,13 @@ impl Queue {
     ) -> Option<Message> {
         let receives = attribute(&message, &MessageSystemAttributeName::ApproximateReceiveCount).unwrap_or(1);
         let sent = time(&message, &MessageSystemAttributeName::SentTimestamp);
+        let sender: Option<String> = attribute(&message, &MessageSystemAttributeName::SenderId);
+        let from_role = sender.is_some_and(|sender| sender.starts_with(ROLE_ID) && sender.contains(':'));
         let age = sent.map(|sent| self.0.clock.now().duration_since(sent).try_into().unwrap_or_default());
         let id: Arc<str> = message.message_id?.into();
         self.0.facts.emit(&Fact::MessageReceived { message: &id, receives, age });
         let lease = Lease::new(Receipt(message.receipt_handle?), received_at);
-        Some(Message { id, body: message.body?, sent, lease, _held: held, excess })
+        Some(Message { id, body: message.body?, sent, from_role, lease, _held: held, excess })
     }
 
     /// Makes the message invisible for `visibility` from now.
@@ -384,6 +393,7 @@ mod tests {
                 id: "m".into(),
                 body: "x".repeat(1_008 * 1024),
                 sent: None,
+                from_role: false,
                 lease: Lease::new(Receipt("r".to_owned()), Instant::now()),
                 _held: held.try_acquire_owned().unwrap(),
                 excess: Some(Arc::clone(&room).try_acquire_many_owned(1_000).unwrap()),

@@ -215,7 +215,7 @@ fn without_a_required_field_there_is_no_notice_and_without_another_the_same() {
         missed.sort();
         assert_eq!(missed, required(name), "{name}");
     }
-    assert_eq!(notices, 29);
+    assert_eq!(notices, 30);
 }
 
 #[test]

@@ -226,6 +226,9 @@ pub(super) fn owner(
         InstanceRecord::Known { membership: Membership::OtherCluster, .. } => {
             format!("{without} its tags name another cluster")
         }
+        InstanceRecord::Known { membership: Membership::Unproven { .. }, .. } if owned == Ownership::Ours => {
+            format!("it carries the tag {tag}, and its lifecycle hook notified the queue itself")
+        }
         InstanceRecord::Known { membership: Membership::Unproven { .. }, .. } => {
             format!("it carries the tag {tag}, as instances of other clusters may, and nothing names its cluster")
         }

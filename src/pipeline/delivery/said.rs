@@ -149,7 +149,7 @@ impl Deliverer {
             let copy = self.join(notice.clone(), &message);
             if let NoticeCopy::Running(_, seat) = &copy {
                 // A Node of this cluster gives it.
-                seat.shared().direct.store(true, Ordering::Release);
+                seat.shared().by_node.store(true, Ordering::Release);
             }
             let end = loop {
                 tokio::select! {

@@ -13,7 +13,10 @@ pub struct MessageLink {
     pub notice: watch::Sender<Arc<Notice>>,
     /// The visibility timeout that the interruption wants for the messages.
     pub visibility_timeout: watch::Sender<Duration>,
-    /// Whether a message came from the hook itself: then the notice is meant for us, whatever the other copies say.
+    /// Whether a Node of this cluster has given the notice: then the instance is ours, also when that Node is gone.
+    pub by_node: AtomicBool,
+    /// Whether a message came from the hook itself, whatever the other copies say: that settles whose an instance is that other clusters'
+    /// could be.
     pub direct: AtomicBool,
     /// Whether a message has brought it: then no Node takes it back.
     pub told: AtomicBool,
@@ -31,6 +34,7 @@ impl MessageLink {
         Self {
             notice: watch::Sender::new(notice),
             visibility_timeout: watch::Sender::new(visibility_timeout),
+            by_node: AtomicBool::new(false),
             direct: AtomicBool::new(false),
             told: AtomicBool::new(false),
             proven: AtomicBool::new(false),

@@ -1,12 +1,13 @@
 //! The owner of an instance.
 
 use super::Case;
+use super::link::MessageLink;
 use super::step::Finding;
 use crate::clients::gate::Backoff;
 use crate::fact::Fact;
 use crate::pipeline::event::Detail;
 use crate::pipeline::node::{InstanceRecord, Membership, Ownership, owned_by_record, owned_without_asking};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -14,29 +15,27 @@ use tokio::time::{Instant, sleep, timeout_at};
 const VISIBLE_AFTER: Duration = Duration::from_mins(1);
 
 impl Case {
-    /// Finds out which cluster owns the instance. `direct` says whether the hook itself has notified this queue.
-    pub(super) async fn find_owner(&self, direct: &AtomicBool, by: Instant) -> Finding {
-        let ours = self.owned_without_asking(direct, self.node.is_some());
+    /// Finds out which cluster owns the instance. `link` says who has given the notice.
+    pub(super) async fn find_owner(&self, link: &MessageLink, by: Instant) -> Finding {
+        let ours = self.owned_without_asking(link, self.node.is_some());
         if ours.is_some() {
             return Finding::Owner(ours);
         }
-        Finding::Owner(timeout_at(by, self.ask_for_owner(direct)).await.ok())
+        Finding::Owner(timeout_at(by, self.ask_for_owner(link)).await.ok())
     }
 
-    fn owned_without_asking(&self, direct: &AtomicBool, has_node: bool) -> Option<Ownership> {
+    fn owned_without_asking(&self, link: &MessageLink, has_node: bool) -> Option<Ownership> {
         let require_tag = self.interrupter.policy.require_tag;
-        owned_without_asking(has_node || direct.load(Ordering::Acquire), &self.notice, require_tag)
+        owned_without_asking(has_node || link.by_node.load(Ordering::Acquire), require_tag)
     }
 
-    async fn ask_for_owner(&self, direct: &AtomicBool) -> Ownership {
+    async fn ask_for_owner(&self, link: &MessageLink) -> Ownership {
         let Self { interrupter, notice, .. } = self;
         let visible_by = interrupter.clock.notice_instant(notice.at) + VISIBLE_AFTER;
         let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(20));
-        // An index that is blind does not know a Node that has come meanwhile.
-        interrupter.index.live().await;
         loop {
             let has_node = interrupter.index.get(&notice.instance).is_some();
-            if let Some(owned) = self.owned_without_asking(direct, has_node) {
+            if let Some(owned) = self.owned_without_asking(link, has_node) {
                 return owned;
             }
             let launching = matches!(notice.detail, Detail::AsgLaunch(_)) && Instant::now() < visible_by;
@@ -49,10 +48,15 @@ impl Case {
                 Ok(InstanceRecord::Unknown) if launching => {}
                 Ok(fate) => {
                     // A copy of the message that came from the hook itself may have arrived meanwhile.
+                    let direct = link.direct.load(Ordering::Acquire);
                     let owned = |has_node| {
-                        let ours = self.owned_without_asking(direct, has_node);
-                        ours.unwrap_or_else(|| owned_by_record(fate, has_node, notice))
+                        let ours = self.owned_without_asking(link, has_node);
+                        ours.unwrap_or_else(|| owned_by_record(fate, has_node, direct, notice))
                     };
+                    if owned(false) != Ownership::Ours {
+                        // An index that is blind does not know a Node that has come meanwhile.
+                        interrupter.index.live().await;
+                    }
                     if !is_certain(fate) && owned(false) != owned(true) {
                         interrupter.index.shows(interrupter.clock.notice_instant(notice.at)).await;
                     }

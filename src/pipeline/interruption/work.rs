@@ -169,7 +169,7 @@ impl Interruption {
             }
             // What calls is boxed, here and in what follows: an interruption mostly waits, and would hold room for its calls.
             finding = match step {
-                Step::FindOwner { by } => Box::pin(case.find_owner(&self.link.direct, by)).await,
+                Step::FindOwner { by } => Box::pin(case.find_owner(&self.link, by)).await,
                 Step::MarkOutOfService { mark, by } => Box::pin(case.mark_out_of_service(&mark, by)).await,
                 Step::LookUpHook(hook) => Box::pin(self.look_up(hook)).await,
                 Step::Begin { deadline, times } => self.begin(deadline, times),

@@ -373,7 +373,7 @@ async fn an_instance_without_a_node_is_waited_for_or_belongs_to_another_cluster(
     let held = stage.simulated_body(&hook, &["--registration-grace", "45s"]).await;
     assert_eq!(held["waits"]["until"]["in_seconds"], 45);
     assert_eq!(held["waits"]["then"], "nothing-to-drain: the hook is completed with CONTINUE");
-    assert_eq!(held["owner"]["why"], "its lifecycle hook notified the queue itself");
+    assert_eq!(held["owner"]["why"], "it carries the tag aws-node-termination-handler/managed");
 
     let unproven = messages::lifecycle(Wrapping::Event, true, ("group", "hook", "t"), &instance(5), at);
     let left = stage.simulated_body(&unproven, &[]).await;

@@ -90,14 +90,34 @@ async fn many_foreign_instances_are_looked_up_in_batches_and_once() {
     stage.rest(&[&replica]).await;
 }
 
+/// Many clusters may use the managed tag without a value. What the hook itself tells this queue is meant for this cluster; SNS with raw
+/// delivery gives the same body to the queues of all.
 #[tokio::test(start_paused = true)]
-async fn a_hook_that_notifies_this_queue_itself_is_ours() {
+async fn a_hook_that_notifies_this_queue_itself_settles_whose_instance_it_is() {
     let stage = Stage::new(1, 0);
-    let replica = stage.start(&["--registration-grace", "5s"]).await;
-    let token = stage.terminate(5, s(300), Wrapping::Bare);
-    stage.until_handled(s(10)).await;
-    stage.completed_once(&token);
-    assert_eq!(stage.calls("DescribeInstances"), 0);
+    for n in 5..9 {
+        let tags: &[_] = match n {
+            7 => &[("other", "")],
+            8 => &[(TAG, ""), ("kubernetes.io/cluster/green", "owned")],
+            _ => &[(TAG, "")],
+        };
+        stage.world.aws.ec2.put(&instance(n), tags);
+        stage.world.aws.ec2.age(&instance(n), Duration::from_hours(1));
+    }
+    let replica = stage.start(&["--registration-grace", "5s", "--cluster-name", "blue"]).await;
+    let (by_hook, unmanaged, greens) = (5, 7, 8);
+    let ours = stage.terminate(by_hook, s(300), Wrapping::Bare);
+    let mut others =
+        vec![stage.terminate(unmanaged, s(300), Wrapping::Bare), stage.terminate(greens, s(300), Wrapping::Bare)];
+    let by_topic = stage.world.aws.autoscaling.begin("group", "hook", &instance(6));
+    let (names, now) = (("group", "hook", &*by_topic), stage.world.clock.now());
+    stage.world.aws.sqs.send_by_topic(messages::lifecycle(Wrapping::Bare, true, names, &instance(6), now));
+    others.push(by_topic.clone());
+    stage.until_handled(s(60)).await;
+    stage.completed_once(&ours);
+    for token in others {
+        assert_eq!(stage.world.aws.autoscaling.action(&token).unwrap().completions, [], "{token}");
+    }
     stage.rest(&[&replica]).await;
 }
 
@@ -133,9 +153,10 @@ async fn while_ec2_gives_no_answer_the_message_is_held() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_direct_copy_of_the_notice_proves_that_an_action_is_ours() {
+async fn a_direct_copy_of_the_notice_settles_whose_instance_it_is() {
     let stage = Stage::new(1, 0);
-    stage.world.aws.ec2.put(&instance(5), &[("other", "")]);
+    stage.world.aws.ec2.put(&instance(5), &[(TAG, "")]);
+    stage.world.aws.ec2.age(&instance(5), Duration::from_hours(1));
     let replica = stage.start(&["--registration-grace", "5s"]).await;
     sleep(s(1)).await;
     stage.world.faults.add(Rule::on("DescribeInstances", Fault::Slow(Duration::from_millis(300))));
@@ -192,6 +213,7 @@ async fn without_a_watch_of_nodes_no_hook_is_completed_before_its_drain() {
 #[tokio::test(start_paused = true)]
 async fn a_hook_is_no_success_if_the_watch_of_nodes_fails_until_its_end() {
     let stage = Stage::new(1, 0);
+    stage.world.aws.ec2.put(&instance(5), &[(TAG, "")]);
     let replica = stage.start(&["--on-failed-drain", "leave"]).await;
     blind(&stage).await;
     let token = stage.terminate(5, s(300), Wrapping::Bare);

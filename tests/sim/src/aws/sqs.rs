@@ -20,6 +20,12 @@ pub(super) use queue::uuid;
 /// Name of the only queue.
 const NAME: &str = "ebbtide";
 
+/// The sender of most messages: the session of a role, as Auto Scaling's.
+const ROLE_SESSION: &str = "AROAEXAMPLEEXAMPLEEXA:AutoScaling";
+
+/// The sender of what comes through a topic.
+const SNS: &str = "AIDAIT2UOQQY3AUEKVGXU";
+
 const WORDS: Words = Words {
     throttled_status: 400,
     throttled: "RequestThrottled",
@@ -68,9 +74,14 @@ impl Sqs {
         self.send_delayed(body, Duration::ZERO)
     }
 
+    /// Sends a message as SNS, for instance with raw delivery. Returns its ID.
+    pub fn send_by_topic(&self, body: impl Into<String>) -> String {
+        self.alter(|queue| queue.send(self.clock.now(), SNS, body.into(), Duration::ZERO))
+    }
+
     /// Sends a message that becomes visible after `delay`. Returns its ID.
     pub fn send_delayed(&self, body: impl Into<String>, delay: Duration) -> String {
-        self.alter(|queue| queue.send(self.clock.now(), body.into(), delay))
+        self.alter(|queue| queue.send(self.clock.now(), ROLE_SESSION, body.into(), delay))
     }
 
     /// Returns the number of messages that could be received now.

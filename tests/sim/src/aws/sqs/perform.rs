@@ -1,5 +1,6 @@
 //! SQS's operations and their answers: JSON, with the query protocol's error codes in a header.
 
+use super::ROLE_SESSION;
 use super::queue::{Delivery, LONGEST_HOLD, Queue};
 use super::request::{Act, Attributes, Batch, Entry, Order, check_name, check_url, seconds};
 use crate::aws::query;
@@ -38,7 +39,7 @@ impl Act {
                 check_url(&call.queue_url)?;
                 let delay = seconds("DelaySeconds", call.delay_seconds.unwrap_or(0), 900)?;
                 let md5 = crate::aws::md5::hex(&call.message_body);
-                let id = queue.send(wall, call.message_body, delay);
+                let id = queue.send(wall, ROLE_SESSION, call.message_body, delay);
                 Ok(json!({ "MessageId": id, "MD5OfMessageBody": md5 }))
             }
         }
@@ -62,6 +63,7 @@ impl Order {
             "Body": delivery.body,
         });
         let known = [
+            ("SenderId", delivery.sender.clone()),
             ("SentTimestamp", delivery.sent.as_millisecond().to_string()),
             ("ApproximateFirstReceiveTimestamp", delivery.first_received.as_millisecond().to_string()),
             ("ApproximateReceiveCount", delivery.receives.to_string()),

@@ -45,6 +45,7 @@ pub(super) struct Queue {
 #[derive(Debug)]
 struct Message {
     id: String,
+    sender: String,
     body: String,
     md5: String,
     sent: Timestamp,
@@ -68,6 +69,7 @@ struct Known {
 #[derive(Debug)]
 pub(super) struct Delivery {
     pub id: String,
+    pub sender: String,
     pub receipt: String,
     pub body: String,
     pub md5: String,
@@ -122,12 +124,13 @@ impl Queue {
         self.now
     }
 
-    pub fn send(&mut self, wall: Timestamp, body: String, delay: Duration) -> String {
+    pub fn send(&mut self, wall: Timestamp, sender: &str, body: String, delay: Duration) -> String {
         let id = uuid(&mut self.rng);
         let number = self.next_number;
         self.next_number += 1;
         let message = Message {
             id: id.clone(),
+            sender: sender.to_owned(),
             md5: md5::hex(&body),
             body,
             sent: wall,
@@ -163,6 +166,7 @@ impl Queue {
         message.received_at = self.now;
         let delivery = Delivery {
             id: message.id.clone(),
+            sender: message.sender.clone(),
             receipt: receipt(&message.id, message.receives),
             body: message.body.clone(),
             md5: message.md5.clone(),
