@@ -161,6 +161,8 @@ labels! {
         Throttled => "throttled",
         /// Credentials or permissions don't allow the call.
         Denied => "denied",
+        /// The credentials have expired, and new ones too, or there are none yet.
+        Expired => "expired",
         /// The subject does not exist.
         NotFound => "not-found",
         /// Another writer changed the subject meanwhile.

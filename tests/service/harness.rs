@@ -1,5 +1,7 @@
 //! The harness: a simulated world, replicas of the service in it, and assertions about their calls.
 
+use aws_credential_types::Credentials;
+use aws_credential_types::provider::{ProvideCredentials, future};
 use clap::Parser;
 use ebbtide::cli::Settings;
 use ebbtide::cli::{Cli, Command};
@@ -73,6 +75,19 @@ pub struct Replica {
     pub history: Arc<History>,
     shutdown: Shutdown,
     running: JoinHandle<Exit>,
+}
+
+/// The role of the replicas: its credentials are those that the simulated AWS gives out.
+#[derive(Debug)]
+struct Role(World);
+
+impl ProvideCredentials for Role {
+    fn provide_credentials<'a>(&'a self) -> future::ProvideCredentials<'a>
+    where
+        Self: 'a,
+    {
+        future::ProvideCredentials::ready(Ok(Credentials::new(self.0.aws.load_key(), "sim", None, None, "sim")))
+    }
 }
 
 /// Calls that only the start checks make. These checks report a denial themselves.
@@ -177,11 +192,12 @@ impl Stage {
 
     /// Returns the clients of a replica.
     pub fn clients(&self, clock: Clock) -> Clients {
-        let credentials = aws_credential_types::Credentials::new("sim", "sim", None, None, "sim");
         let config = aws_config::SdkConfig::builder()
             .behavior_version(aws_config::BehaviorVersion::latest())
             .region(aws_config::Region::new("eu-west-1"))
-            .credentials_provider(aws_credential_types::provider::SharedCredentialsProvider::new(credentials))
+            .credentials_provider(aws_credential_types::provider::SharedCredentialsProvider::new(Role(
+                self.world.clone(),
+            )))
             .http_client(self.world.aws.http_client())
             .endpoint_url("http://aws.sim")
             .time_source(clock)

@@ -70,7 +70,7 @@ mod tests {
         let none = Some(Unsigned::NoneFound);
         let failed = Some(Unsigned::SourceFailed);
         for (category, unsigned, message, status, at_start) in [
-            (Category::Denied, None, "ExpiredToken", Status::Failure, Status::Failure),
+            (Category::Expired, None, "ExpiredToken", Status::Failure, Status::Failure),
             (Category::Unreachable, none, "no AWS credentials", Status::Failure, Status::Failure),
             (Category::Unreachable, failed, "no AWS credentials: AWS_PROFILE is …", Status::Failure, Status::Failure),
             (Category::Unreachable, None, "connection refused", Status::Warning, Status::Skipped),

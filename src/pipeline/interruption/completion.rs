@@ -160,7 +160,7 @@ impl KeptHook {
                     self.stop_heartbeat().await;
                     DENIED_RETRY
                 }
-                Category::Throttled => backoff.step(),
+                Category::Throttled | Category::Expired => backoff.step(),
                 _ => {
                     unanswered.get_or_insert_with(Instant::now);
                     backoff.step()
