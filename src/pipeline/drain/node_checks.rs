@@ -2,6 +2,7 @@
 
 use super::Drainer;
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Call, Class};
+use crate::clients::trimmed;
 use crate::fact::{DrainStep, Fact};
 use crate::pipeline::node::Node;
 use crate::pipeline::node::mark::{is_marked, is_restored};
@@ -66,7 +67,7 @@ impl Drainer {
         loop {
             let call = Call { verb: "get", resource: "nodes", subject: &node.name };
             let by = Instant::now() + CALL_TIMEOUT;
-            match self.gate.kube(call, Class::List, by, || self.nodes.get_opt(&node.name)).await {
+            match self.gate.kube(call, Class::List, by, || trimmed::find(&self.nodes, "nodes", &node.name)).await {
                 Ok(found) => return found.and_then(|found| found.metadata.uid).as_deref() != Some(&*node.uid),
                 Err(_) => sleep(backoff.step()).await,
             }
