@@ -81,7 +81,7 @@ labels! {
         Shutdown => "shutdown",
         /// The work on one of its notices was handed over.
         HandedOver => "handed over",
-        /// Its visibility could not be extended in time. SQS may have extended it all the same.
+        /// Its visibility could not be extended in time. SQS may have extended it all the same. The work on it goes on.
         Lost => "lost",
         /// The message was held for almost the 12 h that SQS allows.
         TooOld => "held for 11 h 50",

@@ -109,6 +109,7 @@ mod resilience {
     mod leaks;
     mod shutdown;
     mod sqs;
+    mod sqs_outage;
     mod takeover;
 
     mod storm {

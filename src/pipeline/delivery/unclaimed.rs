@@ -1,0 +1,53 @@
+//! Messages whose lease is lost while the work on them goes on. Each holds seats in its interruptions, so there is one at most for each
+//! message, however often it is received and lost.
+
+use super::Interrupter;
+use crate::clients::gate::{Backoff, CALL_TIMEOUT};
+use crate::fact::Fact;
+use crate::pipeline::event::Notice;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
+
+/// Maximum time for the note that a user has ended a notice.
+const NOTE_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// The messages that are worked on without a claim, by id.
+#[derive(Debug, Default)]
+pub struct Unclaimed(Mutex<HashMap<Arc<str>, Weak<Notify>>>);
+
+impl Unclaimed {
+    /// Waits until a later receive of the message is without a claim, too: until then its seats may be the only ones.
+    pub(super) async fn superseded(&self, message: &Arc<str>) {
+        let later = Arc::new(Notify::new());
+        {
+            let mut lost = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            lost.retain(|_, later| later.strong_count() > 0);
+            if let Some(earlier) = lost.insert(Arc::clone(message), Arc::downgrade(&later)).and_then(|it| it.upgrade())
+            {
+                earlier.notify_one();
+            }
+        }
+        later.notified().await;
+    }
+}
+
+/// Notes on their Nodes that these notices need nothing any more, so that whoever receives their message again does not overrule the user.
+pub(super) async fn note_called_off(interrupter: &Interrupter, notices: Vec<Arc<Notice>>) {
+    for notice in notices {
+        let Some(node) = interrupter.index.get(&notice.instance) else { continue };
+        let until = Instant::now() + NOTE_TIMEOUT;
+        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
+        while let Err(error) =
+            interrupter.marker.note_handled(&node, &notice, true, Instant::now() + CALL_TIMEOUT).await
+        {
+            interrupter.facts.emit(&Fact::ReleaseFailed { on: node.named(), category: error.category, error: &error });
+            if Instant::now() >= until {
+                break;
+            }
+            sleep(error.wait(backoff.step())).await;
+        }
+    }
+}
