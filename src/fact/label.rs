@@ -95,6 +95,8 @@ labels! {
         Lost => "lost",
         /// The message was held for almost the 12 h that SQS allows.
         TooOld => "held for 11 h 50",
+        /// The API server has been away for two minutes, and a replica that reaches it may join the work.
+        Away => "the API server is away",
     }
 }
 

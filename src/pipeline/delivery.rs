@@ -185,14 +185,18 @@ impl Deliverer {
         let pace = visibility.subscribe();
         let lost = AtomicBool::new(false);
         let claim = async {
-            let why = message.lease.kept(&self.queue, &message.id, pace).await;
+            let why = tokio::select! {
+                biased;
+                why = message.lease.kept(&self.queue, &message.id, pace) => why,
+                () = self.unclaimed.given_back(&id, self.interrupter.drainer.gate.absence()) => LeaseEnd::Away,
+            };
             self.facts.emit(&Fact::MessageLeaseEnded { message: &id, why });
             if why == LeaseEnd::TooOld {
                 return DeliveryEnd::TooOld;
             }
             lost.store(true, Ordering::Relaxed);
             // An extension whose answer was lost hides the message from others. Failures were told before.
-            if Box::pin(self.queue.release_late(&message.lease)).await.is_ok() {
+            if Box::pin(self.queue.release_late(&message.lease)).await.is_ok() && why == LeaseEnd::Lost {
                 self.facts.emit(&Fact::MessageReleased { message: &id, why: MessageRelease::Lost });
             }
             self.unclaimed.superseded(&id).await;

@@ -109,6 +109,7 @@ impl Wiring {
             dry_run: policy.dry_run,
             leave: self.stop.clone(),
             running: watch::Sender::default(),
+            probing: tokio::sync::Mutex::default(),
         };
         let (autoscaling, lifecycle) = (clients.aws.autoscaling.clone(), Gate::new(facts.clone()));
         let elb = clients.aws.elb.clone();

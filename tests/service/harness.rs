@@ -338,6 +338,14 @@ impl Stage {
         assert!(matches!(action.state, ActionState::Completed { .. }), "{action:?}");
     }
 
+    /// Asserts that an action was completed with CONTINUE, by one replica or by several that worked on it: AWS takes the first.
+    pub fn completed(&self, token: &str) {
+        let action = self.world.aws.autoscaling.action(token).expect("the action must be known");
+        let all_continue = action.completions.iter().all(|(_, result)| result == "CONTINUE");
+        let is_completed = matches!(action.state, ActionState::Completed { .. });
+        assert!(is_completed && all_continue, "{action:?}\n{}", self.story());
+    }
+
     /// Asserts that between two heartbeats of an action there is at least `apart`.
     pub fn beats_apart(&self, token: &str, apart: Duration) {
         let beats = self.world.aws.autoscaling.action(token).expect("the action must be known").beats;

@@ -103,6 +103,7 @@ mod leases {
 /// Errors, overload, storms, hostile input, shutdowns and takeovers.
 mod resilience {
     mod api_server;
+    mod api_server_away;
     mod credentials;
     mod gate;
     mod hostile_input;

@@ -1,15 +1,19 @@
-//! Messages whose lease is lost while the work on them goes on. Each holds seats in its interruptions, so there is one at most for each
+//! Messages whose lease is lost, or that were given back, while the work on them goes on. Each holds seats in its interruptions, so there is one at most for each
 //! message, however often it is received and lost.
 
 use super::Interrupter;
-use crate::clients::gate::{Backoff, CALL_TIMEOUT};
+use crate::clients::gate::{Absence, Backoff, CALL_TIMEOUT};
 use crate::fact::Fact;
 use crate::pipeline::event::Notice;
 use std::collections::HashMap;
+use std::future::pending;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
+
+/// Time after which a message is given back while the API server is away.
+const MAX_ABSENCE: Duration = Duration::from_mins(2);
 
 /// Maximum time for the note that a user has ended a notice.
 const NOTE_TIMEOUT: Duration = Duration::from_mins(1);
@@ -19,6 +23,19 @@ const NOTE_TIMEOUT: Duration = Duration::from_mins(1);
 pub struct Unclaimed(Mutex<HashMap<Arc<str>, Weak<Notify>>>);
 
 impl Unclaimed {
+    /// Waits until the API server has been away for so long that another replica should be given the message, and join the work. Never for a
+    /// message that is worked on without a claim already: it was given back before.
+    pub(super) async fn given_back(&self, message: &str, absence: &Absence) {
+        absence.lasted(MAX_ABSENCE).await;
+        let is_unclaimed = {
+            let lost = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            lost.get(message).is_some_and(|later| later.strong_count() > 0)
+        };
+        if is_unclaimed {
+            pending::<()>().await;
+        }
+    }
+
     /// Waits until a later receive of the message is without a claim, too: until then its seats may be the only ones.
     pub(super) async fn superseded(&self, message: &Arc<str>) {
         let later = Arc::new(Notify::new());

@@ -10,6 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
+/// Interval between reads of a Node while the API server is away.
+const PROBE_INTERVAL: Duration = Duration::from_secs(2);
+
 /// Wait between tries to restore a cordon.
 const RECORDON_RETRY: Duration = Duration::from_secs(1);
 
@@ -51,6 +54,19 @@ impl Drainer {
                 }
             }
         }
+    }
+
+    /// Reads the Node again and again while the API server is away, so that its return is known at once. One drain does that for all. Never
+    /// ends.
+    pub async fn probe(&self, node: &Node) {
+        let _turn = self.probing.lock().await;
+        let read = || async {
+            let call = Call { verb: "get", resource: "nodes", subject: &node.name };
+            let by = Instant::now() + CALL_TIMEOUT;
+            // The gate notes the result.
+            let _ = self.gate.kube(call, Class::List, by, || self.nodes.get(&node.name)).await;
+        };
+        self.gate.absence().probe(PROBE_INTERVAL, read).await;
     }
 
     /// Waits until the watch no longer shows the Node, or shows another in its place.
