@@ -24,7 +24,7 @@ use crate::fact::{Category, Fact, Facts, MessageRelease, NoticeRef};
 use crate::pipeline::event;
 use crate::pipeline::event::{CapacityBlock, Identity, IgnoreReason, Notice, Notices, Parsed, Version};
 use crate::pipeline::interruption::{Interrupter, MessageLink, NoticeOutcome, Seat, Slots};
-use crate::pipeline::queue::{LeaseEnd, Message, Queue, VISIBILITY_TIMEOUT};
+use crate::pipeline::queue::{Message, Queue, VISIBILITY_TIMEOUT};
 use crate::runtime::task::TaskError;
 use futures_util::future::join;
 use futures_util::{StreamExt, stream};
@@ -35,7 +35,6 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
-use unclaimed::note_called_off;
 
 /// Delay of a message's release after a panic: the next receiver may panic, too, until the dead-letter queue takes the message.
 const CRASH_DELAY: Duration = Duration::from_secs(10);
@@ -184,24 +183,6 @@ impl Deliverer {
         let visibility = watch::Sender::new(VISIBILITY_TIMEOUT);
         let pace = visibility.subscribe();
         let lost = AtomicBool::new(false);
-        let claim = async {
-            let why = tokio::select! {
-                biased;
-                why = message.lease.kept(&self.queue, &message.id, pace) => why,
-                () = self.unclaimed.given_back(&id, self.interrupter.drainer.gate.absence()) => LeaseEnd::Away,
-            };
-            self.facts.emit(&Fact::MessageLeaseEnded { message: &id, why });
-            if why == LeaseEnd::TooOld {
-                return DeliveryEnd::TooOld;
-            }
-            lost.store(true, Ordering::Relaxed);
-            // An extension whose answer was lost hides the message from others. Failures were told before.
-            if Box::pin(self.queue.release_late(&message.lease)).await.is_ok() && why == LeaseEnd::Lost {
-                self.facts.emit(&Fact::MessageReleased { message: &id, why: MessageRelease::Lost });
-            }
-            self.unclaimed.superseded(&id).await;
-            DeliveryEnd::Superseded
-        };
         let end = tokio::select! {
             biased;
             () = stop.cancelled() => DeliveryEnd::Shutdown,
@@ -215,7 +196,7 @@ impl Deliverer {
                 };
                 self.all_ended(notices, &id, &copies, &visibility).await
             } => DeliveryEnd::Verdict(verdict),
-            end = claim => end,
+            end = unclaimed::hold(self, &mut message.lease, &id, pace, &lost) => end,
         };
         // Before the message goes, so that the interruptions that no other message holds, and their heartbeats, have stopped when the
         // next receiver begins.
@@ -225,13 +206,13 @@ impl Deliverer {
         let called_off = copies.called_off.into_inner().unwrap_or_else(PoisonError::into_inner);
         match (end, lost.into_inner()) {
             (DeliveryEnd::Verdict(Verdict::Delete), true) => {
-                Box::pin(note_called_off(&self.interrupter, called_off)).await;
+                Box::pin(unclaimed::note_called_off(&self.interrupter, called_off)).await;
                 // If that fails, the next receiver finds nothing to do.
                 let _ = Box::pin(self.queue.delete_late(message)).await;
             }
             (DeliveryEnd::Verdict(Verdict::Delete), false) => {
                 if !self.delete(message).await {
-                    Box::pin(note_called_off(&self.interrupter, called_off)).await;
+                    Box::pin(unclaimed::note_called_off(&self.interrupter, called_off)).await;
                 }
             }
             (DeliveryEnd::Superseded, _) | (_, true) => {}

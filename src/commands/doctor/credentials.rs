@@ -2,7 +2,7 @@
 
 use super::check::{Area, Check};
 use super::readings::{CallerIdentity, ReadError, Reading};
-use crate::clients::gate::Unsigned;
+use crate::clients::gate::{Category, Unsigned};
 use crate::pipeline::queue::QueueUrl;
 
 const REMEDY: &str = "Give this process credentials: in a pod by EKS Pod Identity or by an IRSA role on its service account, elsewhere \
@@ -45,13 +45,12 @@ pub fn judge(identity: &Reading<CallerIdentity>, queue_url: &str) -> Vec<Check> 
 /// their identity.
 #[must_use]
 pub fn unusable(error: &ReadError) -> bool {
-    error.answered() || error.unsigned.is_some()
+    error.answered() || error.category == Category::Expired || error.unsigned.is_some()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clients::gate::Category;
     use crate::commands::doctor::Status;
 
     #[test]

@@ -1,15 +1,18 @@
-//! Messages whose lease is lost, or that were given back, while the work on them goes on. Each holds seats in its interruptions, so there is one at most for each
-//! message, however often it is received and lost.
+//! Messages whose lease is lost, or that were given back, while the work on them goes on. Each holds seats in its interruptions, so there is
+//! one at most for each message, however often it is received and lost.
 
-use super::Interrupter;
+use super::{Deliverer, DeliveryEnd, Interrupter};
 use crate::clients::gate::{Absence, Backoff, CALL_TIMEOUT};
-use crate::fact::Fact;
+use crate::fact::{Fact, MessageRelease};
 use crate::pipeline::event::Notice;
+use crate::pipeline::queue::{Lease, LeaseEnd};
+use futures_util::future::join;
 use std::collections::HashMap;
 use std::future::pending;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep};
 
 /// Time after which a message is given back while the API server is away.
@@ -49,6 +52,36 @@ impl Unclaimed {
         }
         later.notified().await;
     }
+}
+
+/// Holds a message while the work on it goes on, and says in `lost` when it no longer does. Returns when the work must end.
+pub(super) async fn hold(
+    deliverer: &Deliverer,
+    lease: &mut Lease,
+    message: &Arc<str>,
+    visibility: watch::Receiver<Duration>,
+    lost: &AtomicBool,
+) -> DeliveryEnd {
+    let Deliverer { queue, unclaimed, interrupter, facts, .. } = deliverer;
+    let why = tokio::select! {
+        biased;
+        why = lease.kept(queue, message, visibility) => why,
+        () = unclaimed.given_back(message, interrupter.drainer.gate.absence()) => LeaseEnd::Away,
+    };
+    facts.emit(&Fact::MessageLeaseEnded { message, why });
+    if why == LeaseEnd::TooOld {
+        return DeliveryEnd::TooOld;
+    }
+    lost.store(true, Ordering::Relaxed);
+    let released = async {
+        // An extension whose answer was lost hides the message from others. Failures were told before.
+        if Box::pin(queue.release_late(lease)).await.is_ok() && why == LeaseEnd::Lost {
+            facts.emit(&Fact::MessageReleased { message, why: MessageRelease::Lost });
+        }
+    };
+    // It is known as unclaimed before it can be received again.
+    join(unclaimed.superseded(message), released).await;
+    DeliveryEnd::Superseded
 }
 
 /// Notes on their Nodes that these notices need nothing any more, so that whoever receives their message again does not overrule the user.

@@ -353,7 +353,9 @@ impl Case {
                     marked = own().at();
                     self.move_mark(&target.node, marked).await;
                 }
-                () = KeptHook::put_off_by_absence(hook) => deadline.set(hook.map_or(target.deadline, KeptHook::deadline)),
+                () = KeptHook::put_off_by_absence(hook), if !is_over => {
+                    deadline.set(hook.map_or(target.deadline, KeptHook::deadline));
+                }
                 () = &mut probe => {}
                 () = Box::pin(self.put_off_mark(&target.node, marked, stays)), if stays > marked + TERMINATION_GRACE => {
                     marked = stays;
