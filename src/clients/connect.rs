@@ -1,6 +1,7 @@
 //! The clients, configured as their own tools are: AWS by its environment, Kubernetes by KUBECONFIG or the pod's service account.
 //!
-//! The SDKs do not retry: only Ebbtide's callers do, because they know their deadline. All AWS clients share one HTTP client, and
+//! The SDKs do not retry, but once with new credentials where AWS calls those of the call expired: only Ebbtide's callers retry, because
+//! they know their deadline. All AWS clients share one HTTP client, and
 //! so does the lookup of the region in the instance's metadata.
 
 mod cluster;
@@ -8,6 +9,7 @@ mod credentials;
 mod http;
 mod kubeconfig;
 mod program;
+mod renewal;
 mod retry_after;
 
 pub use http::{BadVariable, is_proxy};
@@ -29,6 +31,7 @@ use aws_smithy_runtime_api::client::http::{SharedHttpClient, SharedHttpConnector
 use aws_smithy_types::base64;
 use kubeconfig::ClusterAccess;
 use program::{ClientCertificate, Program};
+use renewal::Renewal;
 use std::env;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -269,25 +272,33 @@ fn variable(name: &str) -> Option<String> {
     env::var(name).ok()
 }
 
-/// Makes the AWS clients, without retries, whatever `config` says about them.
+/// Makes the AWS clients, which share their credentials and retry only with new ones, whatever `config` says about that.
 #[must_use]
 pub fn aws_clients(config: &SdkConfig) -> AwsClients {
+    let renewal = Renewal::new();
     let config = config
         .to_builder()
-        .retry_config(RetryConfig::disabled())
+        .retry_config(RetryConfig::standard().with_max_attempts(renewal::ATTEMPTS))
+        .identity_cache(renewal.clone())
         // Answers are small, and every call has a timeout.
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
         .sleep_impl(TokioSleep::new())
         // The time source is corrected already: a second correction would sign at a wrong time.
         .disable_clock_skew_correction(true)
         .build();
+    macro_rules! client {
+        ($sdk:ident) => {{
+            let config = $sdk::config::Builder::from(&config).retry_classifier(renewal.clone());
+            $sdk::Client::from_conf(config.build())
+        }};
+    }
     AwsClients {
-        sqs: aws_sdk_sqs::Client::new(&config),
-        autoscaling: aws_sdk_autoscaling::Client::new(&config),
-        ec2: aws_sdk_ec2::Client::new(&config),
-        elb: aws_sdk_elasticloadbalancingv2::Client::new(&config),
-        eventbridge: aws_sdk_eventbridge::Client::new(&config),
-        sts: aws_sdk_sts::Client::new(&config),
+        sqs: client!(aws_sdk_sqs),
+        autoscaling: client!(aws_sdk_autoscaling),
+        ec2: client!(aws_sdk_ec2),
+        elb: client!(aws_sdk_elasticloadbalancingv2),
+        eventbridge: client!(aws_sdk_eventbridge),
+        sts: client!(aws_sdk_sts),
     }
 }
 

@@ -5,12 +5,14 @@
 //! callers retry, because they know their deadline. But a throttled call waits in the gate for the time that the server asks for, in
 //! bounds, so that its caller may try again at once.
 
+mod absence;
 mod admit;
 mod backoff;
 mod class;
 mod error;
 
 pub use crate::fact::Category;
+pub use absence::Absence;
 pub use backoff::Backoff;
 pub use class::{AwsClass, CallClass, Class, Limits};
 pub use error::{AwsError, KubeError, Operation, Unsigned, category_of_code};
@@ -44,6 +46,7 @@ pub struct Call<'a> {
 #[derive(Clone, Debug)]
 pub struct Gate<C: CallClass = Class> {
     admitter: Admitter,
+    absence: Absence,
     facts: Facts,
     classes: PhantomData<C>,
 }
@@ -52,7 +55,7 @@ impl<C: CallClass> Gate<C> {
     /// An open gate.
     #[must_use]
     pub fn new(facts: Facts) -> Self {
-        Self { admitter: Admitter::new::<C>(), facts, classes: PhantomData }
+        Self { admitter: Admitter::new::<C>(), absence: Absence::default(), facts, classes: PhantomData }
     }
 
     async fn admit(&self, class: C, by: Instant) -> Admission {
@@ -85,6 +88,12 @@ impl<C: CallClass> Gate<C> {
 }
 
 impl Gate {
+    /// Returns how long the API server was away.
+    #[must_use]
+    pub const fn absence(&self) -> &Absence {
+        &self.absence
+    }
+
     /// Makes one call to the API server: waits for its admission, then at most until `by` and never longer than [`CALL_TIMEOUT`]. A
     /// call whose deadline is near or has passed is given [`LAST_CALL`].
     ///
@@ -114,6 +123,7 @@ impl Gate {
         };
         let answer = result.as_ref().map(drop).map_err(|error| error.category);
         self.facts.emit(&Fact::KubeCall { verb, resource, result: answer, took: admission.took() });
+        self.absence.note(Instant::now() - admission.took(), answer.err());
         let (mut failed, mut retry_after) = (None, None);
         if let Err(error) = &mut result {
             failed = Some(error.category);

@@ -4,13 +4,14 @@
 //! values.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
-use kube::Resource;
 use kube::api::ApiResource;
 use kube::core::DynamicResourceScope;
-use serde::de::IgnoredAny;
+use kube::{Api, Resource};
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 
 /// An object with the used parts of its spec and status; the rest is skipped. For a `BARE` object the API server is asked for the
 /// metadata only.
@@ -29,6 +30,26 @@ pub struct Trimmed<P, U, const BARE: bool = false> {
 
 /// An object's metadata.
 pub type Bare = Trimmed<IgnoredAny, IgnoredAny, true>;
+
+/// Reads the object of this resource (`nodes`) and name; `None` only if the API server itself says that it is not there. Something on the
+/// way, or an API server in start, may answer 404 as well.
+///
+/// # Errors
+/// Any other answer, or none.
+pub async fn find<K>(api: &Api<K>, resource: &str, name: &str) -> Result<Option<K>, kube::Error>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    match api.get(name).await {
+        Ok(object) => Ok(Some(object)),
+        Err(kube::Error::Api(status))
+            if status.reason == "NotFound" && status.details.as_ref().is_some_and(|about| about.kind == resource) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
 
 /// The parts of metadata that are parsed.
 #[derive(Deserialize)]

@@ -81,7 +81,7 @@ labels! {
         Shutdown => "shutdown",
         /// The work on one of its notices was handed over.
         HandedOver => "handed over",
-        /// Its visibility could not be extended in time. SQS may have extended it all the same.
+        /// Its visibility could not be extended in time. SQS may have extended it all the same. The work on it goes on.
         Lost => "lost",
         /// The message was held for almost the 12 h that SQS allows.
         TooOld => "held for 11 h 50",
@@ -95,6 +95,8 @@ labels! {
         Lost => "lost",
         /// The message was held for almost the 12 h that SQS allows.
         TooOld => "held for 11 h 50",
+        /// The API server has been away for two minutes, and a replica that reaches it may join the work.
+        Away => "the API server is away",
     }
 }
 
@@ -161,6 +163,8 @@ labels! {
         Throttled => "throttled",
         /// Credentials or permissions don't allow the call.
         Denied => "denied",
+        /// The credentials have expired, and new ones too, or there are none yet.
+        Expired => "expired",
         /// The subject does not exist.
         NotFound => "not-found",
         /// Another writer changed the subject meanwhile.

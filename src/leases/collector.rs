@@ -8,7 +8,7 @@
 //! keeps it.
 
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Call, Category, Class, Gate, KubeError};
-use crate::clients::trimmed::{Bare, Trimmed};
+use crate::clients::trimmed::{self, Bare, Trimmed};
 use crate::fact::{Fact, Facts};
 use crate::leases::election::{Election, Turn};
 use crate::runtime::clock::Clock;
@@ -212,23 +212,10 @@ impl Collector {
         }
     }
 
-    /// Whether there is a Node of this name. Only the API server's own answer counts: a proxy may answer 404 as well, and our index has
-    /// only EC2 instances and may be stale.
+    /// Whether there is a Node of this name. Our index has only EC2 instances, and may be stale.
     async fn has_node(&self, name: &str) -> Result<bool, KubeError> {
         let call = Call { verb: "get", resource: "nodes", subject: name };
-        let request = || async {
-            match self.nodes.get(name).await {
-                Ok(_) => Ok(true),
-                Err(kube::Error::Api(status))
-                    if status.reason == "NotFound"
-                        && status.details.as_ref().is_some_and(|details| details.kind == "nodes") =>
-                {
-                    Ok(false)
-                }
-                Err(error) => Err(error),
-            }
-        };
-        self.call(call, request).await
+        Ok(self.call(call, || trimmed::find(&self.nodes, "nodes", name)).await?.is_some())
     }
 
     async fn call<T, F>(&self, call: Call<'_>, request: impl FnOnce() -> F) -> Result<T, KubeError>

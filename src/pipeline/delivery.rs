@@ -1,7 +1,8 @@
 //! The way of a message to its end: joins the interruptions of its notices, keeps its lease, and consumes its receipt.
 //!
-//! A message is deleted only when each of its notices has ended. All else (shutdown, a lost lease, the end of the time that SQS allows,
-//! a panic) is one path: the message leaves its interruptions, which stops those that no other message holds, and is released.
+//! A message is deleted only when each of its notices has ended. All else (shutdown, the end of the time that SQS allows, a panic) is one
+//! path: the message leaves its interruptions, which stops those that no other message holds, and is released. A lost lease is the end of
+//! the claim on the deletion only: the work goes on, and whoever receives the message again joins it, here or at another replica.
 
 mod hooks;
 mod nodes;
@@ -11,22 +12,24 @@ mod polling;
 mod repairs;
 mod said;
 mod shifts;
+mod unclaimed;
 
 pub use outcome_cache::OutcomeCache;
 pub use polling::Polling;
 pub use repairs::FailingChecks;
+pub use unclaimed::Unclaimed;
 
 use crate::clients::gate::Backoff;
 use crate::fact::{Category, Fact, Facts, MessageRelease, NoticeRef};
 use crate::pipeline::event;
 use crate::pipeline::event::{CapacityBlock, Identity, IgnoreReason, Notice, Notices, Parsed, Version};
 use crate::pipeline::interruption::{Interrupter, MessageLink, NoticeOutcome, Seat, Slots};
-use crate::pipeline::queue::{LeaseEnd, Message, Queue, VISIBILITY_TIMEOUT};
+use crate::pipeline::queue::{Message, Queue, VISIBILITY_TIMEOUT};
 use crate::runtime::task::TaskError;
 use futures_util::future::join;
 use futures_util::{StreamExt, stream};
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
@@ -84,6 +87,8 @@ pub struct Deliverer {
     pub facts: Facts,
     /// Outcomes of notices that have ended.
     pub outcomes: OutcomeCache,
+    /// The messages that are worked on without a claim.
+    pub unclaimed: Unclaimed,
     /// The instances whose status checks fail.
     pub failing: FailingChecks,
     /// Whether other sources than messages may tell of the same.
@@ -96,8 +101,14 @@ pub struct Deliverer {
     pub permits: Semaphore,
 }
 
-/// The copies of a message's notices that have not ended, by their number.
-type Copies = Mutex<BTreeMap<usize, Arc<NoticeCopy>>>;
+/// The copies of a message's notices.
+#[derive(Default)]
+struct Copies {
+    /// Those that have not ended, by their number.
+    open: Mutex<BTreeMap<usize, Arc<NoticeCopy>>>,
+    /// The notices that a user has ended, by an uncordon.
+    called_off: Mutex<Vec<Arc<Notice>>>,
+}
 
 /// A message's copy of a notice.
 enum NoticeCopy {
@@ -110,7 +121,10 @@ enum NoticeCopy {
 /// The first event that ends the work on a message.
 enum DeliveryEnd {
     Verdict(Verdict),
-    Lease(LeaseEnd),
+    /// The message was held for almost as long as SQS allows.
+    TooOld,
+    /// The lease was lost, and so was that of a later receive, which holds the interruptions.
+    Superseded,
     Shutdown,
 }
 
@@ -141,7 +155,8 @@ impl Deliverer {
             }
             Parsed::Ignored(why) => {
                 self.facts.emit(&Fact::MessageIgnored { message: &message.id, reason: why });
-                return self.delete(message).await;
+                self.delete(message).await;
+                return;
             }
             Parsed::Malformed(error) => {
                 self.facts.emit(&Fact::MessageMalformed {
@@ -150,7 +165,8 @@ impl Deliverer {
                     error: &error,
                     excerpt: &excerpt(&message.body),
                 });
-                return self.delete(message).await;
+                self.delete(message).await;
+                return;
             }
         };
         // The message is held while a drain runs; its text is not needed any more.
@@ -169,6 +185,7 @@ impl Deliverer {
         let copies = Copies::default();
         let visibility = watch::Sender::new(VISIBILITY_TIMEOUT);
         let pace = visibility.subscribe();
+        let lost = AtomicBool::new(false);
         let end = tokio::select! {
             biased;
             () = stop.cancelled() => DeliveryEnd::Shutdown,
@@ -182,28 +199,31 @@ impl Deliverer {
                 };
                 self.all_ended(notices, &id, &copies, &visibility).await
             } => DeliveryEnd::Verdict(verdict),
-            end = message.lease.kept(&self.queue, &message.id, pace) => DeliveryEnd::Lease(end),
+            end = unclaimed::hold(self, &mut message.lease, &id, pace, &lost) => end,
         };
         // Before the message goes, so that the interruptions that no other message holds, and their heartbeats, have stopped when the
         // next receiver begins.
-        let copies = copies.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let copies = copies.into_values().filter_map(Arc::into_inner);
-        futures_util::future::join_all(copies.map(NoticeCopy::leave)).await;
-        match end {
-            DeliveryEnd::Verdict(Verdict::Delete) => self.delete(message).await,
-            DeliveryEnd::Verdict(Verdict::Release(after)) => {
+        let open = copies.open.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let open = open.into_values().filter_map(Arc::into_inner);
+        futures_util::future::join_all(open.map(NoticeCopy::leave)).await;
+        let called_off = copies.called_off.into_inner().unwrap_or_else(PoisonError::into_inner);
+        match (end, lost.into_inner()) {
+            (DeliveryEnd::Verdict(Verdict::Delete), true) => {
+                Box::pin(unclaimed::note_called_off(&self.interrupter, called_off)).await;
+                // If that fails, the next receiver finds nothing to do.
+                let _ = Box::pin(self.queue.delete_late(message)).await;
+            }
+            (DeliveryEnd::Verdict(Verdict::Delete), false) => {
+                if !self.delete(message).await {
+                    Box::pin(unclaimed::note_called_off(&self.interrupter, called_off)).await;
+                }
+            }
+            (DeliveryEnd::Superseded, _) | (_, true) => {}
+            (DeliveryEnd::Verdict(Verdict::Release(after)), _) => {
                 self.release(message, after, MessageRelease::HandedOver).await;
             }
-            DeliveryEnd::Shutdown => self.release(message, Duration::ZERO, MessageRelease::Shutdown).await,
-            DeliveryEnd::Lease(end) => {
-                self.facts.emit(&Fact::MessageLeaseEnded { message: &message.id, why: end });
-                let why = match end {
-                    LeaseEnd::TooOld => MessageRelease::TooOld,
-                    // An extension whose answer was lost hides the message from others.
-                    LeaseEnd::Lost => MessageRelease::Lost,
-                };
-                self.release(message, Duration::ZERO, why).await;
-            }
+            (DeliveryEnd::Shutdown, _) => self.release(message, Duration::ZERO, MessageRelease::Shutdown).await,
+            (DeliveryEnd::TooOld, _) => self.release(message, Duration::ZERO, MessageRelease::TooOld).await,
         }
     }
 
@@ -287,7 +307,7 @@ impl Deliverer {
             let polled = Some(&notice).filter(|notice| self.has_other_sources && self.is_told_first(notice)).cloned();
             let said = self.has_other_sources.then(|| self.said_before(&notice, message)).flatten();
             let copy = Arc::new(self.join_listed(notice, message));
-            let lock = || copies.lock().unwrap_or_else(PoisonError::into_inner);
+            let lock = || copies.open.lock().unwrap_or_else(PoisonError::into_inner);
             lock().insert(number, Arc::clone(&copy));
             let end = self.ended(&copy, visibility);
             let end = match said {
@@ -298,6 +318,10 @@ impl Deliverer {
                 Box::pin(self.note_told(&notice, outcome)).await;
             }
             lock().remove(&number);
+            if let (NoticeCopy::Running(_, seat), Ok(NoticeOutcome::Uncordoned)) = (&*copy, end) {
+                let notice = Arc::clone(&seat.shared().notice.borrow());
+                copies.called_off.lock().unwrap_or_else(PoisonError::into_inner).push(notice);
+            }
             end
         });
         verdict(ends.buffer_unordered(MAX_AT_ONCE).collect::<Vec<_>>().await)
@@ -335,21 +359,22 @@ impl Deliverer {
         self.facts.emit(&Fact::MessageLeft { message, category, error });
     }
 
-    async fn delete(&self, message: Message) {
+    /// Deletes the message. Returns whether it is gone.
+    async fn delete(&self, message: Message) -> bool {
         let id = Arc::clone(&message.id);
         // Boxed, like the release: most of the time a message is only held.
-        match Box::pin(self.queue.delete(message)).await {
+        let deleted = Box::pin(self.queue.delete(message)).await;
+        match &deleted {
             Ok(()) => self.facts.emit(&Fact::MessageDeleted { message: &id }),
-            Err(error) => self.tell_left(&id, error.category, &error),
+            Err(error) => self.tell_left(&id, error.category, error),
         }
+        deleted.is_ok()
     }
 
     async fn release(&self, message: Message, after: Duration, why: MessageRelease) {
         let id = Arc::clone(&message.id);
         match Box::pin(self.queue.release(message, after)).await {
             Ok(()) => self.facts.emit(&Fact::MessageReleased { message: &id, why }),
-            // Its receipt is no longer valid, or SQS does not answer: both were told.
-            Err(_) if why == MessageRelease::Lost => {}
             Err(error) => self.tell_left(&id, error.category, &error),
         }
     }

@@ -101,6 +101,8 @@ pub struct Drainer {
     pub leave: CancellationToken,
     /// Number of running drains.
     pub running: watch::Sender<usize>,
+    /// Held by the drain that asks whether an API server that was away is back.
+    pub probing: tokio::sync::Mutex<()>,
 }
 
 impl Drainer {

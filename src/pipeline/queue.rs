@@ -1,7 +1,7 @@
 //! SQS: messages in, deletions and extensions out.
 //!
 //! The receipt is the only claim to a message, so [`Message`] and [`Receipt`] are not `Clone`, and a message ends in exactly one
-//! of [`Queue::delete`] and [`Queue::release`], which consume it, or is left to become visible by itself.
+//! of [`Queue::delete`] and [`Queue::release`], which consume it, or is left to become visible by itself. Work goes on without a claim.
 
 mod lanes;
 mod lease;
@@ -106,7 +106,7 @@ pub struct Receipt(String);
 #[derive(Clone, Debug)]
 pub struct Queue(Arc<Inner>);
 
-/// The result of one entry of a batch.
+/// SQS's answer about one entry of a batch. The failure of a whole call says nothing about its entries.
 type EntryResult = Result<(), AwsError>;
 
 #[derive(Debug)]
@@ -119,9 +119,9 @@ struct Inner {
     excess: Arc<Semaphore>,
     /// The excess of the largest message of the last receive.
     largest: AtomicU32,
-    deletes: Batcher<String, ()>,
-    releases: Batcher<(String, Duration), ()>,
-    extensions: Batcher<(String, Duration), ()>,
+    deletes: Batcher<String, EntryResult>,
+    releases: Batcher<(String, Duration), EntryResult>,
+    extensions: Batcher<(String, Duration), EntryResult>,
 }
 
 impl Queue {
@@ -242,7 +242,7 @@ impl Queue {
     }
 
     /// Makes the message invisible for `visibility` from now.
-    async fn extend(&self, receipt: &Receipt, visibility: Duration) -> EntryResult {
+    async fn extend(&self, receipt: &Receipt, visibility: Duration) -> Result<EntryResult, AwsError> {
         self.0.extensions.ask((receipt.0.clone(), visibility)).await
     }
 
@@ -257,7 +257,7 @@ impl Queue {
         let mut last = None;
         let tries = async {
             loop {
-                match self.0.deletes.ask(receipt.0.clone()).await {
+                match self.0.deletes.ask(receipt.0.clone()).await.flatten() {
                     Ok(()) => return,
                     Err(error) => {
                         if last.is_none() {
@@ -276,21 +276,42 @@ impl Queue {
         }
     }
 
+    /// Deletes a message that is no longer ours, in one try. That succeeds if nobody has received it since.
+    ///
+    /// # Errors
+    /// SQS's answer, or none.
+    pub async fn delete_late(&self, message: Message) -> Result<(), AwsError> {
+        self.0.deletes.ask(message.lease.receipt().0.clone()).await.flatten()
+    }
+
     /// Makes the message visible to any receiver after the time `after`.
     ///
     /// # Errors
     /// The last of a few failures. The message becomes visible when its visibility timeout ends.
     pub async fn release(&self, message: Message, after: Duration) -> Result<(), AwsError> {
+        self.show(&message.lease, after).await
+    }
+
+    /// Makes a message visible that is no longer ours, as far as we know: SQS may have extended it all the same.
+    ///
+    /// # Errors
+    /// As [`Queue::release`].
+    pub async fn release_late(&self, lease: &Lease) -> Result<(), AwsError> {
+        self.show(lease, Duration::ZERO).await
+    }
+
+    async fn show(&self, lease: &Lease, after: Duration) -> Result<(), AwsError> {
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
-        let receipt = message.lease.receipt();
+        let receipt = lease.receipt();
         let mut tries = 0;
         loop {
             let answer = self.0.releases.ask((receipt.0.clone(), after)).await;
             tries += 1;
             match answer {
-                Ok(()) => return Ok(()),
-                Err(error) if tries == MAX_RELEASE_TRIES || is_lost(&error) => return Err(error),
-                Err(_) => sleep(backoff.step()).await,
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(error)) if is_lost(&error) => return Err(error),
+                Ok(Err(error)) | Err(error) if tries == MAX_RELEASE_TRIES => return Err(error),
+                Ok(Err(_)) | Err(_) => sleep(backoff.step()).await,
             }
         }
     }
@@ -305,7 +326,7 @@ impl Queue {
     }
 }
 
-/// Whether the error says that the receipt is no longer valid.
+/// Whether the error of an entry says that its receipt is no longer valid.
 fn is_lost(error: &AwsError) -> bool {
     matches!(error.category, Category::Invalid | Category::NotFound)
 }
@@ -323,7 +344,7 @@ struct BatchCalls {
 }
 
 impl BatchCalls {
-    async fn delete(self, receipts: Vec<String>) -> Vec<EntryResult> {
+    async fn delete(self, receipts: Vec<String>) -> Vec<Result<EntryResult, AwsError>> {
         let count = receipts.len();
         let entries = receipts.into_iter().enumerate().filter_map(|(n, receipt)| {
             DeleteMessageBatchRequestEntry::builder().id(n.to_string()).receipt_handle(receipt).build().ok()
@@ -333,7 +354,7 @@ impl BatchCalls {
         self.each(count, DELETE, answer.map(|answer| answer.failed))
     }
 
-    async fn change(self, changes: Vec<(String, Duration)>) -> Vec<EntryResult> {
+    async fn change(self, changes: Vec<(String, Duration)>) -> Vec<Result<EntryResult, AwsError>> {
         let count = changes.len();
         let entries = changes.into_iter().enumerate().filter_map(|(n, (receipt, visibility))| {
             ChangeMessageVisibilityBatchRequestEntry::builder()
@@ -355,17 +376,17 @@ impl BatchCalls {
         count: usize,
         operation: Operation,
         answer: Result<Vec<BatchResultErrorEntry>, AwsError>,
-    ) -> Vec<EntryResult> {
+    ) -> Vec<Result<EntryResult, AwsError>> {
         let failed = match answer {
             Ok(failed) => failed,
             Err(error) => return vec![Err(error); count],
         };
-        let mut answers = vec![Ok(()); count];
+        let mut answers = vec![Ok(Ok(())); count];
         for entry in failed {
             let Some(answer) = entry.id.parse().ok().and_then(|n: usize| answers.get_mut(n)) else { continue };
             let category = gate::category_of_code(&entry.code, if entry.sender_fault { 400 } else { 500 });
             let error = AwsError::new(operation, &self.url, category, entry.message.unwrap_or_default());
-            *answer = Err(AwsError { code: Some(entry.code), ..error });
+            *answer = Ok(Err(AwsError { code: Some(entry.code), ..error }));
         }
         answers
     }

@@ -6,7 +6,7 @@ use crate::clients::gate::Gate;
 use crate::fact::{Facts, TaskKind};
 use crate::leases::collector::Collector;
 use crate::leases::election::{Election, Office};
-use crate::pipeline::delivery::{Deliverer, FailingChecks, MAX_NOTICES, OutcomeCache, Polling};
+use crate::pipeline::delivery::{Deliverer, FailingChecks, MAX_NOTICES, OutcomeCache, Polling, Unclaimed};
 use crate::pipeline::drain::{Drainer, PodWatch, pod_api};
 use crate::pipeline::interruption::{
     Attachments, Confirmations, GroupLookup, Groups, Hooks, Interrupter, LoadBalancers, Settling, Shifts, Slots, Waves,
@@ -109,6 +109,7 @@ impl Wiring {
             dry_run: policy.dry_run,
             leave: self.stop.clone(),
             running: watch::Sender::default(),
+            probing: tokio::sync::Mutex::default(),
         };
         let (autoscaling, lifecycle) = (clients.aws.autoscaling.clone(), Gate::new(facts.clone()));
         let elb = clients.aws.elb.clone();
@@ -169,6 +170,7 @@ impl Wiring {
             hears_aws: self.settings.sources.queue,
             hears_time: self.hears_time(),
             outcomes: OutcomeCache::default(),
+            unclaimed: Unclaimed::default(),
             permits: Semaphore::new(MAX_NOTICES),
         }
     }

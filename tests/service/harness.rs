@@ -1,5 +1,7 @@
 //! The harness: a simulated world, replicas of the service in it, and assertions about their calls.
 
+use aws_credential_types::Credentials;
+use aws_credential_types::provider::{ProvideCredentials, future};
 use clap::Parser;
 use ebbtide::cli::Settings;
 use ebbtide::cli::{Cli, Command};
@@ -73,6 +75,19 @@ pub struct Replica {
     pub history: Arc<History>,
     shutdown: Shutdown,
     running: JoinHandle<Exit>,
+}
+
+/// The role of the replicas: its credentials are those that the simulated AWS gives out.
+#[derive(Debug)]
+struct Role(World);
+
+impl ProvideCredentials for Role {
+    fn provide_credentials<'a>(&'a self) -> future::ProvideCredentials<'a>
+    where
+        Self: 'a,
+    {
+        future::ProvideCredentials::ready(Ok(Credentials::new(self.0.aws.load_key(), "sim", None, None, "sim")))
+    }
 }
 
 /// Calls that only the start checks make. These checks report a denial themselves.
@@ -177,11 +192,12 @@ impl Stage {
 
     /// Returns the clients of a replica.
     pub fn clients(&self, clock: Clock) -> Clients {
-        let credentials = aws_credential_types::Credentials::new("sim", "sim", None, None, "sim");
         let config = aws_config::SdkConfig::builder()
             .behavior_version(aws_config::BehaviorVersion::latest())
             .region(aws_config::Region::new("eu-west-1"))
-            .credentials_provider(aws_credential_types::provider::SharedCredentialsProvider::new(credentials))
+            .credentials_provider(aws_credential_types::provider::SharedCredentialsProvider::new(Role(
+                self.world.clone(),
+            )))
             .http_client(self.world.aws.http_client())
             .endpoint_url("http://aws.sim")
             .time_source(clock)
@@ -320,6 +336,14 @@ impl Stage {
         let results: Vec<_> = action.completions.iter().map(|(_, result)| result.as_str()).collect();
         assert_eq!(results, ["CONTINUE"], "{action:?}\n{}", self.story());
         assert!(matches!(action.state, ActionState::Completed { .. }), "{action:?}");
+    }
+
+    /// Asserts that an action was completed with CONTINUE, by one replica or by several that worked on it: AWS takes the first.
+    pub fn completed(&self, token: &str) {
+        let action = self.world.aws.autoscaling.action(token).expect("the action must be known");
+        let all_continue = action.completions.iter().all(|(_, result)| result == "CONTINUE");
+        let is_completed = matches!(action.state, ActionState::Completed { .. });
+        assert!(is_completed && all_continue, "{action:?}\n{}", self.story());
     }
 
     /// Asserts that between two heartbeats of an action there is at least `apart`.

@@ -104,11 +104,14 @@ mod leases {
 /// Errors, overload, storms, hostile input, shutdowns and takeovers.
 mod resilience {
     mod api_server;
+    mod api_server_away;
+    mod credentials;
     mod gate;
     mod hostile_input;
     mod leaks;
     mod shutdown;
     mod sqs;
+    mod sqs_outage;
     mod takeover;
 
     mod storm {

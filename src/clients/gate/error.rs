@@ -120,6 +120,9 @@ impl AwsError {
                 " (check that the role's credentials reach this pod, and that its policy allows {})",
                 self.operation
             ),
+            Category::Expired => {
+                " (check that the source of the role's credentials renews them, and the machine's clock)".to_owned()
+            }
             Category::NotFound => " (check the name, the account and AWS_REGION)".to_owned(),
             Category::Unreachable if self.unsigned.is_some() => {
                 " (check the role that this process is given, or AWS_PROFILE)".to_owned()
@@ -152,10 +155,9 @@ pub fn category_of_code(code: &str, status: u16) -> Category {
         | "AuthFailure"
         | "InvalidClientTokenId"
         | "UnrecognizedClientException"
-        | "ExpiredToken"
-        | "ExpiredTokenException"
         | "SignatureDoesNotMatch"
         | "OptInRequired" => Category::Denied,
+        "ExpiredToken" | "ExpiredTokenException" | "RequestExpired" => Category::Expired,
         "NonExistentQueue" | "QueueDoesNotExist" | "TargetGroupNotFound" => Category::NotFound,
         "InternalFailure" | "InternalError" | "ServiceUnavailable" | "Unavailable" => Category::Unavailable,
         _ => category_of_status(status),
@@ -414,6 +416,8 @@ mod tests {
             ("com.amazonaws.sqs#RequestThrottled", Category::Throttled),
             ("RequestLimitExceeded", Category::Throttled),
             ("AccessDenied", Category::Denied),
+            ("RequestExpired", Category::Expired),
+            ("com.amazon.coral.service#ExpiredTokenException", Category::Expired),
             ("AWS.SimpleQueueService.NonExistentQueue", Category::NotFound),
             ("ValidationError", Category::Invalid),
         ] {

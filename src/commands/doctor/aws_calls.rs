@@ -191,7 +191,9 @@ mod tests {
         for category in [None, Some(Category::Invalid), Some(Category::NotFound), Some(Category::Conflict)] {
             assert_eq!(check(TrialCall::Complete, &[("a", category)]).status, Status::Ok, "{category:?}");
         }
-        for category in [Category::TimedOut, Category::Unreachable, Category::Throttled, Category::Unavailable] {
+        for category in
+            [Category::TimedOut, Category::Unreachable, Category::Throttled, Category::Unavailable, Category::Expired]
+        {
             assert_eq!(check(TrialCall::Delete, &[("q", Some(category))]).status, Status::Skipped, "{category:?}");
         }
     }

@@ -2,7 +2,7 @@
 
 use super::check::{Area, Check};
 use super::readings::{CallerIdentity, ReadError, Reading};
-use crate::clients::gate::Unsigned;
+use crate::clients::gate::{Category, Unsigned};
 use crate::pipeline::queue::QueueUrl;
 
 const REMEDY: &str = "Give this process credentials: in a pod by EKS Pod Identity or by an IRSA role on its service account, elsewhere \
@@ -45,13 +45,12 @@ pub fn judge(identity: &Reading<CallerIdentity>, queue_url: &str) -> Vec<Check> 
 /// their identity.
 #[must_use]
 pub fn unusable(error: &ReadError) -> bool {
-    error.answered() || error.unsigned.is_some()
+    error.answered() || error.category == Category::Expired || error.unsigned.is_some()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clients::gate::Category;
     use crate::commands::doctor::Status;
 
     #[test]
@@ -70,7 +69,7 @@ mod tests {
         let none = Some(Unsigned::NoneFound);
         let failed = Some(Unsigned::SourceFailed);
         for (category, unsigned, message, status, at_start) in [
-            (Category::Denied, None, "ExpiredToken", Status::Failure, Status::Failure),
+            (Category::Expired, None, "ExpiredToken", Status::Failure, Status::Failure),
             (Category::Unreachable, none, "no AWS credentials", Status::Failure, Status::Failure),
             (Category::Unreachable, failed, "no AWS credentials: AWS_PROFILE is …", Status::Failure, Status::Failure),
             (Category::Unreachable, None, "connection refused", Status::Warning, Status::Skipped),

@@ -42,12 +42,16 @@ impl ReadError {
         self.category == Category::Denied
     }
 
-    /// Whether the server answered. A refusal is an answer.
+    /// Whether the server answered what was asked. A refusal is an answer, but not one of credentials that have expired.
     #[must_use]
     pub fn answered(&self) -> bool {
         !matches!(
             self.category,
-            Category::Throttled | Category::Unavailable | Category::TimedOut | Category::Unreachable
+            Category::Throttled
+                | Category::Expired
+                | Category::Unavailable
+                | Category::TimedOut
+                | Category::Unreachable
         )
     }
 }

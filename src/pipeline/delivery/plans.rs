@@ -9,7 +9,7 @@ use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category};
 use crate::fact::{Fact, NoticeKind, NoticeRef};
 use crate::pipeline::event::{CapacityBlock, Detail, Identity, Notice, Version};
 use crate::pipeline::interruption::NoticeOutcome;
-use crate::pipeline::node::handled::{KnownNotice, Standing, known, known_as, message_of, standing};
+use crate::pipeline::node::handled::{KnownNotice, Standing, is_handled, known, known_as, message_of, standing};
 use crate::pipeline::node::is_from_node;
 use crate::pipeline::node::mark::{deadline_of, is_going};
 use crate::pipeline::node::plan::Plan;
@@ -268,8 +268,11 @@ impl Deliverer {
         is_noted.then(|| (node, notice.clone()))
     }
 
-    /// Returns by what the Node knows the notice of a message: what it has said itself, or what EC2 lists.
+    /// Returns by what the Node knows the notice of a message: what it has said itself, what EC2 lists, or that it needs nothing any more.
     fn known_on(&self, node: &Node, notice: &Notice) -> Option<KnownNotice> {
+        if !notice.is_withdrawn() && is_handled(node, notice) {
+            return Some(KnownNotice::Handled);
+        }
         let said = same_as(node, notice, self.interrupter.clock.now());
         said.and_then(|said| known_as(node, &said)).or_else(|| known(node, notice))
     }

@@ -2,12 +2,16 @@
 
 use super::Drainer;
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Call, Class};
+use crate::clients::trimmed;
 use crate::fact::{DrainStep, Fact};
 use crate::pipeline::node::Node;
 use crate::pipeline::node::mark::{is_marked, is_restored};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
+
+/// Interval between reads of a Node while the API server is away.
+const PROBE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Wait between tries to restore a cordon.
 const RECORDON_RETRY: Duration = Duration::from_secs(1);
@@ -52,6 +56,19 @@ impl Drainer {
         }
     }
 
+    /// Reads the Node again and again while the API server is away, so that its return is known at once. One drain does that for all. Never
+    /// ends.
+    pub async fn probe(&self, node: &Node) {
+        let _turn = self.probing.lock().await;
+        let read = || async {
+            let call = Call { verb: "get", resource: "nodes", subject: &node.name };
+            let by = Instant::now() + CALL_TIMEOUT;
+            // The gate notes the result.
+            let _ = self.gate.kube(call, Class::List, by, || self.nodes.get(&node.name)).await;
+        };
+        self.gate.absence().probe(PROBE_INTERVAL, read).await;
+    }
+
     /// Waits until the watch no longer shows the Node, or shows another in its place.
     pub async fn missing(&self, node: &Node) {
         self.index.until_node(node, |known| known.is_none().then_some(())).await;
@@ -66,7 +83,7 @@ impl Drainer {
         loop {
             let call = Call { verb: "get", resource: "nodes", subject: &node.name };
             let by = Instant::now() + CALL_TIMEOUT;
-            match self.gate.kube(call, Class::List, by, || self.nodes.get_opt(&node.name)).await {
+            match self.gate.kube(call, Class::List, by, || trimmed::find(&self.nodes, "nodes", &node.name)).await {
                 Ok(found) => return found.and_then(|found| found.metadata.uid).as_deref() != Some(&*node.uid),
                 Err(_) => sleep(backoff.step()).await,
             }

@@ -5,7 +5,7 @@ use super::heartbeat::{Beating, Heartbeat, HookState};
 use super::hook::HookReply;
 use super::late::may_be_over;
 use super::{Case, Completion, HookTimes, MessageLink};
-use crate::clients::gate::{AwsError, Backoff, CALL_TIMEOUT, Category, LAST_CALL};
+use crate::clients::gate::{Absence, AwsError, Backoff, CALL_TIMEOUT, Category, LAST_CALL};
 use crate::fact::{CompletionResult, Fact, HeartbeatResult};
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::Hook;
@@ -36,6 +36,8 @@ pub(super) struct KeptHook {
     /// The begin of the lifecycle action, as far as it is known.
     begun: Instant,
     link: Arc<MessageLink>,
+    /// How long the API server was away.
+    absence: Absence,
     /// The end of the hook's life, once its heartbeats have been stopped.
     ends: Option<Instant>,
 }
@@ -56,7 +58,8 @@ impl KeptHook {
             over: CancellationToken::new(),
         };
         let heartbeat = (!interrupter.policy.dry_run).then(|| Heartbeat::start(&interrupter.tasks, beating));
-        Self { hook: hook.clone(), state, heartbeat, begun, link: Arc::clone(link), ends: None }
+        let absence = interrupter.drainer.gate.absence().clone();
+        Self { hook: hook.clone(), state, heartbeat, begun, link: Arc::clone(link), absence, ends: None }
     }
 
     /// Returns the deadline of the work, as far as the hook's times and the pods are known now.
@@ -90,6 +93,16 @@ impl KeptHook {
         let Some((hook, known)) = known else { return std::future::pending().await };
         // The sender is here.
         let _ = hook.state.subscribe().wait_for(|state| state.times != known).await;
+    }
+
+    /// Waits until the API server has been away, and puts the deadline off by that time: nothing of it was of use. Does so about each second
+    /// while it is away. Without a hook, waits forever.
+    pub(super) async fn put_off_by_absence(hook: Option<&Self>) {
+        let Some(hook) = hook else { return std::future::pending().await };
+        let counted = hook.state.borrow().absent.counted;
+        hook.absence.grown(counted).await;
+        let total = hook.absence.total();
+        hook.state.send_modify(|state| state.put_off(total));
     }
 
     /// Returns the time until which the hook can be completed at all.
@@ -160,7 +173,7 @@ impl KeptHook {
                     self.stop_heartbeat().await;
                     DENIED_RETRY
                 }
-                Category::Throttled => backoff.step(),
+                Category::Throttled | Category::Expired => backoff.step(),
                 _ => {
                     unanswered.get_or_insert_with(Instant::now);
                     backoff.step()

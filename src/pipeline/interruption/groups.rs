@@ -144,7 +144,11 @@ impl Groups {
             let Err(error) = call.await else { break };
             let passes = matches!(
                 error.category,
-                Category::Throttled | Category::TimedOut | Category::Unreachable | Category::Unavailable
+                Category::Throttled
+                    | Category::Expired
+                    | Category::TimedOut
+                    | Category::Unreachable
+                    | Category::Unavailable
             );
             if !passes || attempt == ATTEMPTS {
                 let reason = self.failed(group, &error, Replacement::Refused);

@@ -42,6 +42,29 @@ pub(super) struct HookState {
     pub deadline: Deadline,
     /// Whether the work goes on, and does not wait for its admission.
     pub admitted: bool,
+    /// The absence of the API server before the work, and that by which the deadline was put off.
+    pub absent: Absent,
+}
+
+/// The sums of the absences of the API server before the work, and until the deadline was last put off.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Absent {
+    pub before: Duration,
+    pub counted: Duration,
+}
+
+impl HookState {
+    /// Takes this deadline of the hook's times, put off by the time that the API server was away.
+    fn take(&mut self, times: HookTimes, deadline: Deadline) {
+        let Absent { before, counted } = self.absent;
+        (self.times, self.deadline) = (times, deadline.put_off(counted.saturating_sub(before)));
+    }
+
+    /// Puts the deadline off by what the sum of the absences, `total`, has grown.
+    pub fn put_off(&mut self, total: Duration) {
+        self.deadline = self.deadline.put_off(total.saturating_sub(self.absent.counted));
+        self.absent.counted = total;
+    }
 }
 
 /// The input of a heartbeat.
@@ -134,7 +157,7 @@ impl Beating {
         let Case { interrupter, notice, .. } = &self.case;
         let (node, now) = (interrupter.index.get(&notice.instance), Instant::now());
         let deadline = interrupter.policy.deadline(notice, node.as_deref(), Some(times), &interrupter.clock, now);
-        self.state.send_modify(|state| (state.times, state.deadline) = (times, deadline));
+        self.state.send_modify(|state| state.take(times, deadline));
     }
 
     /// Notes that the instance waits at the hook.
@@ -159,7 +182,7 @@ impl Beating {
             last = beaten;
         }
         loop {
-            let HookState { times, deadline, admitted } = *state.borrow_and_update();
+            let HookState { times, deadline, admitted, .. } = *state.borrow_and_update();
             let expires = last + times.heartbeat;
             // The first shows whether there is such an action at all, before its end overrides a budget.
             let is_shown = !is_wary || !admitted || self.link.proven.load(Ordering::Acquire);

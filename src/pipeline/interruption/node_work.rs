@@ -303,6 +303,13 @@ impl Case {
             self.move_mark(&target.node, end).await;
             marked = end;
         }
+        // Boxed: it mostly waits. Only a hook's end is put off by an absence.
+        let mut probe = Box::pin(async {
+            match hook {
+                Some(_) => self.interrupter.drainer.probe(&target.node).await,
+                None => pending().await,
+            }
+        });
         loop {
             let lengthened = deadline.deadline();
             let ends = lengthened.at();
@@ -346,6 +353,10 @@ impl Case {
                     marked = own().at();
                     self.move_mark(&target.node, marked).await;
                 }
+                () = KeptHook::put_off_by_absence(hook), if !is_over => {
+                    deadline.set(hook.map_or(target.deadline, KeptHook::deadline));
+                }
+                () = &mut probe => {}
                 () = Box::pin(self.put_off_mark(&target.node, marked, stays)), if stays > marked + TERMINATION_GRACE => {
                     marked = stays;
                 }

@@ -2,7 +2,7 @@
 
 use super::completion::KeptHook;
 use super::draining::Admitted;
-use super::heartbeat::HookState;
+use super::heartbeat::{Absent, HookState};
 use super::policy::Policy;
 use super::settling::Settling;
 use super::step::{Finding, Present, Step};
@@ -83,8 +83,16 @@ impl Interrupter {
         let settled = case.interrupter.policy.settled(&case.notice);
         let clock = case.interrupter.clock;
         let mut jumped = pin!(clock.jumped());
-        let mut interruption =
-            Interruption { case, link, hook: None, has_begun: false, waited: WaitLog::default(), admitted: None };
+        let absent = case.interrupter.drainer.gate.absence().total();
+        let mut interruption = Interruption {
+            case,
+            link,
+            hook: None,
+            has_begun: false,
+            waited: WaitLog::default(),
+            admitted: None,
+            absent,
+        };
         let mut ended = None;
         let outcome = loop {
             let case = interruption.case.clone();
@@ -127,6 +135,8 @@ struct Interruption {
     waited: WaitLog,
     /// Its place among the nodes that are drained.
     admitted: Option<Admitted>,
+    /// The sum of the absences of the API server before the work.
+    absent: Duration,
 }
 
 impl Interruption {
@@ -299,7 +309,10 @@ impl Interruption {
         let again = std::mem::replace(&mut self.has_begun, true);
         self.case.tell(&Fact::NoticeBegun { about, action, until, hard, again, pool });
         self.hook = notice.hook().zip(times).map(|(hook, times)| {
-            let state = HookState { times, deadline, admitted: self.admitted.is_some() };
+            let total = interrupter.drainer.gate.absence().total();
+            let absent = Absent { before: self.absent, counted: self.absent };
+            let mut state = HookState { times, deadline, admitted: self.admitted.is_some(), absent };
+            state.put_off(total);
             KeptHook::keep(&self.case, &self.link, hook, state)
         });
         Finding::Begun

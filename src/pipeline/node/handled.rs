@@ -147,7 +147,8 @@ pub(super) fn has_notes(node: &Node) -> bool {
 }
 
 /// Whether the Node notes that exactly this notice needs nothing any more.
-pub(super) fn is_handled(node: &Node, notice: &Notice) -> bool {
+#[must_use]
+pub fn is_handled(node: &Node, notice: &Notice) -> bool {
     let note = node.annotations.get(&key_of(HANDLED_PREFIX, &notice.identity.to_string()));
     note.is_some_and(|note| *note == value(notice))
 }

@@ -7,6 +7,7 @@ use super::release::NodeRelease;
 use super::{Index, Node, NodeApi};
 use super::{handled, hold};
 use crate::clients::gate::{Backoff, Call, Category, Class, Gate, KubeError};
+use crate::clients::trimmed;
 use crate::fact::HoldPoint;
 use crate::pipeline::event::Notice;
 use jiff::Timestamp;
@@ -19,6 +20,9 @@ use tokio::time::{Instant, sleep, timeout};
 
 /// Timeout for the lock of a Node. Its holder may be waiting for an answer that does not come.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Maximum time until the watch shows the end of a Node of which the API server has told.
+const GONE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The outcome of cordoning a Node.
 #[derive(Clone, Debug)]
@@ -207,7 +211,8 @@ impl Marker {
         self.write(node, Class::List, by, patch).await
     }
 
-    /// Patches the Node with what `patch` returns for its newest state, if anything. Returns whether the Node exists.
+    /// Patches the Node with what `patch` returns for its newest state, if anything. Returns whether the Node exists: it does not if both the
+    /// API server's answer to a GET and the watch say so.
     async fn write(
         &self,
         node: &Node,
@@ -232,18 +237,18 @@ impl Marker {
                     }
                     return Ok(true);
                 }
+                Err(error) if !matches!(error.category, Category::Conflict | Category::NotFound) => return Err(error),
                 // A Node that others write without a pause must not hold up those that come after it.
-                Err(error) if error.category == Category::Conflict && Instant::now() >= by => return Err(error),
-                Err(error) if error.category == Category::Conflict => match self.read(&node.name, class, by).await? {
+                Err(error) if Instant::now() >= by => return Err(error),
+                Err(error) => match self.read(&node.name, class, by).await? {
                     // The watch may stay behind for long, and nobody should act on a state that is known to be old.
                     Some(fresh) if fresh.uid == node.uid => {
                         self.index.put(fresh.clone());
                         current = fresh;
                     }
-                    _ => return Ok(false),
+                    _ if self.shows_gone(node).await => return Ok(false),
+                    _ => return Err(error),
                 },
-                Err(error) if error.category == Category::NotFound => return Ok(false),
-                Err(error) => return Err(error),
             }
             sleep(backoff.step()).await;
         }
@@ -251,9 +256,15 @@ impl Marker {
         Ok(true)
     }
 
+    /// Returns whether the watch shows that the Node is gone, after the API server has said so.
+    async fn shows_gone(&self, node: &Node) -> bool {
+        let gone = self.index.until_node(node, |known| known.is_none().then_some(()));
+        timeout(GONE_TIMEOUT, gone).await.is_ok() && self.index.is_live()
+    }
+
     async fn read(&self, name: &str, class: Class, by: Instant) -> Result<Option<Node>, KubeError> {
         let call = Call { verb: "get", resource: "nodes", subject: name };
-        let found = self.gate.kube(call, class, by, || self.api.get_opt(name)).await?;
+        let found = self.gate.kube(call, class, by, || trimmed::find(&self.api, "nodes", name)).await?;
         Ok(found.and_then(|found| self.index.read(found)))
     }
 }

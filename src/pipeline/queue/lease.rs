@@ -98,13 +98,13 @@ impl LeaseTimes {
             tokio::select! {
                 biased;
                 Some((asked, answer)) = tries.next() => match answer {
-                    Ok(()) => {
+                    Ok(Ok(())) => {
                         self.extended_at = asked;
                         self.visible_at = asked + span;
                         return true;
                     }
-                    Err(error) if is_lost(&error) => return false,
-                    Err(error) => {
+                    Ok(Err(error)) if is_lost(&error) => return false,
+                    Ok(Err(error)) | Err(error) => {
                         if !std::mem::replace(&mut told, true) {
                             queue.tell_retried(claim.message, MessageStep::Extend, &error);
                         }

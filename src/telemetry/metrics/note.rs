@@ -47,7 +47,7 @@ impl All {
             Fact::MessageReleased { .. } => message(MessageCount::Released),
             Fact::MessageLeft { .. } => message(MessageCount::Left),
             // One that is too old is released next, or left, and counted then.
-            Fact::MessageLeaseEnded { why: LeaseEnd::Lost, .. } => message(MessageCount::LeaseEnded),
+            Fact::MessageLeaseEnded { why: LeaseEnd::Lost | LeaseEnd::Away, .. } => message(MessageCount::LeaseEnded),
             Fact::ReceiveFailed { category, .. } => self.receive_failures.with_label_values(&[category.as_str()]).inc(),
             Fact::NoticeJoined { about } => self.notices.with_label_values(&[about.kind.as_str(), "joined"]).inc(),
             Fact::NoticeEnded { about, outcome, took, .. } => {

@@ -110,7 +110,7 @@ impl Recorder {
             Fact::MessageReleased { why: MessageRelease::Lost, .. } => {}
             Fact::MessageReleased { message, why } => self.end_message(message, now, "release", Some(&why)),
             // One that is too old is released next, or left.
-            Fact::MessageLeaseEnded { message, why: why @ LeaseEnd::Lost } => {
+            Fact::MessageLeaseEnded { message, why: why @ (LeaseEnd::Lost | LeaseEnd::Away) } => {
                 self.end_message(message, now, "lose lease", Some(&why));
             }
             Fact::MessageLeft { message, error, .. } => self.end_message(message, now, "leave", Some(error)),

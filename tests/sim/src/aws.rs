@@ -11,10 +11,12 @@
 //! Expiry is lazy: every look at the state first advances it to now.
 
 use crate::clock::Clock;
-use crate::fault::{Disconnected, Edge};
+use crate::fault::{Disconnected, EXPIRED, Edge};
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use bytes::Bytes;
 use jiff::fmt::rfc2822;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 mod autoscaling;
 mod connector;
@@ -40,6 +42,9 @@ pub const ACCOUNT: &str = "123456789012";
 /// The simulated region.
 pub const REGION: &str = "eu-west-1";
 
+/// Beginning of the access keys that the simulation gives out.
+const KEY: &str = "sim-";
+
 const AUTO_SCALING_VERSION: &str = "2011-01-01";
 const EC2_VERSION: &str = "2016-11-15";
 const ELB_VERSION: &str = "2015-12-01";
@@ -60,6 +65,18 @@ pub struct Aws {
     pub events: Events,
     sts: sts::Sts,
     clock: Clock,
+    keys: Arc<Keys>,
+}
+
+/// The access keys of the caller: `sim-0`, `sim-1` and so on.
+#[derive(Debug, Default)]
+struct Keys {
+    /// Number of the key that is given out.
+    given: AtomicUsize,
+    /// Number of the first key that has not expired.
+    valid: AtomicUsize,
+    /// Number of times that a key was given out.
+    loads: AtomicUsize,
 }
 
 impl Aws {
@@ -73,7 +90,38 @@ impl Aws {
             events: Events::new(edge.clone()),
             sts: sts::Sts::new(edge),
             clock,
+            keys: Arc::default(),
         }
+    }
+
+    /// Gives out the access key of the caller's role.
+    #[must_use]
+    pub fn load_key(&self) -> String {
+        self.keys.loads.fetch_add(1, Ordering::Relaxed);
+        format!("{KEY}{}", self.keys.given.load(Ordering::Relaxed))
+    }
+
+    /// Returns the number of times that an access key was given out.
+    #[must_use]
+    pub fn key_loads(&self) -> usize {
+        self.keys.loads.load(Ordering::Relaxed)
+    }
+
+    /// Makes all access keys that were given out expire before their time.
+    pub fn expire_keys(&self) {
+        self.keys.valid.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Gives out an access key that has not expired from now on.
+    pub fn renew_key(&self) {
+        self.keys.given.store(self.keys.valid.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// Whether the request is signed with a key that has expired. Keys of others don't expire.
+    fn is_expired(&self, request: &http::Request<Bytes>) -> bool {
+        let signature = request.headers().get(http::header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let key = signature.and_then(|value| value.split_once(KEY)?.1.split_once('/')?.0.parse::<usize>().ok());
+        key.is_some_and(|key| key < self.keys.valid.load(Ordering::Relaxed))
     }
 
     /// Returns an HTTP client for the configuration of SDK clients: in memory, on tokio's clock.
@@ -88,7 +136,8 @@ impl Aws {
     ///
     /// Returns [`Disconnected`] if the fault plan breaks the connection.
     pub async fn serve(&self, request: http::Request<Bytes>) -> Result<http::Response<Bytes>, Disconnected> {
-        let mut response = self.answer(request).await?;
+        let expired = self.is_expired(&request);
+        let mut response = EXPIRED.scope(expired, self.answer(request)).await?;
         let date = rfc2822::DateTimePrinter::new().timestamp_to_rfc9110_string(&self.clock.now());
         if let Some(date) = date.ok().and_then(|date| date.parse().ok()) {
             response.headers_mut().insert(http::header::DATE, date);

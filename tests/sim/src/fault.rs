@@ -12,6 +12,8 @@ pub enum Fault {
     Throttle,
     /// As [`Fault::Throttle`], with this many seconds in `Retry-After`; AWS never names a delay.
     ThrottleFor(u32),
+    /// AWS refuses the call because its credentials have expired, without effect. Calls to the API server are not affected.
+    Expired,
     /// An HTTP status with the service's error body (500, 503, 403 …), without effect.
     Status(u16),
     /// The call has no effect and is never answered.
@@ -139,6 +141,11 @@ impl std::fmt::Display for Disconnected {
 
 impl std::error::Error for Disconnected {}
 
+tokio::task_local! {
+    /// Whether the credentials of the call that is being served have expired.
+    pub(crate) static EXPIRED: bool;
+}
+
 /// Entry of every call: records the call, applies its fault, and then passes it to the service.
 #[derive(Clone, Debug)]
 pub struct Edge {
@@ -153,8 +160,8 @@ impl Edge {
 
     /// Passes one call through the plan.
     ///
-    /// `refuse` builds the service's own error answer for a [`Fault`] that needs one ([`Fault::Throttle`],
-    /// [`Fault::ThrottleFor`], [`Fault::Status`], [`Fault::CloseWatch`], [`Fault::ExpireWatch`]; `None` where the fault does not apply to this call, which
+    /// Expired credentials of the call itself come before the plan. `refuse` builds the service's own error answer for a [`Fault`] that needs
+    /// one ([`Fault::Throttle`], [`Fault::ThrottleFor`], [`Fault::Expired`], [`Fault::Status`], [`Fault::CloseWatch`], [`Fault::ExpireWatch`]; `None` where the fault does not apply to this call, which
     /// then goes on). `serve` has the effect and returns the answer.
     pub(crate) async fn pass<B>(
         &self,
@@ -165,7 +172,8 @@ impl Edge {
         serve: impl Future<Output = http::Response<B>>,
     ) -> Result<http::Response<B>, Disconnected> {
         let index = self.calls.arrived(service, operation, subject);
-        let fault = self.faults.draw(operation, subject);
+        let expired = EXPIRED.try_with(|expired| *expired).unwrap_or_default();
+        let fault = if expired { Some(Fault::Expired) } else { self.faults.draw(operation, subject) };
         if let Some(fault) = fault {
             self.calls.met(index, fault);
         }

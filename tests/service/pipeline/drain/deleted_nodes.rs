@@ -5,6 +5,7 @@ use crate::harness::{Stage, instance, node, s};
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::{Interrupt, Pod};
 use ebbtide_sim::messages::Wrapping;
+use std::time::Duration;
 use tokio::time::sleep;
 
 #[tokio::test(start_paused = true)]
@@ -32,6 +33,55 @@ async fn deletion_of_the_node_ends_its_drain_before_its_pods_are_collected() {
     nodes.delete(&node(0), &kube::api::DeleteParams::default()).await.unwrap();
     stage.until_handled(s(5)).await;
     assert_eq!(stage.world.kube.pods_on(&node(0)).len(), 1);
+    stage.completed_once(&token);
+    stage.rest(&[&replica]).await;
+}
+
+/// Something on the way, or an API server in start, may answer 404: only its own word and the watch together end a notice.
+#[tokio::test(start_paused = true)]
+async fn a_404_to_the_cordon_ends_nothing_while_the_node_is_there() {
+    for times in [1, 5] {
+        let stage = Stage::new(1, 1);
+        let replica = stage.start(&[]).await;
+        stage.world.faults.add(Rule::on("patch nodes", Fault::Status(404)).times(times));
+        stage.world.faults.add(Rule::on("get nodes", Fault::Status(404)).times(times - 1));
+        let token = stage.terminate(0, s(600), Wrapping::Event);
+        stage.until_handled(s(60)).await;
+        replica.ended_once("asg-terminate", "drained");
+        stage.completed_once(&token);
+        assert!(stage.cordoned(0) && !stage.has_pod("web-0-0"), "{}", stage.story());
+        stage.rest(&[&replica]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_404_of_something_else_proves_no_deletion() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let replica = stage.start(&["--drain-timeout", "10m"]).await;
+    let token = stage.terminate(0, s(600), Wrapping::Event);
+    sleep(s(30)).await;
+    stage.world.faults.add(Rule::on("get nodes", Fault::Status(404)));
+    stage.world.kube.remove_node(&node(0));
+    sleep(s(30)).await;
+    assert_eq!(stage.calls("CompleteLifecycleAction"), 0, "{}", stage.story());
+    stage.world.faults.clear();
+    stage.until_handled(s(10)).await;
+    stage.completed_once(&token);
+    stage.rest(&[&replica]).await;
+}
+
+/// The API server has deleted the Node, and the watch does not show that yet.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_gone_before_its_cordon_has_nothing_to_drain() {
+    let stage = Stage::new(1, 0);
+    let replica = stage.start(&[]).await;
+    stage.world.faults.add(Rule::on("patch nodes", Fault::Late(s(1))).times(1));
+    let token = stage.terminate(0, s(600), Wrapping::Event);
+    sleep(Duration::from_millis(500)).await;
+    stage.world.kube.remove_node(&node(0));
+    stage.until_handled(s(30)).await;
+    replica.ended_once("asg-terminate", "nothing-to-drain");
     stage.completed_once(&token);
     stage.rest(&[&replica]).await;
 }

@@ -41,22 +41,26 @@ async fn a_message_is_handed_over_before_twelve_hours_are_over() {
     stage.rest(&[&first, &second]).await;
 }
 
+/// It is the claim on the deletion alone. Work that ended with it stopped every drain and every heartbeat when SQS was away for 30 s, and
+/// nobody else could receive the message meanwhile.
 #[tokio::test(start_paused = true)]
-async fn work_stops_before_a_lost_lease_ends() {
+async fn work_goes_on_when_the_lease_is_lost() {
     let stage = Stage::slow(s(100));
     let replica = stage.start(&["--heartbeat", "10s", "--drain-timeout", "5m"]).await;
     let token = stage.terminate(0, s(300), Wrapping::Event);
     sleep(s(1)).await;
     stage.world.faults.add(Rule::on("ChangeMessageVisibilityBatch", Fault::Status(500)));
     stage.world.faults.add(Rule::on("ReceiveMessage", Fault::Status(500)));
-    sleep(s(28)).await;
-    assert_eq!(replica.tasks.alive(TaskKind::Heartbeat), 1);
-    sleep(s(2)).await;
-    assert_eq!((replica.tasks.alive(TaskKind::Heartbeat), replica.tasks.alive(TaskKind::Drain)), (0, 0));
+    sleep(s(30)).await;
+    assert!(replica.metric("ebbtide_messages_total{outcome=\"lease-ended\"}") > 0.0);
+    assert_eq!((replica.tasks.alive(TaskKind::Heartbeat), replica.tasks.alive(TaskKind::Drain)), (1, 1));
     assert_eq!(stage.world.aws.sqs.visible(), 1);
     stage.world.faults.clear();
+    stage.until("received again", s(6), || stage.world.aws.sqs.receive_log().len() == 2).await;
     stage.until_handled(s(120)).await;
     stage.completed_once(&token);
+    assert_eq!(stage.calls("create pods/eviction"), 1, "the second receive has joined");
+    replica.all_ended("asg-terminate", &[("drained", 1), ("joined", 1)]);
     stage.rest(&[&replica]).await;
 }
 
@@ -92,12 +96,28 @@ async fn a_message_whose_lease_is_lost_is_released() {
     let lost = Rule::on("ChangeMessageVisibilityBatch", Fault::LostResponse);
     stage.world.faults.add(lost);
     stage.world.faults.add(Rule::on("ReceiveMessage", Fault::Status(500)));
-    stage.until("lost", s(40), || replica.tasks.alive(TaskKind::Drain) == 0).await;
+    let ended = || replica.metric("ebbtide_messages_total{outcome=\"lease-ended\"}") > 0.0;
+    stage.until("lost", s(40), ended).await;
     stage.world.faults.clear();
-    assert!(replica.metric("ebbtide_messages_total{outcome=\"lease-ended\"}") > 0.0);
     // It is received again before its visibility timeout ends.
-    stage.until("released", s(10), || replica.tasks.alive(TaskKind::Drain) == 1).await;
+    stage.until("released", s(10), || stage.world.aws.sqs.receive_log().len() == 2).await;
     stage.until_handled(s(120)).await;
     stage.completed_once(&token);
     stage.rest(&[&replica]).await;
+}
+
+/// What a proxy or an endpoint answers to a whole call says nothing about a receipt.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_of_a_whole_call_loses_no_lease() {
+    for status in [400, 404, 413] {
+        let stage = Stage::slow(s(100));
+        let replica = stage.start(&["--heartbeat", "10s", "--drain-timeout", "5m"]).await;
+        let token = stage.terminate(0, s(300), Wrapping::Event);
+        sleep(s(1)).await;
+        stage.world.faults.add(Rule::on("ChangeMessageVisibilityBatch", Fault::Status(status)).times(3));
+        stage.until_handled(s(120)).await;
+        assert_eq!(stage.world.aws.sqs.receive_log().len(), 1, "{status}\n{}", stage.story());
+        stage.completed_once(&token);
+        stage.rest(&[&replica]).await;
+    }
 }

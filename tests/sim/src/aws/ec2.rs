@@ -23,6 +23,7 @@ const WORDS: Words = Words {
     throttled_status: 503,
     throttled: "RequestLimitExceeded",
     denied: "UnauthorizedOperation",
+    expired: (400, "RequestExpired"),
     invalid: "InvalidParameterValue",
     internal: "InternalError",
     unavailable: "Unavailable",

@@ -14,6 +14,7 @@ const WORDS: Words = Words {
     throttled_status: 400,
     throttled: "Throttling",
     denied: "AccessDenied",
+    expired: (403, "ExpiredToken"),
     invalid: "ValidationError",
     internal: "InternalFailure",
     unavailable: "ServiceUnavailable",

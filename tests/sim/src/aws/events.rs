@@ -14,6 +14,7 @@ const WORDS: Words = Words {
     throttled_status: 400,
     throttled: "ThrottlingException",
     denied: "AccessDeniedException",
+    expired: (400, "ExpiredTokenException"),
     invalid: "ValidationException",
     internal: "InternalException",
     unavailable: "ServiceUnavailable",

@@ -29,6 +29,9 @@ impl Refusal {
             Fault::Throttle | Fault::ThrottleFor(_) | Fault::Status(429) => {
                 (words.throttled_status, words.throttled, "Rate exceeded")
             }
+            Fault::Expired => {
+                (words.expired.0, words.expired.1, "The security token included in the request is expired")
+            }
             Fault::Status(403) => (403, words.denied, "User: ebbtide is not authorized to perform this operation"),
             Fault::Status(503) => (503, words.unavailable, "The service is unavailable. Please try again shortly."),
             // Of the caller, and not of what the call asks.
@@ -47,6 +50,8 @@ pub(super) struct Words {
     pub throttled_status: u16,
     pub throttled: &'static str,
     pub denied: &'static str,
+    /// Status and code for credentials that have expired.
+    pub expired: (u16, &'static str),
     pub invalid: &'static str,
     pub internal: &'static str,
     pub unavailable: &'static str,

@@ -30,6 +30,7 @@ const WORDS: Words = Words {
     throttled_status: 400,
     throttled: "RequestThrottled",
     denied: "AccessDenied",
+    expired: (403, "ExpiredToken"),
     invalid: "InvalidParameterValue",
     internal: "InternalFailure",
     unavailable: "ServiceUnavailable",

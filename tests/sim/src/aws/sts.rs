@@ -10,6 +10,7 @@ const WORDS: Words = Words {
     throttled_status: 400,
     throttled: "Throttling",
     denied: "InvalidClientTokenId",
+    expired: (403, "ExpiredToken"),
     invalid: "ValidationError",
     internal: "InternalFailure",
     unavailable: "ServiceUnavailable",

@@ -12,6 +12,7 @@ const URL: &str = "http://sqs.sim/123456789012/ebbtide";
 async fn each_service_refuses_with_its_own_error() {
     for (fault, sqs, autoscaling, ec2) in [
         (Fault::Throttle, ("RequestThrottled", 400), ("Throttling", 400), ("RequestLimitExceeded", 503)),
+        (Fault::Expired, ("ExpiredToken", 403), ("ExpiredToken", 403), ("RequestExpired", 400)),
         (Fault::Status(403), ("AccessDenied", 403), ("AccessDenied", 403), ("UnauthorizedOperation", 403)),
         (Fault::Status(500), ("InternalFailure", 500), ("InternalFailure", 500), ("InternalError", 500)),
         (Fault::Status(503), ("ServiceUnavailable", 503), ("ServiceUnavailable", 503), ("Unavailable", 503)),

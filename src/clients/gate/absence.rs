@@ -1,0 +1,201 @@
+//! The time during which the API server is away: calls have no answer, or only that it is overloaded or has failed.
+
+use crate::fact::Category;
+use crate::runtime::clock;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+/// Maximum time after a call that has failed for which the server counts as away: without another call nothing is known of it.
+const UNKNOWN_AFTER: Duration = Duration::from_secs(15);
+
+/// Interval at which a running absence is counted.
+const STEP: Duration = Duration::from_secs(1);
+
+/// How long the API server was away, as the calls of one gate show. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct Absence(Arc<watch::Sender<Absences>>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Absences {
+    /// Sum of those that are over.
+    over: Duration,
+    running: Option<Running>,
+    /// The last answer.
+    answered: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    /// The begin of the first call that has failed since the last answer, or that answer, if it came later.
+    since: Instant,
+    /// The end of the last call that has failed.
+    failed: Instant,
+}
+
+impl Running {
+    fn lasted(self, now: Instant) -> Duration {
+        now.min(self.failed + UNKNOWN_AFTER).saturating_duration_since(self.since)
+    }
+}
+
+impl Absences {
+    fn total(self, now: Instant) -> Duration {
+        self.over + self.running.map_or(Duration::ZERO, |running| running.lasted(now))
+    }
+
+    /// Ends the absence that runs. Returns whether one ran.
+    fn end(&mut self, now: Instant) -> bool {
+        let total = self.total(now);
+        self.over = total;
+        self.running.take().is_some()
+    }
+}
+
+impl Absence {
+    /// Takes the result of a call that began at `begun`. A refusal is an answer.
+    pub(super) fn note(&self, begun: Instant, failed: Option<Category>) {
+        let now = Instant::now();
+        let is_away = matches!(
+            failed,
+            Some(Category::Throttled | Category::Unavailable | Category::TimedOut | Category::Unreachable)
+        );
+        self.0.send_if_modified(|absences| {
+            if !is_away {
+                absences.answered = Some(now);
+                return absences.end(now);
+            }
+            match &mut absences.running {
+                Some(running) if now <= running.failed + UNKNOWN_AFTER => {
+                    running.failed = now;
+                    false
+                }
+                _ => {
+                    absences.end(now);
+                    let since = absences.answered.map_or(begun, |answered| answered.max(begun));
+                    absences.running = Some(Running { since, failed: now });
+                    true
+                }
+            }
+        });
+    }
+
+    /// Returns the sum of all absences until now.
+    #[must_use]
+    pub fn total(&self) -> Duration {
+        self.0.borrow().total(Instant::now())
+    }
+
+    /// Waits until the sum has grown beyond `counted`: at the end of an absence, and about each second while one runs.
+    pub async fn grown(&self, counted: Duration) {
+        let mut changes = self.0.subscribe();
+        loop {
+            let absences = *changes.borrow_and_update();
+            let ahead = absences.total(Instant::now()).saturating_sub(counted);
+            if ahead >= STEP || absences.running.is_none() && !ahead.is_zero() {
+                return;
+            }
+            let next = absences.running.map(|_| Instant::now() + (STEP - ahead));
+            tokio::select! {
+                biased;
+                // The sender is here.
+                _ = changes.changed() => {}
+                () = clock::until(next) => {}
+            }
+        }
+    }
+
+    /// Waits until the server has been away for this long.
+    pub async fn lasted(&self, time: Duration) {
+        let mut changes = self.0.subscribe();
+        loop {
+            let lasted = changes.borrow_and_update().running.map(|running| running.lasted(Instant::now()));
+            if lasted.is_some_and(|lasted| lasted >= time) {
+                return;
+            }
+            let left = lasted.map(|lasted| Instant::now() + (time - lasted));
+            tokio::select! {
+                biased;
+                _ = changes.changed() => {}
+                () = clock::until(left) => {}
+            }
+        }
+    }
+
+    /// Makes a call at once and then again and again while the server is away, so that its return is noted though no other call is made. Never ends.
+    pub async fn probe<F: Future<Output = ()>>(&self, interval: Duration, call: impl Fn() -> F) {
+        let mut changes = self.0.subscribe();
+        // The sender is here.
+        while changes.wait_for(|absences| absences.running.is_some()).await.is_ok() {
+            call().await;
+            if changes.borrow_and_update().running.is_some() {
+                sleep(interval).await;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::advance;
+
+    const fn s(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    const FAILED: Option<Category> = Some(Category::Unavailable);
+
+    #[tokio::test(start_paused = true)]
+    async fn an_absence_counts_from_its_first_call_to_the_next_answer() {
+        let absence = Absence::default();
+        let hung = Instant::now();
+        advance(s(10)).await;
+        absence.note(hung, Some(Category::TimedOut));
+        assert_eq!(absence.total(), s(10), "from the begin of the call");
+        advance(s(7)).await;
+        absence.note(Instant::now(), Some(Category::Denied));
+        advance(s(100)).await;
+        assert_eq!(absence.total(), s(17), "a refusal is an answer");
+        let begun = Instant::now();
+        absence.note(begun, None);
+        advance(s(1)).await;
+        absence.note(hung, FAILED);
+        absence.note(begun, FAILED);
+        advance(s(2)).await;
+        assert_eq!(absence.total(), s(20), "not before the last answer, however early the call began");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_a_call_nothing_is_known() {
+        let absence = Absence::default();
+        absence.note(Instant::now(), FAILED);
+        advance(s(1000)).await;
+        assert_eq!(absence.total(), UNKNOWN_AFTER);
+        absence.note(Instant::now(), FAILED);
+        advance(s(10)).await;
+        absence.note(Instant::now(), FAILED);
+        advance(s(10)).await;
+        assert_eq!(absence.total(), UNKNOWN_AFTER + s(20));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn growth_is_told_each_second_and_at_the_end() {
+        let absence = Absence::default();
+        let begun = Instant::now();
+        absence.note(begun, FAILED);
+        absence.grown(Duration::ZERO).await;
+        assert_eq!(begun.elapsed(), STEP);
+        let grown = absence.grown(STEP);
+        let ended = async {
+            sleep(Duration::from_millis(300)).await;
+            absence.note(Instant::now(), None);
+        };
+        tokio::join!(grown, ended);
+        assert_eq!((begun.elapsed(), absence.total()), (Duration::from_millis(1300), Duration::from_millis(1300)));
+        absence.note(Instant::now(), FAILED);
+        absence.lasted(s(12)).await;
+        assert_eq!(begun.elapsed(), Duration::from_millis(13_300));
+    }
+}

@@ -1,0 +1,103 @@
+//! Messages whose lease is lost, or that were given back, while the work on them goes on. Each holds seats in its interruptions, so there is
+//! one at most for each message, however often it is received and lost.
+
+use super::{Deliverer, DeliveryEnd, Interrupter};
+use crate::clients::gate::{Absence, Backoff, CALL_TIMEOUT};
+use crate::fact::{Fact, MessageRelease};
+use crate::pipeline::event::Notice;
+use crate::pipeline::queue::{Lease, LeaseEnd};
+use futures_util::future::join;
+use std::collections::HashMap;
+use std::future::pending;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep};
+
+/// Time after which a message is given back while the API server is away.
+const MAX_ABSENCE: Duration = Duration::from_mins(2);
+
+/// Maximum time for the note that a user has ended a notice.
+const NOTE_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// The messages that are worked on without a claim, by id.
+#[derive(Debug, Default)]
+pub struct Unclaimed(Mutex<HashMap<Arc<str>, Weak<Notify>>>);
+
+impl Unclaimed {
+    /// Waits until the API server has been away for so long that another replica should be given the message, and join the work. Never for a
+    /// message that is worked on without a claim already: it was given back before.
+    pub(super) async fn given_back(&self, message: &str, absence: &Absence) {
+        absence.lasted(MAX_ABSENCE).await;
+        let is_unclaimed = {
+            let lost = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            lost.get(message).is_some_and(|later| later.strong_count() > 0)
+        };
+        if is_unclaimed {
+            pending::<()>().await;
+        }
+    }
+
+    /// Waits until a later receive of the message is without a claim, too: until then its seats may be the only ones.
+    pub(super) async fn superseded(&self, message: &Arc<str>) {
+        let later = Arc::new(Notify::new());
+        {
+            let mut lost = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            lost.retain(|_, later| later.strong_count() > 0);
+            if let Some(earlier) = lost.insert(Arc::clone(message), Arc::downgrade(&later)).and_then(|it| it.upgrade())
+            {
+                earlier.notify_one();
+            }
+        }
+        later.notified().await;
+    }
+}
+
+/// Holds a message while the work on it goes on, and says in `lost` when it no longer does. Returns when the work must end.
+pub(super) async fn hold(
+    deliverer: &Deliverer,
+    lease: &mut Lease,
+    message: &Arc<str>,
+    visibility: watch::Receiver<Duration>,
+    lost: &AtomicBool,
+) -> DeliveryEnd {
+    let Deliverer { queue, unclaimed, interrupter, facts, .. } = deliverer;
+    let why = tokio::select! {
+        biased;
+        why = lease.kept(queue, message, visibility) => why,
+        () = unclaimed.given_back(message, interrupter.drainer.gate.absence()) => LeaseEnd::Away,
+    };
+    facts.emit(&Fact::MessageLeaseEnded { message, why });
+    if why == LeaseEnd::TooOld {
+        return DeliveryEnd::TooOld;
+    }
+    lost.store(true, Ordering::Relaxed);
+    let released = async {
+        // An extension whose answer was lost hides the message from others. Failures were told before.
+        if Box::pin(queue.release_late(lease)).await.is_ok() && why == LeaseEnd::Lost {
+            facts.emit(&Fact::MessageReleased { message, why: MessageRelease::Lost });
+        }
+    };
+    // It is known as unclaimed before it can be received again.
+    join(unclaimed.superseded(message), released).await;
+    DeliveryEnd::Superseded
+}
+
+/// Notes on their Nodes that these notices need nothing any more, so that whoever receives their message again does not overrule the user.
+pub(super) async fn note_called_off(interrupter: &Interrupter, notices: Vec<Arc<Notice>>) {
+    for notice in notices {
+        let Some(node) = interrupter.index.get(&notice.instance) else { continue };
+        let until = Instant::now() + NOTE_TIMEOUT;
+        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
+        while let Err(error) =
+            interrupter.marker.note_handled(&node, &notice, true, Instant::now() + CALL_TIMEOUT).await
+        {
+            interrupter.facts.emit(&Fact::ReleaseFailed { on: node.named(), category: error.category, error: &error });
+            if Instant::now() >= until {
+                break;
+            }
+            sleep(error.wait(backoff.step())).await;
+        }
+    }
+}
