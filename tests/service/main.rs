@@ -90,6 +90,7 @@ mod pipeline {
         mod overdue;
         mod own_pod;
         mod pod_watch;
+        mod refusals;
         mod selection;
         mod shared_drains;
     }

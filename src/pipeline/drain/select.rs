@@ -62,6 +62,8 @@ pub struct Departure {
     pub grace: Option<i64>,
     /// The tier in which the pod leaves.
     pub tier: Tier,
+    /// Whether the pod is Ready.
+    pub ready: bool,
     /// The pod's protection, if it asks not to be disturbed.
     pub protection: Option<Protection>,
     /// The time at which the pod should be gone, if it is terminating.
@@ -277,7 +279,8 @@ fn departure(object: TrimmedPod, rules: &SelectionRules) -> Option<Departure> {
         uid: object.metadata.uid?.into(),
     };
     let ends = object.metadata.deletion_timestamp.map(|at| at.0);
-    Some(Departure { pod, grace: object.spec.termination_grace_period_seconds, tier, protection, ends, daemon_set })
+    let (grace, ready) = (object.spec.termination_grace_period_seconds, object.status.ready);
+    Some(Departure { pod, grace, tier, ready, protection, ends, daemon_set })
 }
 
 fn protection(object: &TrimmedPod, rules: &SelectionRules) -> Option<Protection> {

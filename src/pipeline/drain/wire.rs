@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod as FullPod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{ApiResource, ListParams};
 use kube::{Api, Client};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
@@ -123,9 +123,23 @@ pub struct Status {
     pub(super) phase: String,
     #[serde(default)]
     pub(super) start_time: Option<Time>,
+    /// Whether the pod's condition says that it is Ready.
+    #[serde(default, rename = "conditions", deserialize_with = "is_ready")]
+    pub(super) ready: bool,
     /// One of each family.
     #[serde(default, rename = "podIPs")]
     pod_ips: Vec<PodAddress>,
+}
+
+#[derive(Deserialize)]
+struct Condition {
+    r#type: String,
+    status: String,
+}
+
+fn is_ready<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    let conditions = Option::<Vec<Condition>>::deserialize(deserializer)?.unwrap_or_default();
+    Ok(conditions.iter().any(|found| found.r#type == "Ready" && found.status == "True"))
 }
 
 #[derive(Clone, Debug, Deserialize)]
