@@ -84,6 +84,7 @@ mod pipeline {
         mod caches;
         mod deadlines;
         mod deleted_nodes;
+        mod disruption_target;
         mod do_not_disrupt;
         mod eviction;
         mod eviction_order;

@@ -239,7 +239,11 @@ impl Evictions<'_> {
     /// Returns `None` if the deadline is no longer hard.
     async fn delete(&self, departure: &Departure) -> Option<Removal> {
         let pod = &departure.pod;
-        let cause = RemovalCause::Deleted(self.drain.recorder.held_by(pod));
+        let held_by = self.drain.recorder.held_by(pod);
+        if self.drain.end().is_hard() && !self.drain.drainer.dry_run {
+            Box::pin(self.mark_disrupted(pod, &held_by)).await;
+        }
+        let cause = RemovalCause::Deleted(held_by);
         let mut backoff = FAILED_RETRY;
         while self.drain.end().is_hard() {
             let grace = |now, deadline| self.grace(departure).at(now, deadline);
