@@ -13,7 +13,7 @@
 //! departures  the departures of all pods; evict: of one; tier: its turn
 //! own_pod     the pod of this process, which leaves last
 //! pod_watch   the watch that sees pods go
-//! node_checks whether the Node is still there, and still cordoned
+//! node_checks whether the Node is still there, and still cordoned; silence: how long a silent kubelet's pods are waited for
 //! recorder    the state of each pod; report: the same at the end
 //! ```
 
@@ -32,6 +32,7 @@ mod recorder;
 mod report;
 mod rounds;
 mod select;
+mod silence;
 mod tier;
 mod wire;
 mod work;

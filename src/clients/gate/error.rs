@@ -403,7 +403,8 @@ mod tests {
     fn whoever_blocks_an_eviction_is_told_by_the_words_and_not_by_the_code() {
         let webhook = "admission webhook \"drainer.strimzi.io\" denied the request: the pod will be rolled";
         let silent = "admission webhook \"drainer.strimzi.io\" denied the request without explanation";
-        let policy = "pods \"web-1\" is forbidden: ValidatingAdmissionPolicy 'keep' with binding 'all' denied request: no";
+        let policy =
+            "pods \"web-1\" is forbidden: ValidatingAdmissionPolicy 'keep' with binding 'all' denied request: no";
         let budgets =
             "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
         let broken = "Internal error occurred: failed calling webhook \"kyverno.svc\": failed to call webhook: EOF";

@@ -60,7 +60,16 @@ mod tests {
 
     fn departure(tier: Tier, grace: i64, protection: Option<Protection>) -> Departure {
         let pod = PodId { namespace: "default".into(), name: "web".into(), uid: "u".into() };
-        Departure { pod, grace: Some(grace), tier, ready: true, protection, ends: None, daemon_set: None }
+        Departure {
+            pod,
+            grace: Some(grace),
+            tier,
+            ready: true,
+            protection,
+            deleted: None,
+            ends: None,
+            daemon_set: None,
+        }
     }
 
     const UNLIMITED: Protection = Protection { annotation: "x", ends: None };

@@ -151,6 +151,11 @@ impl<'a> Recorder<'a> {
         self.lock().error = Some(error);
     }
 
+    /// Returns whether the eviction of a pod fails.
+    pub(super) fn is_failing(&self) -> bool {
+        self.lock().pods.values().any(|state| matches!(state, PodState::Failing(_)))
+    }
+
     /// Returns the outcome if the drain ends at its deadline now.
     pub(super) fn outcome_at_deadline(&self) -> DrainOutcome {
         self.progress.outcome()

@@ -10,8 +10,9 @@
 //! ```
 //!
 //! The first list may come from a cache, so it never ends a drain. A later list ends it as [`RoundsEnd::NodeDead`], too: when the
-//! kubelet has been silent for some time, and no pod has any of its grace period left.
+//! kubelet has been silent for so long that nobody waits for its pods ([`silence`](super::silence)).
 
+use super::Drainer;
 use super::context::Drain;
 use super::departures::Departures;
 use super::evict::Evictions;
@@ -19,11 +20,11 @@ use super::grace::REMOVAL_TIME;
 use super::list::Freshness;
 use super::own_pod::OwnPod;
 use super::pod_watch::WatchGaps;
-use super::select::{Departure, FirstDaemons, Selection};
+use super::select::{FirstDaemons, Selection};
+use super::silence::{PodsLeft, Silence};
 use super::wire::PodId;
 use crate::clients::gate::Backoff;
 use crate::fact::Fact;
-use crate::pipeline::node::Node;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -38,8 +39,19 @@ const OWN_POD_INTERVAL: Duration = Duration::from_secs(5);
 /// Interval between the lists of overdue pods, and its maximum.
 const OVERDUE_INTERVAL: Backoff = Backoff::new(Duration::from_secs(10), Duration::from_mins(1));
 
-/// Time after which a Node that is not Ready counts as dead. A kubelet that restarts is silent for less.
-const DEAD_AFTER: Duration = Duration::from_mins(1);
+impl Drain<'_> {
+    /// Waits until nobody waits for these pods any more, because the Node's kubelet is silent.
+    async fn kubelet_given_up(&self, left: Option<PodsLeft>) {
+        let Drainer { index, clock, .. } = self.drainer;
+        let Some(left) = left else { return std::future::pending().await };
+        let silence = index.until_node(self.node, |known| Silence::of(known?)).await;
+        match silence.over(&left, clock.timestamp_of(self.begun)) {
+            // The API server writes whole seconds.
+            Some(over) => sleep_until(clock.instant_of(over) + REMOVAL_TIME).await,
+            None => std::future::pending().await,
+        }
+    }
+}
 
 /// The rounds of one drain.
 pub(super) struct Rounds<'a> {
@@ -77,7 +89,8 @@ enum RoundEnd {
     Departed,
     /// The watch may have missed departures. A list shows them.
     WatchGap,
-    /// A pod is still there after its grace period. A list shows whether its containers have ended.
+    /// A pod is still there after its grace period, or nobody waits any more for the pods of a silent kubelet. A list shows them as they
+    /// are now.
     Overdue,
 }
 
@@ -139,21 +152,17 @@ impl<'a> Rounds<'a> {
         (selection, version)
     }
 
-    /// Returns whether the kubelet is silent, and all pods that a newer list shows should be gone.
+    /// Returns whether the kubelet is silent, and nobody waits any more for the pods that a newer list shows. A pod whose eviction fails
+    /// holds the drain: its end is not known.
     fn is_dead(&self, selection: &Selection) -> bool {
-        let Drain { drainer, node, .. } = self.evictions.drain;
-        let now = drainer.clock.now();
-        let over = |departure: &Departure| departure.ends.is_some_and(|ends| ends <= now);
-        let overdue = selection.evict.is_empty()
-            && selection.own_pod.is_none()
-            && !selection.terminating.is_empty()
-            && selection.terminating.iter().all(over);
-        let silent = |known: &Node| {
-            let since = known.ready_since.filter(|_| !known.ready);
-            since
-                .is_some_and(|since| Duration::try_from(now.duration_since(since)).is_ok_and(|past| past >= DEAD_AFTER))
+        let Drain { drainer, node, recorder, begun, .. } = self.evictions.drain;
+        let over = || {
+            let known = drainer.index.newest(node)?;
+            Silence::of(&known)?.over(&PodsLeft::of(selection)?, drainer.clock.timestamp_of(*begun))
         };
-        self.freshness != Freshness::Cached && overdue && drainer.index.newest(node).is_some_and(|known| silent(&known))
+        self.freshness != Freshness::Cached
+            && over().is_some_and(|over| over <= drainer.clock.now())
+            && !recorder.is_failing()
     }
 
     /// Starts the departures that the list asks for, and waits until all have ended, or the watch may have missed some.
@@ -167,10 +176,15 @@ impl<'a> Rounds<'a> {
             own.departure = own_pod;
             own.is_last &= drained;
         });
+        let left = PodsLeft::of(&selection);
         self.departures.update(selection, newer);
         let (evictions, list_at) = (self.evictions, self.overdue_list_at);
         let overdue = async {
-            evictions.overdue.notified().await;
+            tokio::select! {
+                biased;
+                () = evictions.overdue.notified() => {}
+                () = evictions.drain.kubelet_given_up(left) => {}
+            }
             sleep_until(list_at).await;
         };
         tokio::select! {

@@ -4,7 +4,7 @@
 use super::grace::Grace;
 use super::wire::{PodAddresses, PodId, TrimmedPod};
 use crate::pipeline::node::IGNORE_ANNOTATION;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -66,6 +66,8 @@ pub struct Departure {
     pub ready: bool,
     /// The pod's protection, if it asks not to be disturbed.
     pub protection: Option<Protection>,
+    /// The time at which the pod was deleted, if it is terminating.
+    pub deleted: Option<Timestamp>,
     /// The time at which the pod should be gone, if it is terminating.
     pub ends: Option<Timestamp>,
     /// UID of the pod's `DaemonSet`, if it has one.
@@ -280,7 +282,9 @@ fn departure(object: TrimmedPod, rules: &SelectionRules) -> Option<Departure> {
     };
     let ends = object.metadata.deletion_timestamp.map(|at| at.0);
     let (grace, ready) = (object.spec.termination_grace_period_seconds, object.status.ready);
-    Some(Departure { pod, grace, tier, ready, protection, ends, daemon_set })
+    let given = SignedDuration::from_secs(object.metadata.deletion_grace_period_seconds.unwrap_or_default());
+    let deleted = ends.map(|ends| ends.checked_sub(given).unwrap_or(ends));
+    Some(Departure { pod, grace, tier, ready, protection, deleted, ends, daemon_set })
 }
 
 fn protection(object: &TrimmedPod, rules: &SelectionRules) -> Option<Protection> {

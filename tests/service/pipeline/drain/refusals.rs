@@ -9,7 +9,8 @@ use tokio::time::sleep;
 
 const EVICT: &str = "create pods/eviction";
 const WEBHOOK: &str = "admission webhook \"drainer.strimzi.io\" denied the request: the pod will be rolled";
-const POLICY: &str = "pods \"web-0-0\" is forbidden: ValidatingAdmissionPolicy 'keep' with binding 'all' denied request: no";
+const POLICY: &str =
+    "pods \"web-0-0\" is forbidden: ValidatingAdmissionPolicy 'keep' with binding 'all' denied request: no";
 const BROKEN: &str = "Internal error occurred: failed calling webhook \"kyverno.svc\": failed to call webhook: EOF";
 
 fn counted(replica: &Replica, line: &str) -> f64 {
