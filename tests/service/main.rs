@@ -94,6 +94,7 @@ mod pipeline {
         mod refusals;
         mod selection;
         mod shared_drains;
+        mod stuck;
     }
 }
 

@@ -181,8 +181,8 @@ impl Blocker {
     /// Returns who blocks the eviction that the API server has answered with this status.
     fn of(status: &Status) -> Option<Self> {
         let said = &status.message;
-        let causes = status.details.iter().flat_map(|details| &details.causes);
-        if status.code == 429 && causes.into_iter().any(|cause| cause.reason == "DisruptionBudget") {
+        let mut causes = status.details.iter().flat_map(|details| &details.causes);
+        if status.code == 429 && causes.any(|cause| cause.reason == "DisruptionBudget") {
             Some(Self::Budget)
         } else if said.starts_with("admission webhook \"")
             || said.contains("ValidatingAdmissionPolicy '") && said.contains(" denied request")

@@ -67,6 +67,7 @@ mod tests {
             ready: true,
             protection,
             deleted: None,
+            runs: true,
             ends: None,
             daemon_set: None,
         }

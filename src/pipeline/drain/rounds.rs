@@ -4,7 +4,7 @@
 //!   list ──▶ start departures ──▶ wait ──┬─ all departed, no pod left in a new list ──▶ Drained: end
 //!    ▲                                   ├─ likewise, but for the pod of this process ─▶ OwnPodLeft ─┐
 //!    │                                   ├─ all departed ──────────────────────────────▶ Departed ───┤
-//!    │                                   ├─ a pod's grace period is over ──────────────▶ Overdue ────┤
+//!    │                                   ├─ a pod's grace period is over, or long over ▶ Overdue ────┤
 //!    │                                   └─ the watch may have missed events ──────────▶ WatchGap ───┤
 //!    └──────────────────────────────────── pause ────────────────────────────────────────────────────┘
 //! ```
@@ -25,6 +25,7 @@ use super::silence::{PodsLeft, Silence};
 use super::wire::PodId;
 use crate::clients::gate::Backoff;
 use crate::fact::Fact;
+use crate::runtime::clock::until;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -76,6 +77,8 @@ pub(super) enum RoundsEnd {
     Drained,
     /// Nobody will report the end of the pods that are left.
     NodeDead,
+    /// The pods that are left are stuck, and a lifecycle hook waits no longer for them.
+    Stuck,
 }
 
 /// The end of one round.
@@ -115,6 +118,9 @@ impl<'a> Rounds<'a> {
             let (selection, version) = self.list().await;
             if self.is_dead(&selection) {
                 return RoundsEnd::NodeDead;
+            }
+            if self.report_stuck(&selection) {
+                return RoundsEnd::Stuck;
             }
             let end = self.depart(selection).await;
             if end == RoundEnd::Drained {
@@ -165,6 +171,21 @@ impl<'a> Rounds<'a> {
             && !recorder.is_failing()
     }
 
+    /// Reports the pods that are stuck on a Node whose kubelet lives. Returns whether a lifecycle hook waits for nothing else, and no longer.
+    fn report_stuck(&self, selection: &Selection) -> bool {
+        let Drain { drainer, node, recorder, plan, .. } = self.evictions.drain;
+        if selection.terminating.is_empty() || drainer.index.newest(node).is_none_or(|known| !known.ready) {
+            return false;
+        }
+        let now = drainer.clock.now();
+        for departure in &selection.terminating {
+            if let Some(by) = departure.stuck(now) {
+                recorder.stuck(&departure.pod, by.into());
+            }
+        }
+        self.freshness != Freshness::Cached && selection.is_stuck(now) && plan.borrow().hooks_end().is_some()
+    }
+
     /// Starts the departures that the list asks for, and waits until all have ended, or the watch may have missed some.
     async fn depart(&mut self, mut selection: Selection) -> RoundEnd {
         let newer = self.freshness != Freshness::Cached;
@@ -177,6 +198,8 @@ impl<'a> Rounds<'a> {
             own.is_last &= drained;
         });
         let left = PodsLeft::of(&selection);
+        let clock = &self.evictions.drain.drainer.clock;
+        let stuck_at = selection.stuck_next(clock.now()).map(|at| clock.instant_of(at));
         self.departures.update(selection, newer);
         let (evictions, list_at) = (self.evictions, self.overdue_list_at);
         let overdue = async {
@@ -196,6 +219,7 @@ impl<'a> Rounds<'a> {
                 true => RoundEnd::Drained,
             },
             () = self.gaps.next() => RoundEnd::WatchGap,
+            () = until(stuck_at) => RoundEnd::Overdue,
             () = overdue => {
                 self.overdue_list_at = Instant::now() + self.overdue_interval.step();
                 RoundEnd::Overdue

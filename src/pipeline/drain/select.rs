@@ -70,6 +70,8 @@ pub struct Departure {
     pub deleted: Option<Timestamp>,
     /// The time at which the pod should be gone, if it is terminating.
     pub ends: Option<Timestamp>,
+    /// Whether containers of the pod still run.
+    pub runs: bool,
     /// UID of the pod's `DaemonSet`, if it has one.
     pub daemon_set: Option<Arc<str>>,
 }
@@ -282,9 +284,10 @@ fn departure(object: TrimmedPod, rules: &SelectionRules) -> Option<Departure> {
     };
     let ends = object.metadata.deletion_timestamp.map(|at| at.0);
     let (grace, ready) = (object.spec.termination_grace_period_seconds, object.status.ready);
+    let runs = object.status.has_running_containers();
     let given = SignedDuration::from_secs(object.metadata.deletion_grace_period_seconds.unwrap_or_default());
     let deleted = ends.map(|ends| ends.checked_sub(given).unwrap_or(ends));
-    Some(Departure { pod, grace, tier, ready, protection, deleted, ends, daemon_set })
+    Some(Departure { pod, grace, tier, ready, protection, deleted, ends, runs, daemon_set })
 }
 
 fn protection(object: &TrimmedPod, rules: &SelectionRules) -> Option<Protection> {

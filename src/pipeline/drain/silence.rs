@@ -75,16 +75,16 @@ mod tests {
         let at = |seconds: i64| Timestamp::from_second(seconds).unwrap();
         for (complete, evicts, terminating, over) in [
             // The silence began at 1000, the drain at 900; times of the deletion and of the end.
-            (true, false, &[(1010, 1040)][..], Some(1060)),
-            (true, false, &[(1010, 1100)], Some(1100)),
-            (true, false, &[(1010, 4610)], Some(1190)),
-            (true, false, &[(990, 1050)], Some(1060)),
-            (true, false, &[(400, 8000)], Some(1600)),
-            (true, false, &[(1010, 4610), (400, 8000)], Some(1600)),
-            (true, true, &[], Some(1180)),
-            (true, true, &[(1100, 4700)], Some(1280)),
-            (false, false, &[(1010, 4610)], Some(4610)),
-            (false, true, &[], None),
+            (true, false, vec![(1010, 1040)], Some(1060)),
+            (true, false, vec![(1010, 1100)], Some(1100)),
+            (true, false, vec![(1010, 4610)], Some(1190)),
+            (true, false, vec![(990, 1050)], Some(1060)),
+            (true, false, vec![(400, 8000)], Some(1600)),
+            (true, false, vec![(1010, 4610), (400, 8000)], Some(1600)),
+            (true, true, vec![], Some(1180)),
+            (true, true, vec![(1100, 4700)], Some(1280)),
+            (false, false, vec![(1010, 4610)], Some(4610)),
+            (false, true, vec![], None),
         ] {
             let terminating: Vec<_> = terminating.iter().map(|&(deleted, ends)| (at(deleted), at(ends))).collect();
             let silence = Silence { since: at(1000), complete };

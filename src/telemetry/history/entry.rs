@@ -392,6 +392,8 @@ fn advice(by: &str, hard: bool) -> String {
         "Repair the webhook, or exclude evictions from its configuration."
     } else if by.contains("admission webhook") || by.contains("ValidatingAdmissionPolicy") {
         "Do what the webhook or policy asks for, or exclude the pod from it."
+    } else if by.contains("its termination") {
+        return "Look at the pod's events, and at the kubelet, the runtime and the volumes of the node. A hook's drain gives it up 5 minutes after its end was due, or 15 while containers run.".to_owned();
     } else {
         "Remove what holds the pod, or delete the pod."
     };

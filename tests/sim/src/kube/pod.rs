@@ -26,6 +26,7 @@ pub struct Pod {
     pub(super) claim: Option<String>,
     pub(super) address: Option<String>,
     pub(super) finalizer: Option<String>,
+    pub(super) hangs: bool,
 }
 
 /// The same builder, under the name of what it describes.
@@ -60,6 +61,7 @@ impl Pod {
             claim: None,
             address: None,
             finalizer: None,
+            hangs: false,
         }
     }
 
@@ -198,6 +200,13 @@ impl Pod {
     #[must_use]
     pub fn finalizer(mut self, name: &str) -> Self {
         self.finalizer = Some(name.to_owned());
+        self
+    }
+
+    /// Makes it hang in its termination: its kubelet never reports its end.
+    #[must_use]
+    pub fn hangs(mut self) -> Self {
+        self.hangs = true;
         self
     }
 
