@@ -194,7 +194,7 @@ def variable(name: str, label: str, query: str) -> dict[str, Any]:
 
 IN_TIME = 'outcome=~"drained|node-dead|node-gone"'
 COUNTED = 'outcome!="uncordoned"'
-MISSED = 'outcome=~"blocked|timed-out|failed"'
+MISSED = 'outcome=~"blocked|timed-out|stuck|failed"'
 HARD = 'deadline="hard"'
 RECEIVES = 'operation="ReceiveMessage"'
 FAILED = 'outcome!~"ok|refused"'

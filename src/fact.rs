@@ -217,7 +217,7 @@ pub enum Fact<'a> {
     Eviction { on: NodeRef<'a>, pod: PodRef<'a>, result: CallResult },
     /// The API server answered a deletion before a hard deadline. `grace` is in seconds.
     Deletion { on: NodeRef<'a>, pod: PodRef<'a>, grace: i64, result: CallResult },
-    /// A budget, or the pod's own annotation, blocks the eviction of a pod; emitted once for each pod. `until` is the time left until
+    /// Somebody blocks the eviction of a pod, or it is stuck in its termination; emitted once for each pod. `until` is the time left until
     /// the drain's deadline, which is `hard` if the node goes then.
     PodBlocked { on: NodeRef<'a>, pod: PodRef<'a>, by: &'a str, until: Duration, hard: bool },
     /// A blocked pod no longer is.

@@ -15,7 +15,7 @@ pub use crate::fact::Category;
 pub use absence::Absence;
 pub use backoff::Backoff;
 pub use class::{AwsClass, CallClass, Class, Limits};
-pub use error::{AwsError, KubeError, Operation, Unsigned, category_of_code};
+pub use error::{AwsError, Blocker, KubeError, Operation, Unsigned, category_of_code};
 
 use crate::fact::{Fact, Facts};
 use admit::{Admission, Admitter};

@@ -64,6 +64,7 @@ struct Metadata {
     owner_references: Option<Vec<OwnerReference>>,
     creation_timestamp: Option<Time>,
     deletion_timestamp: Option<Time>,
+    deletion_grace_period_seconds: Option<i64>,
 }
 
 fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
@@ -78,6 +79,7 @@ fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D:
         owner_references: read.owner_references,
         creation_timestamp: read.creation_timestamp,
         deletion_timestamp: read.deletion_timestamp,
+        deletion_grace_period_seconds: read.deletion_grace_period_seconds,
         ..ObjectMeta::default()
     })
 }
@@ -130,6 +132,7 @@ mod tests {
             "metadata": {
                 "name": "web-1", "namespace": "shop", "uid": "u-1", "resourceVersion": "7", "generation": 3,
                 "creationTimestamp": "2026-11-21T10:00:00Z", "deletionTimestamp": "2026-11-21T11:00:00Z",
+                "deletionGracePeriodSeconds": 30,
                 "labels": { "app": "web" }, "annotations": { "a": "b" }, "finalizers": ["x"],
                 "ownerReferences": [{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "u-0" }],
                 "managedFields": [{ "manager": "kubelet", "fieldsV1": { "f:status": { "f:phase": {} } } }],
@@ -144,6 +147,7 @@ mod tests {
             json!({
                 "name": "web-1", "namespace": "shop", "uid": "u-1", "resourceVersion": "7",
                 "creationTimestamp": "2026-11-21T10:00:00Z", "deletionTimestamp": "2026-11-21T11:00:00Z",
+                "deletionGracePeriodSeconds": 30,
                 "labels": { "app": "web" }, "annotations": { "a": "b" },
                 "ownerReferences": [{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "u-0" }],
             })

@@ -169,7 +169,7 @@ labels! {
         NotFound => "not-found",
         /// Another writer changed the subject meanwhile.
         Conflict => "conflict",
-        /// A disruption budget forbids the eviction now.
+        /// A disruption budget, an admission webhook or an admission policy forbids the eviction now.
         Refused => "refused",
         /// The service calls the request invalid.
         Invalid => "invalid",

@@ -228,6 +228,8 @@ labels! {
         Blocked => "blocked",
         /// At the deadline pods were still terminating.
         TimedOut => "timed-out",
+        /// The grace periods of the pods that are left were long over, and their kubelet lives; the hook waits no longer.
+        Stuck => "stuck",
         /// Calls to the API server failed until the deadline.
         Failed => "failed",
         /// Somebody removed the cordon during the drain, and again after it was restored.
@@ -250,6 +252,7 @@ impl NoticeOutcome {
             | Self::NotAdmitted
             | Self::Blocked
             | Self::TimedOut
+            | Self::Stuck
             | Self::Failed
             | Self::Uncordoned
             | Self::HookFailed
@@ -312,6 +315,8 @@ labels! {
         Blocked => "blocked",
         /// At the deadline pods were still terminating.
         TimedOut => "timed-out",
+        /// The grace periods of the pods that are left were long over, and their kubelet lives; the hook waits no longer.
+        Stuck => "stuck",
         /// Calls to the API server failed until the deadline.
         Failed => "failed",
         /// Somebody removed the cordon, and again after it was restored.
@@ -334,6 +339,7 @@ impl From<DrainOutcome> for NoticeOutcome {
             DrainOutcome::NodeDead => Self::NodeDead,
             DrainOutcome::Blocked => Self::Blocked,
             DrainOutcome::TimedOut => Self::TimedOut,
+            DrainOutcome::Stuck => Self::Stuck,
             DrainOutcome::Failed => Self::Failed,
             DrainOutcome::Uncordoned => Self::Uncordoned,
         }

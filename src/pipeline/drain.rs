@@ -14,7 +14,8 @@
 //! departures  the departures of all pods; evict: of one; tier: its turn
 //! own_pod     the pod of this process, which leaves last
 //! pod_watch   the watch that sees pods go
-//! node_checks whether the Node is still there, and still cordoned
+//! node_checks whether the Node is still there, and still cordoned; silence: how long a silent kubelet's pods are waited for
+//! stuck       pods that stay although their grace period is long over
 //! recorder    the state of each pod; report: the same at the end
 //! ```
 
@@ -34,6 +35,8 @@ mod report;
 mod returns;
 mod rounds;
 mod select;
+mod silence;
+mod stuck;
 mod tier;
 mod wire;
 mod work;

@@ -390,7 +390,9 @@ def places(made: Any, above: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple
 
 NODES: Rules = {("", verb, "nodes", "") for verb in ("get", "list", "watch", "patch")}
 DRAINS: Rules = {("", "list", "pods", ""), ("", "watch", "pods", ""), ("", "create", "pods/eviction", "")}
-DELETES: Rules = {("", "delete", "pods", "")}
+TRIES: Rules = {("", "delete", "pods", "")}
+"""Deletions of a dry run."""
+DELETES: Rules = TRIES | {("", "patch", "pods/status", "")}
 VOLUMES: Rules = {
     ("", "list", "volumeattachments", ""),
     ("", "watch", "volumeattachments", ""),
@@ -428,15 +430,15 @@ def actions(**chosen: str) -> str:
         ("settings: {events: none}", NODES | DRAINS | VOLUMES | DELETES),
         ("settings: {nodeCondition: none}", NODES | DRAINS | VOLUMES | DELETES | EVENTS),
         ("settings: {events: none, nodeCondition: blocked}", NODES | DRAINS | VOLUMES | DELETES | CONDITION),
-        ("settings: {nodeCondition: all, dryRun: true}", NODES | DRAINS | DELETES),
+        ("settings: {nodeCondition: all, dryRun: true}", NODES | DRAINS | TRIES),
         ("settings: {waitForVolumes: 0s}", NODES | DRAINS | DELETES | TELLS),
-        ("settings: {dryRun: true}", NODES | DRAINS | DELETES),
+        ("settings: {dryRun: true}", NODES | DRAINS | TRIES),
         *[
             (f"settings: {{waitForLoadBalancers: {mode}}}", NODES | DRAINS | VOLUMES | DELETES | TELLS | BALANCERS)
             for mode in ("wait", "deregister")
         ],
         ("settings: {waitForLoadBalancers: \"off\"}", NODES | DRAINS | VOLUMES | DELETES | TELLS),
-        ("settings: {waitForLoadBalancers: deregister, dryRun: true}", NODES | DRAINS | DELETES),
+        ("settings: {waitForLoadBalancers: deregister, dryRun: true}", NODES | DRAINS | TRIES),
         (actions() + "settings: {waitForLoadBalancers: wait}", NODES | DRAINS | TELLS),
         (
             actions(stateChange="report") + "settings: {source: [queue, nodes], onCondition: ['A=True:5m=drain']}",
@@ -450,10 +452,10 @@ def actions(**chosen: str) -> str:
         (actions() + "settings: {waitForLoadBalancers: deregister}", NODES | DRAINS | TELLS | BALANCERS),
         ("settings: {atDeadline: leave, events: none}", NODES | DRAINS | VOLUMES),
         ("settings: {collectLeases: true}", NODES | DRAINS | VOLUMES | DELETES | TELLS | NODE_LEASES | TURNS),
-        ("settings: {collectLeases: true, dryRun: true}", NODES | DRAINS | DELETES | NODE_LEASES),
+        ("settings: {collectLeases: true, dryRun: true}", NODES | DRAINS | TRIES | NODE_LEASES),
         ("settings: {collectLeases: false}", NODES | DRAINS | VOLUMES | DELETES | TELLS),
         ("settings: {source: [queue, nodes]}", NODES | DRAINS | VOLUMES | DELETES | TELLS | NODES_TURN),
-        ("settings: {source: [queue, nodes], dryRun: true}", NODES | DRAINS | DELETES),
+        ("settings: {source: [queue, nodes], dryRun: true}", NODES | DRAINS | TRIES),
         ("settings: {source: [queue]}", NODES | DRAINS | VOLUMES | DELETES | TELLS),
         (actions(), NODES | DRAINS | TELLS),
         (actions() + "settings: {events: none}", NODES | DRAINS),

@@ -84,15 +84,18 @@ mod pipeline {
         mod caches;
         mod deadlines;
         mod deleted_nodes;
+        mod disruption_target;
         mod do_not_disrupt;
         mod eviction;
         mod eviction_order;
         mod overdue;
         mod own_pod;
         mod pod_watch;
+        mod refusals;
         mod returns;
         mod selection;
         mod shared_drains;
+        mod stuck;
     }
 }
 

@@ -4,6 +4,7 @@ use crate::fact::Category;
 use aws_credential_types::provider::error::CredentialsError;
 use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
+use kube::core::Status;
 use std::fmt;
 use std::time::Duration;
 
@@ -164,6 +165,39 @@ pub fn category_of_code(code: &str, status: u16) -> Category {
     }
 }
 
+/// Who keeps a pod from being evicted, as the API server's answer to the eviction says. The status code does not tell: webhooks choose
+/// theirs, policies answer 422, and several budgets 500.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blocker {
+    /// A disruption budget.
+    Budget,
+    /// Several budgets select the pod, and the API server obeys none.
+    SeveralBudgets,
+    /// An admission webhook or an admission policy denies the eviction.
+    Admission,
+    /// An admission webhook does not answer, and the API server denies without it.
+    BrokenWebhook,
+}
+
+impl Blocker {
+    /// Returns who blocks the eviction that the API server has answered with this status.
+    fn of(status: &Status) -> Option<Self> {
+        let said = &status.message;
+        let mut causes = status.details.iter().flat_map(|details| &details.causes);
+        if status.code == 429 && causes.any(|cause| cause.reason == "DisruptionBudget") {
+            Some(Self::Budget)
+        } else if said.starts_with("admission webhook \"")
+            || said.contains("ValidatingAdmissionPolicy '") && said.contains(" denied request")
+        {
+            Some(Self::Admission)
+        } else if said.contains("failed calling webhook \"") {
+            Some(Self::BrokenWebhook)
+        } else {
+            said.contains("more than one PodDisruptionBudget").then_some(Self::SeveralBudgets)
+        }
+    }
+}
+
 /// A call to the API server that failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{verb} {resource}{}: {message}{}", self.named(), self.advice())]
@@ -182,6 +216,8 @@ pub struct KubeError {
     pub retry_after: Option<Duration>,
     /// Time that the gate has waited since the answer.
     pub waited: Duration,
+    /// Who blocks the eviction, if the call is one and somebody does.
+    pub blocker: Option<Blocker>,
     /// The message of the server or of the transport.
     pub message: String,
 }
@@ -198,6 +234,7 @@ impl KubeError {
             status: 0,
             retry_after: None,
             waited: Duration::ZERO,
+            blocker: None,
             message: format!("no answer within {} s", after.as_secs_f32()),
         }
     }
@@ -213,6 +250,7 @@ impl KubeError {
             status: 0,
             retry_after: None,
             waited: Duration::ZERO,
+            blocker: None,
             message: "the answer ended before it was complete; something between here and the API server may cut it"
                 .to_owned(),
         }
@@ -237,18 +275,19 @@ impl KubeError {
             status: 0,
             retry_after: None,
             waited: Duration::ZERO,
+            blocker: None,
             message: String::new(),
         };
         match error {
             kube::Error::Api(status) => {
                 let details = status.details.as_ref();
-                // An admission webhook that answers 429 protects a pod as a budget does; the server is not overloaded.
-                let webhook = status.message.starts_with("admission webhook");
-                let budget =
-                    webhook || details.is_some_and(|d| d.causes.iter().any(|cause| cause.reason == "DisruptionBudget"));
+                // Others than evictions are refused with 429 only: an admission webhook's is no overload of the server.
+                failed.blocker = Blocker::of(status).filter(|_| resource == "pods/eviction" || status.code == 429);
                 failed.status = status.code;
-                failed.category =
-                    if status.code == 429 && budget { Category::Refused } else { category_of_status(status.code) };
+                failed.category = match failed.blocker {
+                    Some(Blocker::Budget | Blocker::SeveralBudgets | Blocker::Admission) => Category::Refused,
+                    Some(Blocker::BrokenWebhook) | None => category_of_status(status.code),
+                };
                 failed.retry_after = details
                     .map(|d| u64::from(d.retry_after_seconds))
                     .filter(|seconds| *seconds > 0)
@@ -256,7 +295,7 @@ impl KubeError {
                 // The cause names the budget; the message alone does not.
                 let cause = details.and_then(|d| d.causes.iter().find(|cause| !cause.message.is_empty()));
                 failed.message = match cause {
-                    Some(cause) if budget => cause.message.clone(),
+                    Some(cause) if failed.blocker == Some(Blocker::Budget) => cause.message.clone(),
                     _ => status.message.clone(),
                 };
             }
@@ -363,15 +402,47 @@ mod tests {
     }
 
     #[test]
+    fn whoever_blocks_an_eviction_is_told_by_the_words_and_not_by_the_code() {
+        let webhook = "admission webhook \"drainer.strimzi.io\" denied the request: the pod will be rolled";
+        let silent = "admission webhook \"drainer.strimzi.io\" denied the request without explanation";
+        let policy =
+            "pods \"web-1\" is forbidden: ValidatingAdmissionPolicy 'keep' with binding 'all' denied request: no";
+        let budgets =
+            "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+        let broken = "Internal error occurred: failed calling webhook \"kyverno.svc\": failed to call webhook: EOF";
+        let nested = "admission webhook \"a\" denied the request: failed calling webhook \"b\"";
+        let denied = "pods \"web-1\" is forbidden: User \"ebbtide\" cannot create resource \"pods/eviction\"";
+        for (code, message, category, blocker) in [
+            (400, webhook, Category::Refused, Some(Blocker::Admission)),
+            (403, webhook, Category::Refused, Some(Blocker::Admission)),
+            (500, silent, Category::Refused, Some(Blocker::Admission)),
+            (422, policy, Category::Refused, Some(Blocker::Admission)),
+            (403, policy, Category::Refused, Some(Blocker::Admission)),
+            (500, nested, Category::Refused, Some(Blocker::Admission)),
+            (500, budgets, Category::Refused, Some(Blocker::SeveralBudgets)),
+            (500, broken, Category::Unavailable, Some(Blocker::BrokenWebhook)),
+            (403, denied, Category::Denied, None),
+            (500, "etcdserver: request timed out", Category::Unavailable, None),
+        ] {
+            let status = json!({ "code": code, "message": message });
+            let error = api(status.clone());
+            assert_eq!((error.category, error.blocker, &*error.message), (category, blocker, message), "{code}");
+            let status = kube::Error::Api(serde_json::from_value(status).unwrap());
+            let cordon = KubeError::new("patch", "nodes", "node-1", &status);
+            assert_eq!((cordon.category, cordon.blocker), (category_of_status(code), None), "{code} {message}");
+        }
+    }
+
+    #[test]
     fn a_denial_says_which_permission_is_missing() {
         let denied = KubeError::new(
             "list",
             "nodes",
             "",
-            &kube::Error::Api(Box::new(kube::core::Status {
+            &kube::Error::Api(Box::new(Status {
                 code: 403,
                 message: "nodes is forbidden".to_owned(),
-                ..kube::core::Status::default()
+                ..Status::default()
             })),
         );
         let text = denied.to_string();

@@ -46,6 +46,10 @@ pub fn needed(settings: &Settings) -> Vec<Permission> {
         {
             let without = "pods that a budget protects die with their node, without their grace period";
             needed.push(need("", "pods", "delete", without));
+            if !policy.dry_run {
+                let without = "a Job counts a failure for a pod that Ebbtide deletes before a hard deadline";
+                needed.push(need("", "pods/status", "patch", without));
+            }
         }
     }
     if policy.actions.of(NoticeKind::AsgTerminate).drains() && !policy.waits.volumes.is_zero() && !policy.dry_run {

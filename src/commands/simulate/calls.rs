@@ -107,6 +107,15 @@ impl Calls {
         self.add(to, "create pods/eviction", evicted.len(), evictions(notice, &evicted), when);
         let pressed = evicted.iter().filter(|pod| pod.deleted_at.is_some() && !pod.held_back_by.is_empty()).count();
         if pressed > 0 {
+            if !settings.policy.dry_run {
+                self.add(
+                    to,
+                    "patch pods/status",
+                    0,
+                    Some(pressed),
+                    "before each deletion: the condition DisruptionTarget",
+                );
+            }
             self.add(to, "delete pods", 0, Some(pressed), "pods still held back when their grace period just fits");
         }
         let made = |wait| is_made(notice, wait);

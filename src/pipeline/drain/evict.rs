@@ -18,21 +18,25 @@ use super::report::{PodState, RemovalCause};
 use super::select::{Departure, Protection};
 use super::tier::TierOrder;
 use super::wire::PodId;
-use crate::clients::gate::{Backoff, Category, Class, KubeError};
+use crate::clients::gate::{Backoff, Blocker, Category, Class, KubeError};
 use crate::fact::{DrainStep, Fact};
 use std::pin::{Pin, pin};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// Minimum wait before an eviction that a budget refused is retried. The budget allows it when a pod has become ready elsewhere.
+/// Minimum wait before an eviction that was refused is retried. A budget allows it when a pod has become ready elsewhere.
 const MIN_REFUSED_RETRY: Duration = Duration::from_secs(1);
 
-/// Waits between retries of an eviction that a budget refused.
+/// Waits between retries of an eviction that was refused.
 const REFUSED_RETRY: Backoff = Backoff::new(MIN_REFUSED_RETRY, Duration::from_secs(5));
 
 /// Waits between retries of a call that failed.
 const FAILED_RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
+
+/// Remedy for a budget that protects a pod which is not Ready. By default (`IfHealthyBudget`) it does so while too few others are Ready.
+const UNHEALTHY_REMEDY: &str =
+    "the pod is not Ready, and can be evicted with unhealthyPodEvictionPolicy: AlwaysAllow in the budget";
 
 /// Time after the end of a pod's grace period at which a list shows why the pod is still there; then the interval between reports.
 const OVERDUE_AFTER: Duration = Duration::from_secs(10);
@@ -55,7 +59,7 @@ enum Removal {
     NotFound,
     /// The API server would have accepted the removal, had this not been a dry run.
     DryRunAccepted,
-    /// The API server would have refused the eviction because of a budget, had this not been a dry run.
+    /// The API server would have refused the eviction, had this not been a dry run.
     DryRunRefused,
 }
 
@@ -85,8 +89,9 @@ impl Evictions<'_> {
 
     /// Evicts a finished pod, without a retry: the drain does not wait for it.
     pub(super) async fn evict_finished(&self, departure: &Departure) {
-        if self.evict(departure, &FirstSent::default(), None).await.is_ok() {
-            self.drain.recorder.set(&departure.pod, PodState::Gone(RemovalCause::Evicted));
+        match self.evict(departure, &FirstSent::default(), None).await {
+            Ok(_) => self.drain.recorder.set(&departure.pod, PodState::Gone(RemovalCause::Evicted)),
+            Err(error) => self.failed(&departure.pod, &error),
         }
     }
 
@@ -101,7 +106,10 @@ impl Evictions<'_> {
                     return std::future::pending().await;
                 }
                 Ok(Removal::NotFound | Removal::DryRunAccepted | Removal::DryRunRefused) => return,
-                Err(error) => sleep(error.wait(backoff.step())).await,
+                Err(error) => {
+                    self.not_evicted(own_pod, &error);
+                    sleep(error.wait(backoff.step())).await;
+                }
             }
         }
     }
@@ -181,6 +189,7 @@ impl Evictions<'_> {
                 Ok(removal) => return removal,
                 Err(error) => error,
             };
+            self.not_evicted(departure, &error);
             let wait = match error.category {
                 Category::Refused if self.drain.drainer.dry_run => return Removal::DryRunRefused,
                 Category::Refused => refused.step().max(MIN_REFUSED_RETRY),
@@ -197,32 +206,44 @@ impl Evictions<'_> {
         first_sent: &FirstSent,
         class: Option<Class>,
     ) -> Result<Removal, KubeError> {
-        let (pod, recorder) = (&departure.pod, &self.drain.recorder);
+        let pod = &departure.pod;
         let answer = Box::pin(self.request_eviction(departure, first_sent, class)).await;
         let result = answer.as_ref().map(drop).map_err(|error| error.category);
         let on = self.drain.node.named();
         self.drain.drainer.facts.emit(&Fact::Eviction { on, pod: pod.named(), result });
-        let error = match answer {
-            Ok(ends) => return Ok(self.accepted(pod, ends, RemovalCause::Evicted)),
-            Err(error) => error,
+        match answer {
+            Ok(ends) => Ok(self.accepted(pod, ends, RemovalCause::Evicted)),
+            Err(error) if request::is_not_found(&error) => Ok(Removal::NotFound),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Records why a pod that the drain waits for was not evicted: somebody blocks it, or the call failed.
+    fn not_evicted(&self, departure: &Departure, error: &KubeError) {
+        let by = match error.blocker {
+            None => return self.failed(&departure.pod, error),
+            Some(Blocker::Budget) if !departure.ready => {
+                format!("{}; {UNHEALTHY_REMEDY}", error.message.trim_end_matches('.')).into()
+            }
+            Some(_) => error.message.as_str().into(),
         };
-        if request::is_not_found(&error) {
-            return Ok(Removal::NotFound);
-        }
-        if error.category == Category::Refused {
-            recorder.set(pod, PodState::Refused(error.message.as_str().into()));
-        } else {
-            recorder.failed(pod, error.to_string().into());
-            self.retried(DrainStep::Evict, &error);
-        }
-        Err(error)
+        self.drain.recorder.set(&departure.pod, PodState::Refused(by));
+    }
+
+    fn failed(&self, pod: &PodId, error: &KubeError) {
+        self.drain.recorder.failed(pod, error.to_string().into());
+        self.retried(DrainStep::Evict, error);
     }
 
     /// Deletes a pod that could not be evicted in time, with retries: the pod dies with its node anyway, and so it is told to stop.
     /// Returns `None` if the deadline is no longer hard.
     async fn delete(&self, departure: &Departure) -> Option<Removal> {
         let pod = &departure.pod;
-        let cause = RemovalCause::Deleted(self.drain.recorder.held_by(pod));
+        let held_by = self.drain.recorder.held_by(pod);
+        if self.drain.end().is_hard() && !self.drain.drainer.dry_run {
+            Box::pin(self.mark_disrupted(pod, &held_by)).await;
+        }
+        let cause = RemovalCause::Deleted(held_by);
         let mut backoff = FAILED_RETRY;
         while self.drain.end().is_hard() {
             let grace = |now, deadline| self.grace(departure).at(now, deadline);

@@ -60,7 +60,18 @@ mod tests {
 
     fn departure(tier: Tier, grace: i64, protection: Option<Protection>) -> Departure {
         let pod = PodId { namespace: "default".into(), name: "web".into(), uid: "u".into() };
-        Departure { pod, grace: Some(grace), tier, protection, ends: None, owner: None, tolerates_cordon: false }
+        Departure {
+            pod,
+            grace: Some(grace),
+            tier,
+            ready: true,
+            protection,
+            deleted: None,
+            runs: true,
+            ends: None,
+            owner: None,
+            tolerates_cordon: false,
+        }
     }
 
     const UNLIMITED: Protection = Protection { annotation: "x", ends: None };

@@ -72,25 +72,25 @@ impl<'a> Recorder<'a> {
     pub(super) fn set(&self, pod: &PodId, state: PodState) {
         let mut record = self.lock();
         let entry = record.pods.entry(pod.clone()).or_insert(PodState::Waiting);
-        let before = std::mem::replace(entry, state.clone());
+        let held_by = state.held_by().cloned();
+        let before = std::mem::replace(entry, state);
         let is_gone = |state: &PodState| matches!(state, PodState::Gone(_));
-        let goes = is_gone(&state) && !is_gone(&before);
+        let goes = is_gone(entry) && !is_gone(&before);
         record.gone += usize::from(goes);
         let (pods, gone) = (record.pods.len(), record.gone);
         drop(record);
         if goes {
             self.facts.emit(&Fact::DrainProgress { on: self.node.named(), pods, gone });
         }
-        match (before, state) {
-            (PodState::Refused(_), PodState::Refused(_)) => {}
-            (_, PodState::Refused(by)) => {
+        match (before.held_by(), held_by) {
+            (None, Some(by)) => {
                 let end = self.plan.borrow().end();
                 let (until, hard) = (end.at().saturating_duration_since(Instant::now()), end.is_hard());
                 let (on, pod) = (self.node.named(), pod.named());
                 self.facts.emit(&Fact::PodBlocked { on, pod, by: &by, until, hard });
             }
-            (PodState::Refused(_), _) => self.unblocked(pod),
-            _ => {}
+            (Some(_), None) => self.unblocked(pod),
+            (Some(_), Some(_)) | (None, None) => {}
         }
     }
 
@@ -104,10 +104,19 @@ impl<'a> Recorder<'a> {
     /// Records that a pod is gone, by the cause that made it terminate.
     pub(super) fn gone(&self, pod: &PodId) {
         let cause = match self.lock().pods.get(pod) {
-            Some(PodState::Terminating(cause) | PodState::Gone(cause)) => cause.clone(),
+            Some(PodState::Terminating(cause) | PodState::Stuck(cause, _) | PodState::Gone(cause)) => cause.clone(),
             _ => RemovalCause::Other,
         };
         self.set(pod, PodState::Gone(cause));
+    }
+
+    /// Records that a pod that terminates is stuck.
+    pub(super) fn stuck(&self, pod: &PodId, by: Arc<str>) {
+        let cause = match self.lock().pods.get(pod) {
+            Some(PodState::Terminating(cause) | PodState::Stuck(cause, _)) => cause.clone(),
+            _ => return,
+        };
+        self.set(pod, PodState::Stuck(cause, by));
     }
 
     /// Returns what holds the pod, in a sentence.
@@ -133,7 +142,8 @@ impl<'a> Recorder<'a> {
             record.pods.entry(departure.pod.clone()).or_insert(PodState::Waiting);
         }
         let gone: Vec<PodId> = record.pods.keys().filter(|pod| !all.contains(pod)).cloned().collect();
-        let unknown = |pod: &&PodId| !matches!(record.pods.get(*pod), Some(PodState::Terminating(_)));
+        let is_known = |state: &PodState| matches!(state, PodState::Terminating(_) | PodState::Stuck(..));
+        let unknown = |pod: &&PodId| !record.pods.get(*pod).is_some_and(is_known);
         let terminating: Vec<PodId> =
             terminating.iter().map(|departure| &departure.pod).filter(unknown).cloned().collect();
         drop(record);
@@ -153,6 +163,11 @@ impl<'a> Recorder<'a> {
     /// Records that listing pods failed.
     pub(super) fn list_failed(&self, error: Arc<str>) {
         self.lock().error = Some(error);
+    }
+
+    /// Returns whether the eviction of a pod fails.
+    pub(super) fn is_failing(&self) -> bool {
+        self.lock().pods.values().any(|state| matches!(state, PodState::Failing(_)))
     }
 
     /// Returns the outcome if the drain ends at its deadline now.
@@ -182,7 +197,7 @@ impl Drop for Recorder<'_> {
     fn drop(&mut self) {
         let record = self.lock();
         for (pod, state) in &record.pods {
-            if matches!(state, PodState::Refused(_)) {
+            if state.held_by().is_some() {
                 self.unblocked(pod);
             }
         }

@@ -17,8 +17,20 @@ pub enum PodState {
     Failing(Arc<str>),
     /// The containers are stopping.
     Terminating(RemovalCause),
+    /// The pod is still there although its grace period is long over; why it is held, in a sentence.
+    Stuck(RemovalCause, Arc<str>),
     /// The pod is gone.
     Gone(RemovalCause),
+}
+
+impl PodState {
+    /// Returns what holds the pod back, if something does.
+    pub(super) const fn held_by(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Refused(by) | Self::Stuck(_, by) => Some(by),
+            Self::Waiting | Self::Failing(_) | Self::Terminating(_) | Self::Gone(_) => None,
+        }
+    }
 }
 
 /// The cause of a pod's end.
@@ -67,7 +79,7 @@ impl fmt::Display for Report {
                     write!(f, "; {pod} was deleted before the deadline: {by}")?;
                 }
                 PodState::Waiting => write!(f, "; {pod} was not reached")?,
-                PodState::Refused(by) => write!(f, "; {pod} is held back: {by}")?,
+                PodState::Refused(by) | PodState::Stuck(_, by) => write!(f, "; {pod} is held back: {by}")?,
                 PodState::Failing(why) => write!(f, "; {pod} could not be evicted: {why}")?,
                 PodState::Terminating(RemovalCause::Deleted(by)) => {
                     write!(f, "; {pod} was deleted before the deadline and is still terminating: {by}")?;

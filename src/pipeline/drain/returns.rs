@@ -107,7 +107,18 @@ mod tests {
     fn pod(uid: &str, owner: &str, tolerates_cordon: bool) -> Departure {
         let pod = PodId { namespace: "default".into(), name: uid.into(), uid: uid.into() };
         let owner = Some(owner.into());
-        Departure { pod, grace: None, tier: Tier::Ordinary, protection: None, ends: None, owner, tolerates_cordon }
+        Departure {
+            pod,
+            grace: None,
+            tier: Tier::Ordinary,
+            ready: true,
+            protection: None,
+            deleted: None,
+            ends: None,
+            runs: true,
+            owner,
+            tolerates_cordon,
+        }
     }
 
     /// The returns of a drain, one list after another.

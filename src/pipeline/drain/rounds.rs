@@ -4,15 +4,16 @@
 //!   list ──▶ start departures ──▶ wait ──┬─ all departed, no pod left in a new list ──▶ Drained: end
 //!    ▲                                   ├─ likewise, but for the pod of this process ─▶ OwnPodLeft ─┐
 //!    │                                   ├─ all departed ──────────────────────────────▶ Departed ───┤
-//!    │                                   ├─ a pod's grace period is over ──────────────▶ Overdue ────┤
+//!    │                                   ├─ a pod's grace period is over, or long over ▶ Overdue ────┤
 //!    │                                   ├─ the node goes, and pods that come back stay ▶ LastCall ──┤
 //!    │                                   └─ the watch may have missed events ──────────▶ WatchGap ───┤
 //!    └──────────────────────────────────── pause ────────────────────────────────────────────────────┘
 //! ```
 //!
 //! The first list may come from a cache, so it never ends a drain. A later list ends it as [`RoundsEnd::NodeDead`], too: when the
-//! kubelet has been silent for some time, and no pod has any of its grace period left.
+//! kubelet has been silent for so long that nobody waits for its pods ([`silence`](super::silence)).
 
+use super::Drainer;
 use super::context::Drain;
 use super::deadline::Deadline;
 use super::departures::Departures;
@@ -22,12 +23,13 @@ use super::list::Freshness;
 use super::own_pod::OwnPod;
 use super::pod_watch::WatchGaps;
 use super::returns::Returns;
-use super::select::{Departure, FirstDaemons, Selection};
+use super::select::{FirstDaemons, Selection};
+use super::silence::{PodsLeft, Silence};
 use super::wire::PodId;
 use crate::clients::gate::Backoff;
 use crate::fact::Fact;
-use crate::pipeline::node::Node;
 use crate::pipeline::node::mark::is_restored;
+use crate::runtime::clock::until;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -42,8 +44,19 @@ const OWN_POD_INTERVAL: Duration = Duration::from_secs(5);
 /// Interval between the lists of overdue pods, and its maximum.
 const OVERDUE_INTERVAL: Backoff = Backoff::new(Duration::from_secs(10), Duration::from_mins(1));
 
-/// Time after which a Node that is not Ready counts as dead. A kubelet that restarts is silent for less.
-const DEAD_AFTER: Duration = Duration::from_mins(1);
+impl Drain<'_> {
+    /// Waits until nobody waits for these pods any more, because the Node's kubelet is silent.
+    async fn kubelet_given_up(&self, left: Option<PodsLeft>) {
+        let Drainer { index, clock, .. } = self.drainer;
+        let Some(left) = left else { return std::future::pending().await };
+        let silence = index.until_node(self.node, |known| Silence::of(known?)).await;
+        match silence.over(&left, clock.timestamp_of(self.begun)) {
+            // The API server writes whole seconds.
+            Some(over) => sleep_until(clock.instant_of(over) + REMOVAL_TIME).await,
+            None => std::future::pending().await,
+        }
+    }
+}
 
 /// The rounds of one drain.
 pub(super) struct Rounds<'a> {
@@ -69,6 +82,8 @@ pub(super) enum RoundsEnd {
     Drained,
     /// Nobody will report the end of the pods that are left.
     NodeDead,
+    /// The pods that are left are stuck, and a lifecycle hook waits no longer for them.
+    Stuck,
 }
 
 /// The end of one round.
@@ -82,7 +97,8 @@ enum RoundEnd {
     Departed,
     /// The watch may have missed departures. A list shows them.
     WatchGap,
-    /// A pod is still there after its grace period. A list shows whether its containers have ended.
+    /// A pod is still there after its grace period, or nobody waits any more for the pods of a silent kubelet. A list shows them as they
+    /// are now.
     Overdue,
     /// The node goes so soon that pods which were left alone, because they come back, must be told to stop.
     LastCall,
@@ -110,6 +126,9 @@ impl<'a> Rounds<'a> {
             let (selection, version) = self.list().await;
             if self.is_dead(&selection) {
                 return RoundsEnd::NodeDead;
+            }
+            if self.report_stuck(&selection) {
+                return RoundsEnd::Stuck;
             }
             let end = self.depart(selection).await;
             if end == RoundEnd::Drained {
@@ -159,21 +178,32 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    /// Returns whether the kubelet is silent, and all pods that a newer list shows should be gone.
+    /// Returns whether the kubelet is silent, and nobody waits any more for the pods that a newer list shows. A pod whose eviction fails
+    /// holds the drain: its end is not known.
     fn is_dead(&self, selection: &Selection) -> bool {
-        let Drain { drainer, node, .. } = self.evictions.drain;
-        let now = drainer.clock.now();
-        let over = |departure: &Departure| departure.ends.is_some_and(|ends| ends <= now);
-        let overdue = selection.evict.is_empty()
-            && selection.own_pod.is_none()
-            && !selection.terminating.is_empty()
-            && selection.terminating.iter().all(over);
-        let silent = |known: &Node| {
-            let since = known.ready_since.filter(|_| !known.ready);
-            since
-                .is_some_and(|since| Duration::try_from(now.duration_since(since)).is_ok_and(|past| past >= DEAD_AFTER))
+        let Drain { drainer, node, recorder, begun, .. } = self.evictions.drain;
+        let over = || {
+            let known = drainer.index.newest(node)?;
+            Silence::of(&known)?.over(&PodsLeft::of(selection)?, drainer.clock.timestamp_of(*begun))
         };
-        self.freshness != Freshness::Cached && overdue && drainer.index.newest(node).is_some_and(|known| silent(&known))
+        self.freshness != Freshness::Cached
+            && over().is_some_and(|over| over <= drainer.clock.now())
+            && !recorder.is_failing()
+    }
+
+    /// Reports the pods that are stuck on a Node whose kubelet lives. Returns whether a lifecycle hook waits for nothing else, and no longer.
+    fn report_stuck(&self, selection: &Selection) -> bool {
+        let Drain { drainer, node, recorder, plan, .. } = self.evictions.drain;
+        if selection.terminating.is_empty() || drainer.index.newest(node).is_none_or(|known| !known.ready) {
+            return false;
+        }
+        let now = drainer.clock.now();
+        for departure in &selection.terminating {
+            if let Some(by) = departure.stuck(now) {
+                recorder.stuck(&departure.pod, by.into());
+            }
+        }
+        self.freshness != Freshness::Cached && selection.is_stuck(now) && plan.borrow().hooks_end().is_some()
     }
 
     /// Starts the departures that the list asks for, and waits until all have ended, or the watch may have missed some.
@@ -187,10 +217,17 @@ impl<'a> Rounds<'a> {
             own.departure = own_pod;
             own.is_last &= drained;
         });
+        let left = PodsLeft::of(&selection);
+        let clock = &self.evictions.drain.drainer.clock;
+        let stuck_at = selection.stuck_next(clock.now()).map(|at| clock.instant_of(at));
         self.departures.update(selection, newer);
         let (evictions, list_at) = (self.evictions, self.overdue_list_at);
         let overdue = async {
-            evictions.overdue.notified().await;
+            tokio::select! {
+                biased;
+                () = evictions.overdue.notified() => {}
+                () = evictions.drain.kubelet_given_up(left) => {}
+            }
             sleep_until(list_at).await;
         };
         let grace = self.returns.last_call_grace(evictions.drain.drainer.pod_grace);
@@ -204,6 +241,7 @@ impl<'a> Rounds<'a> {
                 true => RoundEnd::Drained,
             },
             () = self.gaps.next() => RoundEnd::WatchGap,
+            () = until(stuck_at) => RoundEnd::Overdue,
             () = overdue => {
                 self.overdue_list_at = Instant::now() + self.overdue_interval.step();
                 RoundEnd::Overdue

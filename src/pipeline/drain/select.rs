@@ -4,7 +4,7 @@
 use super::grace::Grace;
 use super::wire::{PodAddresses, PodId, TrimmedPod};
 use crate::pipeline::node::IGNORE_ANNOTATION;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -62,10 +62,16 @@ pub struct Departure {
     pub grace: Option<i64>,
     /// The tier in which the pod leaves.
     pub tier: Tier,
+    /// Whether the pod is Ready.
+    pub ready: bool,
     /// The pod's protection, if it asks not to be disturbed.
     pub protection: Option<Protection>,
+    /// The time at which the pod was deleted, if it is terminating.
+    pub deleted: Option<Timestamp>,
     /// The time at which the pod should be gone, if it is terminating.
     pub ends: Option<Timestamp>,
+    /// Whether containers of the pod still run.
+    pub runs: bool,
     /// UID of the pod's controller, if it has one.
     pub owner: Option<Arc<str>>,
     /// Whether the scheduler may bind the pod to a cordoned Node.
@@ -287,8 +293,11 @@ fn departure(object: TrimmedPod, rules: &SelectionRules) -> Option<Departure> {
         uid: object.metadata.uid?.into(),
     };
     let ends = object.metadata.deletion_timestamp.map(|at| at.0);
-    let grace = object.spec.termination_grace_period_seconds;
-    Some(Departure { pod, grace, tier, protection, ends, owner, tolerates_cordon })
+    let (grace, ready) = (object.spec.termination_grace_period_seconds, object.status.ready);
+    let runs = object.status.has_running_containers();
+    let given = SignedDuration::from_secs(object.metadata.deletion_grace_period_seconds.unwrap_or_default());
+    let deleted = ends.map(|ends| ends.checked_sub(given).unwrap_or(ends));
+    Some(Departure { pod, grace, tier, ready, protection, deleted, ends, runs, owner, tolerates_cordon })
 }
 
 fn protection(object: &TrimmedPod, rules: &SelectionRules) -> Option<Protection> {

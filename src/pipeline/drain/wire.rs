@@ -6,7 +6,8 @@ use k8s_openapi::api::core::v1::Pod as FullPod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{ApiResource, ListParams};
 use kube::{Api, Client};
-use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
@@ -151,9 +152,52 @@ pub struct Status {
     pub(super) phase: String,
     #[serde(default)]
     pub(super) start_time: Option<Time>,
+    /// Whether the pod's condition says that it is Ready.
+    #[serde(default, rename = "conditions", deserialize_with = "is_ready")]
+    pub(super) ready: bool,
     /// One of each family.
     #[serde(default, rename = "podIPs")]
     pod_ips: Vec<PodAddress>,
+    #[serde(default)]
+    container_statuses: Vec<ContainerStatus>,
+    #[serde(default)]
+    init_container_statuses: Vec<ContainerStatus>,
+}
+
+impl Status {
+    /// Returns whether containers still run, as far as the kubelet has told.
+    pub(super) fn has_running_containers(&self) -> bool {
+        let mut told = self.container_statuses.iter().chain(&self.init_container_statuses).peekable();
+        if told.peek().is_none() { self.phase == "Running" } else { told.any(|container| container.state.running) }
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct ContainerStatus {
+    #[serde(default)]
+    state: ContainerState,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct ContainerState {
+    /// Whether the container runs.
+    #[serde(default, deserialize_with = "is_present")]
+    running: bool,
+}
+
+fn is_present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    Ok(Option::<IgnoredAny>::deserialize(deserializer)?.is_some())
+}
+
+#[derive(Deserialize)]
+struct Condition {
+    r#type: String,
+    status: String,
+}
+
+fn is_ready<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    let conditions = Option::<Vec<Condition>>::deserialize(deserializer)?.unwrap_or_default();
+    Ok(conditions.iter().any(|found| found.r#type == "Ready" && found.status == "True"))
 }
 
 #[derive(Clone, Debug, Deserialize)]

@@ -8,6 +8,7 @@
 //!    │
 //!    ├── somebody has uncordoned the Node, and means it ──▶ Uncordoned
 //!    ├── the kubelet is silent, all pods are overdue ──────▶ NodeDead
+//!    ├── all pods are stuck, and a hook waits ─────────────▶ Stuck
 //!    ├── a list shows no pod that must leave ─────────────▶ Drained, or Blocked if a dry run was refused an eviction
 //!    └── the deadline has passed (see `Drainer::run`) ────▶ Blocked, Failed or TimedOut
 //! ```
@@ -53,11 +54,13 @@ impl Drain<'_> {
                 }
                 () = &mut uncordoned => return DrainOutcome::Uncordoned,
                 end = &mut rounds => {
-                    if end == RoundsEnd::NodeDead {
-                        return DrainOutcome::NodeDead;
-                    }
-                    let refused = self.recorder.outcome_at_deadline() == DrainOutcome::Blocked;
-                    return if self.drainer.dry_run && refused { DrainOutcome::Blocked } else { DrainOutcome::Drained };
+                    let refused = || self.recorder.outcome_at_deadline() == DrainOutcome::Blocked;
+                    return match end {
+                        RoundsEnd::NodeDead => DrainOutcome::NodeDead,
+                        RoundsEnd::Stuck => DrainOutcome::Stuck,
+                        RoundsEnd::Drained if self.drainer.dry_run && refused() => DrainOutcome::Blocked,
+                        RoundsEnd::Drained => DrainOutcome::Drained,
+                    };
                 }
             }
         }

@@ -246,6 +246,10 @@ impl Policy {
                 add(Wait::LoadBalancers, if stays { Duration::ZERO } else { self.awaits_load_balancers() });
                 add(Wait::Volumes, if had_volumes && !self.dry_run { self.waits.volumes } else { Duration::ZERO });
             }
+            // The kubelet may still unmount them.
+            NoticeOutcome::Stuck => {
+                add(Wait::Volumes, if had_volumes && !self.dry_run { self.waits.volumes } else { Duration::ZERO });
+            }
             NoticeOutcome::Uncordoned => add(Wait::CompleteAfter, left),
             _ => {}
         }
@@ -256,6 +260,7 @@ impl Policy {
                 | NoticeOutcome::NodeDead
                 | NoticeOutcome::Blocked
                 | NoticeOutcome::TimedOut
+                | NoticeOutcome::Stuck
                 | NoticeOutcome::Failed
         );
         if worked && self.waits.hold.of(notice.kind()).before_completion && !self.dry_run {

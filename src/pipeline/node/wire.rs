@@ -37,6 +37,8 @@ pub struct Node {
     pub cordoned: bool,
     /// Whether the Ready condition is True.
     pub ready: bool,
+    /// Whether the Ready condition is Unknown: nothing is heard of the kubelet.
+    pub silent: bool,
     /// Time of the Ready condition's last transition.
     pub ready_since: Option<Timestamp>,
     /// The conditions that the Node has, and for which there is a rule.
@@ -154,6 +156,7 @@ impl Node {
             created: object.metadata.creation_timestamp.map(|at| at.0),
             cordoned: object.spec.unschedulable,
             ready: is("Ready"),
+            silent: condition("Ready").is_some_and(|found| found.status == "Unknown"),
             ready_since,
             conditions: rules.iter().filter_map(named).collect(),
             draining: draining.map(|found| found.message.clone().unwrap_or_default()),
@@ -204,6 +207,7 @@ impl Node {
             boot: "boot-1".into(),
             cordoned: false,
             ready: true,
+            silent: false,
             ready_since: None,
             conditions: Vec::new(),
             draining: None,

@@ -376,24 +376,31 @@ impl Outcome {
 impl Blocked {
     fn report(&self, hard: bool) -> report::Blocked {
         let (pod, by) = (self.pod.to_string(), self.by.to_string());
-        report::Blocked { advice: advice(&by, hard).to_owned(), pod, by, since: self.since }
+        report::Blocked { advice: advice(&by, hard), pod, by, since: self.since }
     }
 }
 
-/// Returns what the user can do about a pod that is held back. The API server's own words tell a budget from the pod's annotation.
-fn advice(by: &str, hard: bool) -> &'static str {
-    match (by.contains("disruption budget"), hard) {
-        (true, true) => {
-            "Make another pod of the budget Ready elsewhere, or relax the budget. Shortly before the deadline the pod is deleted, unless --at-deadline=leave."
-        }
-        (true, false) => {
-            "Make another pod of the budget Ready elsewhere, or relax the budget. At the deadline the drain ends, and the pod stays."
-        }
-        (false, true) => {
-            "Remove what holds the pod, or delete the pod. Shortly before the deadline it is deleted, unless --at-deadline=leave."
-        }
-        (false, false) => {
-            "Remove what holds the pod, or delete the pod. At the deadline the drain ends, and the pod stays."
-        }
-    }
+/// Returns what the user can do about a pod that is held back. The API server's own words tell who holds the pod.
+fn advice(by: &str, hard: bool) -> String {
+    let remedy = if by.contains("unhealthyPodEvictionPolicy") {
+        "Set unhealthyPodEvictionPolicy: AlwaysAllow in the budget, or have more of its pods Ready."
+    } else if by.contains("disruption budget") {
+        "Make another pod of the budget Ready elsewhere, or relax the budget."
+    } else if by.contains("more than one PodDisruptionBudget") {
+        "Leave one budget that selects the pod."
+    } else if by.contains("failed calling webhook") {
+        "Repair the webhook, or exclude evictions from its configuration."
+    } else if by.contains("admission webhook") || by.contains("ValidatingAdmissionPolicy") {
+        "Do what the webhook or policy asks for, or exclude the pod from it."
+    } else if by.contains("its termination") {
+        return "Look at the pod's events, and at the kubelet, the runtime and the volumes of the node. A hook's drain gives it up 5 minutes after its end was due, or 15 while containers run.".to_owned();
+    } else {
+        "Remove what holds the pod, or delete the pod."
+    };
+    let end = if hard {
+        "Shortly before the deadline the pod is deleted, unless --at-deadline=leave."
+    } else {
+        "At the deadline the drain ends, and the pod stays."
+    };
+    format!("{remedy} {end}")
 }

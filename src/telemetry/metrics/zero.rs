@@ -25,12 +25,13 @@ const AWS_CALLS: [[&str; 2]; 15] = [
     ["elasticloadbalancing", "DescribeTargetHealth"],
     ["elasticloadbalancing", "DeregisterTargets"],
 ];
-const KUBE_CALLS: [[&str; 2]; 15] = [
+const KUBE_CALLS: [[&str; 2]; 16] = [
     ["get", "nodes"],
     ["patch", "nodes"],
     ["patch", "nodes/status"],
     ["list", "pods"],
     ["delete", "pods"],
+    ["patch", "pods/status"],
     ["create", "pods/eviction"],
     ["get", "persistentvolumeclaims"],
     ["list", "targetgroupbindings"],

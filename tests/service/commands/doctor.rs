@@ -103,7 +103,7 @@ async fn a_healthy_set_up_is_all_ok_and_stays_unchanged() {
             ("GetQueueAttributes", 1),
             ("ListRuleNamesByTarget", 1),
             ("RecordLifecycleActionHeartbeat", 2),
-            ("create selfsubjectaccessreviews", 15),
+            ("create selfsubjectaccessreviews", 16),
             ("create selfsubjectreviews", 1),
             ("get /version", 1),
             ("list nodes", 1),

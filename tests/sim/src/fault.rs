@@ -16,6 +16,8 @@ pub enum Fault {
     Expired,
     /// An HTTP status with the service's error body (500, 503, 403 …), without effect.
     Status(u16),
+    /// An HTTP status with this message in Kubernetes' error body, without effect: an admission webhook or policy denies the call.
+    Refuse(u16, &'static str),
     /// The call has no effect and is never answered.
     Hang,
     /// The connection breaks before the call has an effect.
@@ -161,7 +163,8 @@ impl Edge {
     /// Passes one call through the plan.
     ///
     /// Expired credentials of the call itself come before the plan. `refuse` builds the service's own error answer for a [`Fault`] that needs
-    /// one ([`Fault::Throttle`], [`Fault::ThrottleFor`], [`Fault::Expired`], [`Fault::Status`], [`Fault::CloseWatch`], [`Fault::ExpireWatch`]; `None` where the fault does not apply to this call, which
+    /// one ([`Fault::Throttle`], [`Fault::ThrottleFor`], [`Fault::Expired`], [`Fault::Status`],
+    /// [`Fault::Refuse`], [`Fault::CloseWatch`], [`Fault::ExpireWatch`]; `None` where the fault does not apply to this call, which
     /// then goes on). `serve` has the effect and returns the answer.
     pub(crate) async fn pass<B>(
         &self,

@@ -19,6 +19,7 @@ fn what_is_needed_follows_the_settings() {
             "watch pods",
             "create pods/eviction",
             "delete pods",
+            "patch pods/status",
             "list volumeattachments",
             "watch volumeattachments",
             "get persistentvolumeclaims",
@@ -38,22 +39,23 @@ fn what_is_needed_follows_the_settings() {
     let soft =
         ["asg-terminate", "spot", "scheduled-change", "capacity-reservation"].map(|kind| format!("--on={kind}=cordon"));
     let mut flags: Vec<&str> = soft.iter().map(String::as_str).collect();
-    let neither = [&["delete pods"], &volumes[..]].concat();
+    let deletes = ["delete pods", "patch pods/status"];
+    let neither = [&deletes[..], &volumes].concat();
     without(&flags, &neither);
     flags.push("--on=rebalance=drain");
     without(&flags, &neither);
     flags.retain(|flag| !flag.contains("=spot="));
     without(&flags, &volumes);
     let telling = ["patch nodes/status", "create events", "patch events"];
-    without(&["--at-deadline", "leave"], &["delete pods"]);
+    without(&["--at-deadline", "leave"], &deletes);
     without(&["--events", "none"], &telling);
     // Events and the condition are separate rights.
     without(&["--node-condition", "none"], &telling[..1]);
     without(&["--events", "none", "--node-condition", "blocked"], &telling[1..]);
-    without(&["--dry-run"], &[&volumes[..], &telling].concat());
+    without(&["--dry-run"], &[&deletes[1..], &volumes, &telling].concat());
     let kinds = ["asg-terminate", "spot", "rebalance", "state-change", "scheduled-change", "capacity-reservation"];
     let every = |action: &str| kinds.map(|kind| format!("--on={kind}={action}"));
-    let pods = ["list pods", "watch pods", "create pods/eviction", "delete pods"];
+    let pods = ["list pods", "watch pods", "create pods/eviction", "delete pods", "patch pods/status"];
     let flags = every("cordon");
     let drains = [&pods[..], &volumes, &telling].concat();
     without(&flags.each_ref().map(String::as_str), &drains);

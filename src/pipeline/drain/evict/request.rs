@@ -3,17 +3,22 @@
 use super::{Evictions, FirstSent};
 use crate::clients::gate::{Call, Category, Class, KubeError};
 use crate::fact::Fact;
+use crate::pipeline::drain::Drainer;
 use crate::pipeline::drain::deadline::Deadline;
 use crate::pipeline::drain::select::Departure;
 use crate::pipeline::drain::wire::{PodId, TrimmedPod, pod_resource};
 use k8s_openapi::api::policy::v1::Eviction;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions, Time};
 use kube::Api;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::core::{Status, params};
+use serde_json::json;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
+
+/// Timeout of the patch that marks a pod as disrupted: the pod's deletion comes after it, and is due.
+const MARK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Part of the API server's message if another pod has the name. Other conflicts have nothing to do with the pod.
 const OTHER_UID: &str = "UID in the precondition";
@@ -27,7 +32,7 @@ impl Evictions<'_> {
         class: Option<Class>,
     ) -> Result<Instant, KubeError> {
         let (drain, pod) = (self.drain, &departure.pod);
-        let pods = self.api(pod);
+        let pods = api(drain.drainer, pod);
         let by = drain.end().at();
         // Runs only when the gate has let the call through, so that the grace period is computed as late as possible.
         let request = async || {
@@ -51,7 +56,7 @@ impl Evictions<'_> {
         pod: &PodId,
         grace: impl Fn(Instant, Deadline) -> Duration,
     ) -> Result<Instant, KubeError> {
-        let (drain, pods) = (self.drain, self.api(pod));
+        let (drain, pods) = (self.drain, api(self.drain.drainer, pod));
         let sent = AtomicU64::new(0);
         let request = async || {
             let now = Instant::now();
@@ -76,9 +81,35 @@ impl Evictions<'_> {
         answer
     }
 
-    fn api(&self, pod: &PodId) -> Api<TrimmedPod> {
-        Api::namespaced_with(self.drain.drainer.client.clone(), &pod.namespace, &pod_resource())
+    /// Tells the controller of a pod that is deleted now, by the condition that an eviction sets, that its end is a disruption: a Job's
+    /// `podFailurePolicy` counts no failure then. Tries it once, because the deletion does not wait for it.
+    pub(super) async fn mark_disrupted(&self, pod: &PodId, held_by: &str) {
+        let drainer = self.drain.drainer;
+        let pods = api(drainer, pod);
+        let condition = json!({
+            "type": "DisruptionTarget", "status": "True", "reason": "DeletionByEbbtide",
+            "message": format!("Ebbtide: deleting the pod before its node goes; its eviction was blocked: {held_by}"),
+            "lastTransitionTime": Time(drainer.clock.now()),
+        });
+        // With its UID: a new pod of the same name refuses the patch.
+        let patch =
+            Patch::Strategic(json!({ "metadata": { "uid": &*pod.uid }, "status": { "conditions": [condition] } }));
+        let params = PatchParams::default();
+        let name = pod.to_string();
+        let call = Call { verb: "patch", resource: "pods/status", subject: &name };
+        let begun = Instant::now();
+        let request = || pods.patch_status(&pod.name, &params, &patch);
+        let marked = drainer.gate.kube(call, Class::Urgent, begun + MARK_TIMEOUT, request);
+        if timeout(MARK_TIMEOUT, marked).await.is_err() {
+            let Call { verb, resource, .. } = call;
+            let result = Err(Category::TimedOut);
+            drainer.facts.emit(&Fact::KubeCall { verb, resource, result, took: begun.elapsed() });
+        }
     }
+}
+
+fn api(drainer: &Drainer, pod: &PodId) -> Api<TrimmedPod> {
+    Api::namespaced_with(drainer.client.clone(), &pod.namespace, &pod_resource())
 }
 
 /// Returns whether the answer says that the pod with this UID does not exist.

@@ -70,8 +70,9 @@ impl Case {
         let call = Call { verb: "list", resource: "pods", subject: &node.name };
         let params = pods_of(&node.name, None);
         let pods = drainer.gate.kube(call, Class::List, by, || drainer.pods.list(&params)).await?;
-        let claims: BTreeSet<_> =
-            pods.items.iter().filter(|pod| !pod.is_finished()).flat_map(TrimmedPod::claims).collect();
+        // One that terminates does not stay, however stuck it is: another pod waits elsewhere for its volumes.
+        let stays = |pod: &&TrimmedPod| !pod.is_finished() && pod.metadata.deletion_timestamp.is_none();
+        let claims: BTreeSet<_> = pods.items.iter().filter(stays).flat_map(TrimmedPod::claims).collect();
         let mut used = BTreeSet::new();
         for (namespace, name) in claims {
             let api: Api<PersistentVolumeClaim> = Api::namespaced(drainer.client.clone(), &namespace);

@@ -98,17 +98,81 @@ async fn a_kubelet_that_comes_back_within_a_minute_is_waited_for() {
     stage.rest(&[&replica]).await;
 }
 
-/// A pod that can't be evicted is not dead with its node: a budget counts it, and only a hard deadline overrides that.
+/// A budget counts no pod of such a node any more, and the node serves nobody.
 #[tokio::test(start_paused = true)]
-async fn a_dead_kubelet_does_not_override_a_budget() {
+async fn a_budget_on_a_dead_node_holds_the_drain_for_three_minutes() {
     let stage = Stage::new(1, 1);
     stage.block(0);
+    let replica = stage.start(&[]).await;
+    stage.world.kube.set_ready(&node(0), false);
+    let token = stage.terminate(0, s(3600), Wrapping::Event);
+    sleep(s(175)).await;
+    assert!(stage.results(&token).is_empty());
+    stage.until_handled(s(20)).await;
+    stage.completed_once(&token);
+    replica.ended_once("asg-terminate", "node-dead");
+    assert!(stage.ends_of("web-0-0").is_empty(), "no budget was overridden");
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failing_eviction_on_a_dead_node_is_still_a_failure() {
+    let stage = Stage::new(1, 1);
+    stage.world.kube.deny("create pods/eviction");
     let replica = stage.start(&["--at-deadline", "leave"]).await;
     stage.world.kube.set_ready(&node(0), false);
     let token = stage.terminate(0, s(600), Wrapping::Event);
     sleep(s(500)).await;
     assert!(stage.results(&token).is_empty());
     stage.until_handled(s(140)).await;
-    replica.ended_once("asg-terminate", "blocked");
+    replica.ended_once("asg-terminate", "failed");
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_kubelet_runs_no_long_grace_period() {
+    // Whether the pod is deleted before the silence begins, and how long it is waited for after that.
+    for (before, at_most) in [(false, 180), (true, 600)] {
+        let stage = Stage::new(1, 0);
+        stage.world.kube.add_pod(pod("slow").grace(s(3600)).stops_in(None));
+        let replica = stage.start(&[]).await;
+        let silent = || stage.world.kube.set_ready(&node(0), false);
+        if !before {
+            silent();
+        }
+        let token = stage.terminate(0, s(7200), Wrapping::Event);
+        sleep(s(30)).await;
+        assert_eq!(stage.ends_of("slow").len(), 1);
+        if before {
+            silent();
+        }
+        sleep(s(at_most - if before { 2 } else { 32 })).await;
+        assert!(stage.results(&token).is_empty(), "{before}");
+        stage.until_handled(s(10)).await;
+        stage.completed_once(&token);
+        replica.ended_once("asg-terminate", "node-dead");
+        assert!(stage.calls("list pods") <= 4, "{}", stage.story());
+        stage.rest(&[&replica]).await;
+    }
+}
+
+/// It says so itself, and may be stopping its pods.
+#[tokio::test(start_paused = true)]
+async fn a_kubelet_that_is_not_ready_is_not_silent() {
+    let stage = Stage::new(1, 0);
+    stage.world.kube.add_pod(pod("slow").grace(s(1500)).stops_in(None));
+    let replica = stage.start(&[]).await;
+    stage.world.kube.set_ready(&node(0), false);
+    stage.world.kube.update_node(&node(0), |node| {
+        let conditions = node.status.as_mut().and_then(|status| status.conditions.as_mut()).into_iter().flatten();
+        for ready in conditions.filter(|condition| condition.type_ == "Ready") {
+            "False".clone_into(&mut ready.status);
+        }
+    });
+    let token = stage.terminate(0, s(7200), Wrapping::Event);
+    sleep(s(1495)).await;
+    assert!(stage.results(&token).is_empty());
+    stage.until_handled(s(75)).await;
+    replica.ended_once("asg-terminate", "node-dead");
     stage.rest(&[&replica]).await;
 }

@@ -62,7 +62,7 @@ async fn before_the_node_goes_it_is_told_to_stop() {
     stage.rest(&[&replica]).await;
 }
 
-/// A user has uncordoned the node for a moment, and a ReplicaSet has placed its pods there.
+/// A user has uncordoned the node for a moment, and a `ReplicaSet` has placed its pods there.
 #[tokio::test(start_paused = true)]
 async fn what_comes_while_a_user_has_uncordoned_the_node_is_evicted() {
     let stage = Stage::new(1, 0);

@@ -124,7 +124,8 @@ impl State {
 
     /// Removes a pod whose containers are gone, unless another pod has its name by now, or its kubelet is silent.
     fn stopped(&mut self, key: &Key, uid: &str, now: Instant) {
-        let over = self.lives.get(key).and_then(|life| life.stopping).is_some_and(|(_, gone)| gone <= now);
+        let life = self.lives.get(key).filter(|life| !life.pod.hangs);
+        let over = life.and_then(|life| life.stopping).is_some_and(|(_, gone)| gone <= now);
         let Some(pod) = self.store.get(Resource::Pods, key).filter(|pod| over && pod.uid() == uid) else {
             return;
         };

@@ -27,6 +27,7 @@ pub struct Pod {
     pub(super) address: Option<String>,
     pub(super) finalizer: Option<String>,
     pub(super) placement: Placement,
+    pub(super) hangs: bool,
 }
 
 /// How the pods that replace this one get their node.
@@ -74,6 +75,7 @@ impl Pod {
             address: None,
             finalizer: None,
             placement: Placement::Scheduled,
+            hangs: false,
         }
     }
 
@@ -226,6 +228,13 @@ impl Pod {
     pub(super) fn replacement(&self, name: Option<String>) -> Self {
         let node = self.node.clone().filter(|_| self.placement != Placement::Scheduled);
         Self { name, node, ..self.clone() }
+    }
+
+    /// Makes it hang in its termination: its kubelet never reports its end.
+    #[must_use]
+    pub fn hangs(mut self) -> Self {
+        self.hangs = true;
+        self
     }
 
     /// Returns the prefix of a generated name.

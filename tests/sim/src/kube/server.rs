@@ -28,6 +28,7 @@ pub(super) fn refuse(call: &Call, fault: Fault) -> Option<Response<Body>> {
         Fault::Throttle => Some(overloaded(1)),
         Fault::ThrottleFor(seconds) => Some(overloaded(seconds)),
         Fault::Status(code) => Some(Refusal::new(code, format!("simulated failure of {}", call.operation)).response()),
+        Fault::Refuse(code, message) => Some(Refusal::new(code, message).response()),
         Fault::CloseWatch => watches.then(watch::closed),
         Fault::ExpireWatch => watches.then(|| watch::failed(&Refusal::expired(1, 2))),
         _ => None,
