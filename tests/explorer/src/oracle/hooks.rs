@@ -4,7 +4,6 @@ use super::{Oracle, Seen, Sent, drains, s};
 use crate::harness::instance;
 use crate::plan::{Kind, Notice, Owner, Target, Trouble};
 use ebbtide_sim::calls::Call;
-use ebbtide_sim::messages::Wrapping;
 
 impl Oracle {
     /// Returns the notice of the lifecycle action that a call names: by its token or, if no message has told it, by its instance.
@@ -20,11 +19,9 @@ impl Oracle {
     pub(super) fn not_ours(&self, seen: &Seen, sent: Option<&Sent>) -> Option<&'static str> {
         let Some(sent) = sent else { return Some("nobody told of it") };
         let notice = &self.plan.notices[sent.notice];
-        // A hook that notifies this queue itself makes the instance ours: docs/developers/decisions.md.
-        let direct = matches!(notice.kind, Kind::Terminate(_, Wrapping::Bare, _));
         match (notice.kind, notice.target) {
-            (_, Target::OtherCluster) if !direct => Some("it is of another cluster"),
-            (_, Target::Untagged) if !direct => Some("nothing shows that it is ours"),
+            (_, Target::OtherCluster) => Some("it is of another cluster"),
+            (_, Target::Untagged) => Some("nothing shows that it is ours"),
             (Kind::Terminate(_, _, Owner::Others), _) => Some("others complete it"),
             (Kind::Launch(_), _) if !self.plan.flags.ready => Some("launches are ignored"),
             // An instance without a Node is not excluded: docs/draining.md, "By hand". A Node that joins later may not be seen yet.
