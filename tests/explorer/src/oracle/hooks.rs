@@ -35,14 +35,19 @@ impl Oracle {
                 let is_over = |at: &i64| self.plan.faults.is_empty() && at + s(5) < self.now();
                 seen.taken_back.get(&sent.notice).filter(|at| is_over(at)).map(|_| "its Node has taken it back")
             }
-            // Two processes may hold a message that SQS delivers twice.
-            _ if sent.open.is_empty()
-                && !self.plan.faults.iter().any(|span| matches!(span.trouble, Trouble::Duplicates)) =>
-            {
-                Some("its messages have been deleted")
-            }
+            _ if sent.open.is_empty() && !self.is_shared(sent) => Some("its messages have been deleted"),
             _ => None,
         }
+    }
+
+    /// Whether two replicas may work on the notice, of which one has deleted the message: SQS has delivered that twice, or its lease was
+    /// lost while the work went on. Then the other may touch only a hook that is completed.
+    fn is_shared(&self, sent: &Sent) -> bool {
+        let any = |is: fn(&Trouble) -> bool| self.plan.faults.iter().any(|span| is(&span.trouble));
+        let action = sent.token.as_ref().and_then(|token| self.world.aws.autoscaling.action(token));
+        any(|trouble| matches!(trouble, Trouble::Duplicates))
+            || any(|trouble| matches!(trouble, Trouble::Calls("*" | "ChangeMessageVisibilityBatch", ..)))
+                && action.is_some_and(|action| !action.completions.is_empty())
     }
 
     /// docs/design.md, rule 1: a heartbeat has an owner, which holds a message.
