@@ -98,11 +98,8 @@ pub(super) fn read(kind: SaidKind, text: &str, was_in_service: bool) -> Result<O
             state if state.len() >= 64 || !state.bytes().all(|b| b.is_ascii_alphanumeric() || b == b':') => {
                 return Err(());
             }
-            "Terminated" => said("terminate".to_owned(), None, String::new()),
-            state if state.starts_with("Warmed:") => {
-                if !was_in_service {
-                    return Ok(None);
-                }
+            state if state.starts_with("Warmed:") && !was_in_service => return Ok(None),
+            state if state == "Terminated" || state.starts_with("Warmed:") => {
                 said("terminate".to_owned(), None, String::new())
             }
             _ => return Ok(Some(Vec::new())),
