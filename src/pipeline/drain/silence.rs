@@ -1,6 +1,7 @@
 //! How long a drain waits for the pods of a node whose kubelet is silent: nobody reports their end. Pure.
 
 use super::select::Selection;
+use super::stuck::after;
 use crate::pipeline::node::Node;
 use jiff::{SignedDuration, Timestamp};
 
@@ -52,7 +53,6 @@ impl Silence {
     /// can't be evicted.
     pub(super) fn over(self, pods: &PodsLeft, begun: Timestamp) -> Option<Timestamp> {
         let Self { since, complete } = self;
-        let after = |at: Timestamp, by| at.checked_add(by).unwrap_or(Timestamp::MAX);
         if pods.evicts && !complete {
             return None;
         }

@@ -52,6 +52,7 @@ impl Selection {
     }
 }
 
-fn after(at: Timestamp, by: SignedDuration) -> Timestamp {
+/// Returns the time this much later, or the last that there is.
+pub(super) fn after(at: Timestamp, by: SignedDuration) -> Timestamp {
     at.checked_add(by).unwrap_or(Timestamp::MAX)
 }
