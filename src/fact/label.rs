@@ -392,3 +392,11 @@ pub type CallResult = Result<(), Category>;
 pub const fn label(result: CallResult, ok: &'static str) -> &'static str {
     if let Err(category) = result { category.as_str() } else { ok }
 }
+
+impl Category {
+    /// Whether the server gave no answer, or only that it is overloaded or has failed: a later call may be answered otherwise.
+    #[must_use]
+    pub const fn is_away(self) -> bool {
+        matches!(self, Self::Throttled | Self::Unavailable | Self::TimedOut | Self::Unreachable)
+    }
+}

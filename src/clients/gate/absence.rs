@@ -57,10 +57,7 @@ impl Absence {
     /// Takes the result of a call that began at `begun`. A refusal is an answer.
     pub(super) fn note(&self, begun: Instant, failed: Option<Category>) {
         let now = Instant::now();
-        let is_away = matches!(
-            failed,
-            Some(Category::Throttled | Category::Unavailable | Category::TimedOut | Category::Unreachable)
-        );
+        let is_away = failed.is_some_and(Category::is_away);
         self.0.send_if_modified(|absences| {
             if !is_away {
                 absences.answered = Some(now);
@@ -153,7 +150,7 @@ mod tests {
         let hung = Instant::now();
         advance(s(10)).await;
         absence.note(hung, Some(Category::TimedOut));
-        assert_eq!(absence.total(), s(10), "from the begin of the call");
+        assert_eq!(absence.total(), s(10), "from the start of the call");
         advance(s(7)).await;
         absence.note(Instant::now(), Some(Category::Denied));
         advance(s(100)).await;

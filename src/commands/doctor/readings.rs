@@ -45,14 +45,7 @@ impl ReadError {
     /// Whether the server answered what was asked. A refusal is an answer, but not one of credentials that have expired.
     #[must_use]
     pub fn answered(&self) -> bool {
-        !matches!(
-            self.category,
-            Category::Throttled
-                | Category::Expired
-                | Category::Unavailable
-                | Category::TimedOut
-                | Category::Unreachable
-        )
+        !self.category.is_away() && self.category != Category::Expired
     }
 }
 

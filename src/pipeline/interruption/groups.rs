@@ -142,14 +142,7 @@ impl Groups {
             let request = request.should_respect_grace_period(false);
             let call = self.gate.aws(SET_HEALTH, instance, AwsClass::Replace, by, || request.send());
             let Err(error) = call.await else { break };
-            let passes = matches!(
-                error.category,
-                Category::Throttled
-                    | Category::Expired
-                    | Category::TimedOut
-                    | Category::Unreachable
-                    | Category::Unavailable
-            );
+            let passes = error.category.is_away() || error.category == Category::Expired;
             if !passes || attempt == ATTEMPTS {
                 let reason = self.failed(group, &error, Replacement::Refused);
                 if reason == Replacement::Denied {

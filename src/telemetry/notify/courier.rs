@@ -85,10 +85,7 @@ impl DeliveryError {
     /// Whether a later try may be accepted.
     #[must_use]
     pub const fn is_retried(&self) -> bool {
-        matches!(
-            self.category(),
-            Category::TimedOut | Category::Unreachable | Category::Throttled | Category::Unavailable
-        )
+        self.category().is_away()
     }
 
     /// Returns the pause that the receiver asks for.
