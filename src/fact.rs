@@ -217,8 +217,8 @@ pub enum Fact<'a> {
     Eviction { on: NodeRef<'a>, pod: PodRef<'a>, result: CallResult },
     /// The API server answered a deletion before a hard deadline. `grace` is in seconds.
     Deletion { on: NodeRef<'a>, pod: PodRef<'a>, grace: i64, result: CallResult },
-    /// Somebody blocks the eviction of a pod, or it is stuck in its termination; emitted once for each pod. `until` is the time left until
-    /// the drain's deadline, which is `hard` if the node goes then.
+    /// A budget, a webhook, a policy or its own annotation blocks the eviction of a pod, or the pod is stuck in its termination; emitted
+    /// once for each pod. `until` is the time left until the drain's deadline, which is `hard` if the node goes then.
     PodBlocked { on: NodeRef<'a>, pod: PodRef<'a>, by: &'a str, until: Duration, hard: bool },
     /// A blocked pod no longer is.
     PodUnblocked { on: NodeRef<'a>, pod: PodRef<'a> },

@@ -2,7 +2,7 @@
 //!
 //! A message is deleted only when each of its notices has ended. All else (shutdown, the end of the time that SQS allows, a panic) is one
 //! path: the message leaves its interruptions, which stops those that no other message holds, and is released. A lost lease is the end of
-//! the claim on the deletion only: the work goes on, and whoever receives the message again joins it, here or at another replica.
+//! the claim on the deletion only: the work goes on, and the next receiver of the message joins it, here or at another replica.
 
 mod hooks;
 mod nodes;

@@ -216,7 +216,7 @@ pub struct KubeError {
     pub retry_after: Option<Duration>,
     /// Time that the gate has waited since the answer.
     pub waited: Duration,
-    /// Who blocks the eviction, if the call is one and somebody does.
+    /// What blocks the eviction, if the call is one and is blocked.
     pub blocker: Option<Blocker>,
     /// The message of the server or of the transport.
     pub message: String,
