@@ -1,4 +1,4 @@
-# Builds the parts for tests/real/run and tests/real/storm, which source this file and set `here` to this folder.
+# Builds the programs and the parts for .ci/run and the scripts of the tests, which set `here` to this folder and source this file.
 # shellcheck shell=bash disable=SC2034,SC2154 # the sourcing scripts set and use these variables
 
 # shellcheck source=deploy/image/once.sh
