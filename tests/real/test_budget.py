@@ -68,6 +68,7 @@ def test_pods_held_by_budgets_are_deleted_before_the_deadline(world: World) -> N
     node = world.node()
     pods = blocked_pods(world, node)
     kubelets = conditions(world, node)
+    before = world.kube.version(world.pods_path())
     service = world.service()
     warning = messages.spot_warning(node.instance, ago=timedelta(seconds=120 - LEFT))
     deadline = messages.spot_deadline(warning)
@@ -89,6 +90,9 @@ def test_pods_held_by_budgets_are_deleted_before_the_deadline(world: World) -> N
         (deletion,) = (each for each in deletions if each.name == pod["name"])
         assert (deletion.status, deletion.uid) == (200, pod["uid"]), deletion
         check_grace(app, deletion, deadline)
+        condition = world.disrupted(pod["name"], before)
+        assert (condition["status"], condition["reason"]) == ("True", "DeletionByEbbtide"), condition
+        assert manifests.budget(app) in condition["message"], condition
         tried = [each for each in world.audit.evictions(world.name) if each.name == pod["name"]]
         assert {each.status for each in tried} == {429}, tried
         asked, first = deletion.came_at - tried[0].came_at, tried[0].came_at

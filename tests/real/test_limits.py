@@ -23,12 +23,6 @@ def untouched(world: World, node: Node) -> bool:
     return not cordoned(world.see(node)) and not world.notices(node) and len(world.apps(node)) == 1
 
 
-def ended(service: Service, kind: str) -> dict[str, float]:
-    """Returns the number of ended notices of a kind by outcome."""
-    samples = service.samples("ebbtide_notices_total")
-    return {labels["outcome"]: value for labels, value in samples if labels["kind"] == kind}
-
-
 def test_beyond_the_limit_only_what_aws_confirms_is_drained(world: World) -> None:
     world.parameters["Verify"] = "true"
     first, forged, confirmed, hinted = nodes = world.several_nodes(4)
@@ -45,7 +39,7 @@ def test_beyond_the_limit_only_what_aws_confirms_is_drained(world: World) -> Non
     world.send(messages.terminate_action(two))
     eventually("the hook that AWS shows is completed", lambda: world.completions(two) == ["CONTINUE"])
     assert drained(world, confirmed)
-    eventually("the warning that EC2 does not show has ended", lambda: ended(service, "spot") == {"not-admitted": 1})
+    eventually("the warning that EC2 does not show has ended", lambda: service.ended("spot") == {"not-admitted": 1})
     assert all(untouched(world, node) for node in (forged, hinted))
 
     for node in (first, confirmed):

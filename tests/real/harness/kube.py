@@ -75,21 +75,39 @@ class Kube:
     def history(self, path: str, name: str, since: str) -> list[Object]:
         """Returns all states of an object from a version up to now, so that tests need not catch short-lived ones."""
         last = self.get(f"{path}/{name}")["metadata"]["resourceVersion"]
-        watch = {"watch": "true", "fieldSelector": f"metadata.name={name}", "resourceVersion": since}
         states: list[Object] = []
+        for event in self._watch(path, name, since):
+            states.append(event["object"])
+            if event["object"]["metadata"]["resourceVersion"] == last:
+                return states
+        raise AssertionError(f"{path}/{name}: the current state is not among {len(states)} states")
+
+    def last_state(self, path: str, name: str, since: str) -> Object:
+        """Returns the state in which an object was deleted after a version."""
+        deleted = (event["object"] for event in self._watch(path, name, since) if event["type"] == "DELETED")
+        state: Object | None = next(deleted, None)
+        assert state, f"{path}/{name} was not deleted"
+        return state
+
+    def _watch(self, path: str, name: str, since: str) -> Iterator[Object]:
+        watch = {"watch": "true", "fieldSelector": f"metadata.name={name}", "resourceVersion": since}
         with self._session.get(self.url + path, params=watch, stream=True, timeout=_TIMEOUT) as response:
             assert response.ok, f"{path}: {response.status_code} {response.text}"
             for line in response.iter_lines():
                 event = json.loads(line)
                 assert event["type"] != "ERROR", event
-                states.append(event["object"])
-                if event["object"]["metadata"]["resourceVersion"] == last:
-                    return states
-        raise AssertionError(f"{path}/{name}: the current state is not among {len(states)} states")
+                yield event
 
     def create(self, path: str, body: Object) -> Object:
         """Creates an object, or posts to a subresource."""
         return self._call("POST", path, json=body)
+
+    def refusal(self, path: str, body: Object) -> Object:
+        """Posts what must be refused, in a dry run; returns the Status of the refusal."""
+        response = self._session.post(self.url + path, params={"dryRun": "All"}, json=body, timeout=_TIMEOUT)
+        assert not response.ok, f"{path}: not refused, but {response.status_code} {response.text}"
+        status: Object = response.json()
+        return status
 
     def patch(self, path: str, body: Object) -> Object:
         """Merge-patches an object."""

@@ -118,6 +118,11 @@ class Service:
         """Returns the samples of one metric: labels, value."""
         return [(labels, value) for name, labels, value in self.metrics() if name == metric]
 
+    def ended(self, kind: str) -> dict[str, float]:
+        """Returns the number of ended notices of a kind by outcome."""
+        samples = self.samples("ebbtide_notices_total")
+        return {labels["outcome"]: value for labels, value in samples if labels["kind"] == kind}
+
     def checks(self) -> dict[str, float]:
         """Returns the number of start-up checks by result; empty before they have ended."""
         counts = {labels["status"]: value for labels, value in self.samples("ebbtide_checks")}

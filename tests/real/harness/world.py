@@ -312,6 +312,13 @@ class World:
         """Returns the pods of an app, including terminating ones."""
         return self.kube.items(self.pods_path(), labels=f"app={app}")
 
+    def disrupted(self, pod: str, since: str) -> Object:
+        """Returns the condition DisruptionTarget with which a pod of the namespace went, after a version."""
+        conditions = self.kube.last_state(self.pods_path(), pod, since)["status"]["conditions"]
+        (found,) = (each for each in conditions if each["type"] == "DisruptionTarget")
+        condition: Object = found
+        return condition
+
     def apps(self, node: Node) -> list[str]:
         """Returns the apps of the pods on a node, one entry for each pod."""
         return sorted(pod["metadata"]["labels"]["app"] for pod in self.pods(node))
@@ -333,8 +340,11 @@ class World:
         return any(key.startswith(f"{MARK}handled.") for key in self.see(node)["metadata"].get("annotations", {}))
 
     def events(self, kind: str, name: str) -> list[Object]:
-        """Returns the Events about an object."""
-        return self.kube.items("/api/v1/events", fields=f"involvedObject.kind={kind},involvedObject.name={name}")
+        """Returns the Events about a Node, or an object of the namespace."""
+        namespace = "" if kind == "Node" else self.name
+        fields = {"kind": kind, "name": name, "namespace": namespace}
+        selector = ",".join(f"involvedObject.{field}={value}" for field, value in fields.items())
+        return self.kube.items("/api/v1/events", fields=selector)
 
     def backlog(self) -> Backlog:
         """Returns the numbers of messages in the queue now."""
