@@ -48,7 +48,11 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Applies `fault` to every call of `operation` (as in [`crate::calls::Call::operation`]; `*` for all).
+    /// The name that stands for every call to the API server, watches included.
+    pub const API_SERVER: &'static str = "kube";
+
+    /// Applies `fault` to every call of `operation` (as in [`crate::calls::Call::operation`]; `*` for all, [`Rule::API_SERVER`] for all
+    /// to the API server).
     #[must_use]
     pub fn on(operation: impl Into<String>, fault: Fault) -> Self {
         Self { operation: operation.into(), subject: None, fault, skip: 0, times: u32::MAX, chance: 1.0 }
@@ -112,7 +116,12 @@ impl Faults {
         let mut plan = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Plan { rng, rules } = &mut *plan;
         for rule in rules {
-            let named = rule.operation == "*" || rule.operation == operation;
+            let named = match &*rule.operation {
+                "*" => true,
+                // A verb and a resource.
+                Rule::API_SERVER => operation.contains(' '),
+                wanted => wanted == operation,
+            };
             let about = rule.subject.as_deref().is_none_or(|wanted| wanted == subject);
             if !named || !about || rule.times == 0 {
                 continue;

@@ -23,8 +23,8 @@ impl State {
 
     /// Reacts to the start of a pod's termination. Most controllers replace a pod at once, without waiting until it is gone.
     pub fn pod_ends(&mut self, key: &Key) {
-        let Some(after) = self.replace_after else { return };
         let Some(life) = self.lives.get_mut(key) else { return };
+        let Some(after) = life.pod.replaced_after.or(self.replace_after) else { return };
         let waits = ["StatefulSet", "DaemonSet", "Node"].iter().any(|kind| life.pod.is_owned_by(kind));
         if waits || life.pod.owner.is_none() || life.replaced {
             return;
@@ -52,7 +52,7 @@ impl State {
             }
             return;
         }
-        let Some(after) = self.replace_after else { return };
+        let Some(after) = life.pod.replaced_after.or(self.replace_after) else { return };
         let pod = if life.pod.is_owned_by("StatefulSet") {
             life.pod.replacement(Some(key.name.clone()))
         } else if life.pod.is_owned_by("DaemonSet") && node.is_some() {
@@ -65,8 +65,11 @@ impl State {
 
     /// Adds a controller's new pod, to its designated node or to the next node that accepts it.
     pub fn place(&mut self, pod: Pod) {
-        if pod.node.is_some() {
-            self.create_pod(pod);
+        if let Some(node) = &pod.node {
+            // One that comes back to its node ends with it.
+            if self.store.get(Resource::Nodes, &Key::cluster(node)).is_some() {
+                self.create_pod(pod);
+            }
             return;
         }
         match self.next_node() {

@@ -27,6 +27,7 @@ pub struct Pod {
     pub(super) address: Option<String>,
     pub(super) finalizer: Option<String>,
     pub(super) placement: Placement,
+    pub(super) replaced_after: Option<Duration>,
     pub(super) hangs: bool,
 }
 
@@ -75,6 +76,7 @@ impl Pod {
             address: None,
             finalizer: None,
             placement: Placement::Scheduled,
+            replaced_after: None,
             hangs: false,
         }
     }
@@ -221,6 +223,14 @@ impl Pod {
     #[must_use]
     pub const fn placement(mut self, placement: Placement) -> Self {
         self.placement = placement;
+        self
+    }
+
+    /// Makes its controller replace it and its successors so long after their termination began, whatever [`super::Kube::replace`] says
+    /// of others.
+    #[must_use]
+    pub const fn replaced_after(mut self, after: Duration) -> Self {
+        self.replaced_after = Some(after);
         self
     }
 

@@ -1,6 +1,6 @@
 //! Replacement of pods.
 
-use super::super::Limit;
+use super::super::{Limit, Placement};
 use super::{Bench, Pod, just_after, just_before, seconds, web};
 use k8s_openapi::api::core::v1;
 use kube::api::{Patch, PatchParams};
@@ -80,6 +80,26 @@ async fn pods_of_daemonsets_and_mirrors_return_to_their_node() {
     tokio::time::sleep(seconds(2)).await;
     assert_eq!(names_on(&bench, "node-0").len(), 2);
     assert!(bench.kube.pods_on("node-1").is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_pod_alone_may_come_back_to_its_node_until_that_is_gone() {
+    let bench = Bench::with_nodes(2);
+    bench.kube.add_pod(web(1));
+    bench.kube.add_pod(web(2).owner("ReplicaSet", "op").placement(Placement::ByName).replaced_after(seconds(1)));
+    cordon(&bench, "node-0", true);
+    for n in [1, 2] {
+        bench.evict(&format!("web-{n}")).await.expect("it must be accepted");
+    }
+    tokio::time::sleep(seconds(2)).await;
+    let names = names_on(&bench, "node-0");
+    assert!(matches!(&*names, [name] if name.starts_with("op-")), "{names:?}");
+    bench.evict(&names[0]).await.expect("it must be accepted");
+    tokio::time::sleep(seconds(2)).await;
+    assert!(names_on(&bench, "node-0").len() == 1 && names_on(&bench, "node-0") != names, "its successor, too");
+    bench.kube.remove_node("node-0");
+    tokio::time::sleep(seconds(2)).await;
+    assert!(bench.kube.pods().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
