@@ -21,6 +21,7 @@ struct Tally {
     lasted: Duration,
     faults: BTreeMap<String, u32>,
     notices: BTreeMap<&'static str, u32>,
+    rare: BTreeMap<&'static str, u32>,
     broken: u64,
 }
 
@@ -38,6 +39,9 @@ impl Tally {
         self.kills += outcome.ends[0];
         self.shutdowns += outcome.ends[1];
         self.calls += outcome.calls.len();
+        for name in plan.rare() {
+            *self.rare.entry(name).or_default() += 1;
+        }
         self.lasted += outcome.lasted;
         for fault in outcome.calls.iter().filter_map(|call| call.fault) {
             let text = format!("{fault:?}");
@@ -72,11 +76,11 @@ impl Tally {
     }
 
     fn line(&self) -> String {
-        let Self { worlds, replicas, kills, shutdowns, calls, lasted, faults, notices, broken } = self;
+        let Self { worlds, replicas, kills, shutdowns, calls, lasted, faults, notices, rare, broken } = self;
         let hours = lasted.as_secs() / 3600;
         format!(
             "{worlds} worlds, of which {broken} broke a rule, {hours} virtual hours, {replicas} replicas, {kills} kills, {shutdowns} shutdowns, {calls} calls, \
-             faults met {faults:?}, messages {notices:?}"
+             faults met {faults:?}, messages {notices:?}, worlds with {rare:?}"
         )
     }
 }
@@ -95,6 +99,12 @@ fn main() -> ExitCode {
         .arg(arg("jobs", "Number of worlds at the same time; 2 if not given"))
         .arg(arg("seconds", "Stop after this time"))
         .arg(arg("story", "Print the story of this world, and end"))
+        .arg(
+            Arg::new("with")
+                .long("with")
+                .value_name("NAME")
+                .help("Only the worlds with this: returns, graces, budgets, sqs, away, expired or refusals"),
+        )
         .get_matches();
     if let Some(seed) = number(&args, "story") {
         println!("{}", shrink::told(&Plan::random(seed), &world::run(&Plan::random(seed))));
@@ -104,6 +114,7 @@ fn main() -> ExitCode {
     let first = number(&args, "seed").unwrap_or_default();
     let jobs = number(&args, "jobs").unwrap_or(2);
     let until = number(&args, "seconds").map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let with = args.get_one::<String>("with").map(String::as_str);
     let (tally, next) = (Mutex::new(Tally::default()), AtomicU64::new(0));
     // A world that panics is judged, and shrinking repeats it many times.
     std::panic::set_hook(Box::new(|_| {}));
@@ -116,6 +127,9 @@ fn main() -> ExitCode {
                         return;
                     }
                     let plan = Plan::random(first.wrapping_add(world));
+                    if with.is_some_and(|name| !plan.rare().contains(&name)) {
+                        continue;
+                    }
                     let outcome = world::run(&plan);
                     let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
                     if tally.broken >= MAX_BROKEN {

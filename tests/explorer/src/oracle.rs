@@ -6,10 +6,12 @@
 mod ends;
 mod hooks;
 pub mod limits;
+mod outages;
 mod plans;
 mod pods;
 mod repairs;
 mod rest;
+mod returns;
 mod waves;
 
 use crate::plan::{Flags, Kind, Owner, Plan, PodKind, PodPlan, Source};
@@ -105,6 +107,14 @@ pub struct Seen {
     /// First evictions from the Nodes.
     begun: BTreeSet<usize>,
     refused: BTreeMap<String, u32>,
+    /// Number of accepted evictions and deletions that were judged.
+    ended: usize,
+    /// Number of successors of pods that were evicted since their Node's cordon.
+    evicted_again: BTreeMap<String, usize>,
+    /// When the API server was called about Nodes and pods while it was away.
+    called_away: Vec<i64>,
+    /// The last ten seconds with a try to end a pod, and the number of tries.
+    tries: BTreeMap<String, (i64, u32)>,
 }
 
 /// The judge of one world.
@@ -182,6 +192,9 @@ impl Oracle {
         if moment == Moment::Arrived && seen.alive == 0 {
             self.broke(seen, "no call without a process", format!("{} {}", call.operation, call.subject));
         }
+        if moment == Moment::Arrived {
+            self.notes_absence(seen, &call.operation);
+        }
         match (moment, call.operation.as_str()) {
             (Moment::Arrived, "create pods/eviction") => self.ends_pod(seen, call, false),
             (Moment::Arrived, "delete pods") => self.ends_pod(seen, call, true),
@@ -190,7 +203,9 @@ impl Oracle {
                 self.marks(seen, call);
                 self.plans(seen, call);
                 self.repairs(seen, call);
+                self.uncordons(seen, call);
             }
+            (Moment::Served, "create pods/eviction" | "delete pods") => self.ended_pods(seen),
             (Moment::Arrived, operation) if self.is_needless(operation) => {
                 self.broke(seen, "no call to AWS without a queue but those about a hook that is named", operation);
             }

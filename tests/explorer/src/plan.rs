@@ -1,10 +1,13 @@
 //! The plan of a world: all that happens in it but for the service's own acts. A plan comes from one number, and can be made smaller.
 
 mod added;
+mod outages;
 mod random;
 mod smaller;
+mod stubborn;
 
 use ebbtide_sim::fault::Fault;
+use ebbtide_sim::kube::Placement;
 use ebbtide_sim::messages::Wrapping;
 use std::fmt;
 
@@ -119,6 +122,8 @@ pub struct PodPlan {
     pub budget: Budget,
     /// Second at which it is bound to the node, unless that is cordoned; from the beginning on without.
     pub comes: Option<u64>,
+    /// How its successors get to the same node, cordoned or not, and how many milliseconds after its termination began.
+    pub returns: Option<(Placement, u64)>,
 }
 
 /// Kinds of pods.
@@ -151,6 +156,8 @@ pub enum Budget {
     Opens(u64),
     /// One for all such pods, of which one may be missing.
     Shared,
+    /// Two, which the API server refuses to evict with a failure.
+    Several,
 }
 
 /// A message, or several copies of it, or what a Node says.
@@ -292,6 +299,36 @@ pub enum Trouble {
     BrokenWatches,
     /// Messages are delivered, and stay visible.
     Duplicates,
+    /// All calls to SQS meet this fault.
+    Sqs(Fault),
+    /// All calls to the API server meet this fault, and whether running watches break, too.
+    Away(Fault, bool),
+    /// AWS calls the credentials expired that it has given out, and gives out the same.
+    Expired,
+}
+
+/// The calls to SQS.
+pub const SQS: [&str; 3] = ["ReceiveMessage", "DeleteMessageBatch", "ChangeMessageVisibilityBatch"];
+
+impl Trouble {
+    /// Whether calls of this operation may fail.
+    #[must_use]
+    pub fn meets(self, operation: &str) -> bool {
+        match self {
+            Self::Calls(met, ..) => met == "*" || met == operation,
+            Self::Sqs(_) => SQS.contains(&operation),
+            Self::Away(..) => operation.contains(' '),
+            Self::Expired => !operation.contains(' '),
+            Self::StaleCache | Self::Overload | Self::BrokenWatches | Self::Duplicates => false,
+        }
+    }
+
+    /// Whether it is an outage that the documents promise to bear, or somebody who denies evictions. Nothing of it has an effect that is
+    /// not told.
+    #[must_use]
+    pub const fn is_outage(self) -> bool {
+        matches!(self, Self::Sqs(_) | Self::Away(..) | Self::Expired | Self::Calls(_, Fault::Refuse(..), _))
+    }
 }
 
 impl Plan {
@@ -313,6 +350,40 @@ impl Plan {
         // A hook is sought for a while longer, and EC2 is looked at after a while.
         let search = if self.flags.looks { 80 } else { 0 }.max(if self.flags.node_hook.is_some() { 40 } else { 0 });
         sent.chain(self.faults.iter().map(|span| span.to)).max().unwrap_or_default() + search
+    }
+
+    /// Returns the dimensions that few worlds have, and that this one has.
+    #[must_use]
+    pub fn rare(&self) -> Vec<&'static str> {
+        let pods = || self.nodes.iter().flat_map(|node| &node.pods);
+        let any = |is: fn(&Trouble) -> bool| self.faults.iter().any(|span| is(&span.trouble));
+        let all = [
+            ("returns", pods().any(|pod| pod.returns.is_some())),
+            ("graces", pods().any(|pod| pod.grace >= stubborn::LONG)),
+            ("budgets", pods().any(|pod| pod.budget == Budget::Several)),
+            ("sqs", any(|trouble| matches!(trouble, Trouble::Sqs(_)))),
+            ("away", any(|trouble| matches!(trouble, Trouble::Away(..)))),
+            ("expired", any(|trouble| matches!(trouble, Trouble::Expired))),
+            ("refusals", any(|trouble| matches!(trouble, Trouble::Calls(_, Fault::Refuse(..), _)))),
+        ];
+        all.into_iter().filter(|(_, has)| *has).map(|(name, _)| name).collect()
+    }
+
+    /// Whether nothing goes wrong but outages, and no process ends.
+    #[must_use]
+    pub fn has_only_outages(&self) -> bool {
+        self.faults.iter().all(|span| span.trouble.is_outage()) && self.replicas.iter().all(Vec::is_empty)
+    }
+
+    /// Returns the seconds for which a hook may live because of a long grace period: docs/draining.md, "Deadlines".
+    #[must_use]
+    pub fn longest_life(&self) -> u64 {
+        let is_long = self.nodes.iter().flat_map(|node| &node.pods).any(|pod| pod.grace >= stubborn::LONG);
+        let lives = self.notices.iter().map(|notice| match notice.kind {
+            Kind::Terminate(timeout, ..) => (timeout * 100).min(48 * 3600),
+            _ => 0,
+        });
+        lives.filter(|_| is_long).max().unwrap_or_default()
     }
 
     /// Returns the zone of a node, of three, and its group, of two.

@@ -94,7 +94,7 @@ async fn live(plan: &Plan, stage: &Arc<Stage>, oracle: &Arc<Oracle>) -> [u32; 2]
     // Who waits for a place in a wave, or for room, has as much time again.
     let is_limited = plan.flags.limit.is_some() || plan.flags.others.contains(&"--wave");
     let bound = if is_limited { 2 * BOUND } else { BOUND };
-    live.happen(calm + bound).await;
+    live.happen(calm + bound + s(plan.longest_life())).await;
     stop.cancel();
     let (mut replicas, mut ends) = (Vec::new(), [0, 0]);
     for keeper in keepers {

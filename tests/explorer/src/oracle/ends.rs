@@ -1,7 +1,8 @@
 //! What the plan and the documents say of a notice: which Node it drains, when that may end, and whether it is over.
 
+use super::returns::is_successor;
 use super::{Ends, Oracle, Seen, Sent, comes_back, drains, leaves, ms, s};
-use crate::plan::{Kind, NodePlan, PodKind, Span, Target, Teller, Trouble};
+use crate::plan::{Kind, NodePlan, PodKind, PodPlan, Span, Target, Teller};
 use ebbtide_sim::aws::ActionState;
 
 /// Without an answer a hook's times are unknown, and count as the shortest.
@@ -21,7 +22,13 @@ impl Oracle {
     }
 
     /// Returns the earliest times at which a notice's drain may end: docs/draining.md, "Deadlines".
-    pub(super) fn ends(&self, sent: &Sent) -> Ends {
+    pub(super) fn ends(&self, seen: &Seen, sent: &Sent) -> Ends {
+        let moved = self.moved(seen, sent);
+        let Ends { hard, soft } = self.ends_without_absence(sent);
+        Ends { hard: hard.map(|end| end + moved), soft: soft.map(|end| end + moved) }
+    }
+
+    fn ends_without_absence(&self, sent: &Sent) -> Ends {
         let notice = &self.plan.notices[sent.notice];
         let event = sent.at - s(notice.age);
         let patience = self.plan.flags.drain_timeout.map(s);
@@ -78,7 +85,7 @@ impl Oracle {
         // All hooks of an instance end with the first.
         let lookups_fail = self.may_fail(LOOK_UP);
         let of = |sent: &Sent| {
-            let ends = self.ends(sent);
+            let ends = self.ends(seen, sent);
             let unknown = ends.soft.filter(|_| lookups_fail && sent.token.is_some());
             ends.hard.into_iter().chain(unknown).chain(self.ended(sent))
         };
@@ -90,8 +97,7 @@ impl Oracle {
 
     /// Whether calls of this operation meet faults at some time.
     pub(super) fn may_fail(&self, operation: &str) -> bool {
-        let is_met = |span: &Span| matches!(span.trouble, Trouble::Calls(met, ..) if met == "*" || met == operation);
-        self.plan.faults.iter().any(is_met)
+        self.plan.faults.iter().any(|span| span.trouble.meets(operation))
     }
 
     /// Returns when the notice's lifecycle action ended, if it has.
@@ -102,12 +108,14 @@ impl Oracle {
         }
     }
 
-    /// Returns the pods that a drain of this Node has still to wait for.
+    /// Returns the pods that a drain of this Node has still to wait for. Those that come back are not: how many of them are evicted is
+    /// [judged by itself](Self::ended_pods), and the next may come after the last list.
     pub(super) fn left(&self, node: usize) -> Vec<String> {
         let pods = self.world.kube.pods_on(&format!("node-{node}")).into_iter();
         let names = pods.filter_map(|pod| pod.metadata.name);
         let waited = |name: &String| {
-            self.pod(name).is_some_and(|(_, pod)| pod.kind != PodKind::Finished && leaves(pod, &self.plan.flags))
+            let waits = |pod: &PodPlan| pod.kind != PodKind::Finished && leaves(pod, &self.plan.flags);
+            !is_successor(name) && self.pod(name).is_some_and(|(_, pod)| waits(pod))
         };
         names.filter(waited).collect()
     }
@@ -120,8 +128,8 @@ impl Oracle {
         let (begins, goes) = match notice.kind {
             Kind::Change(_, after) => (event + after * 1000, Some(event + after * 1000)),
             Kind::State(_) => (event, Some(event + s(120))),
-            Kind::Terminate(..) if self.may_fail(LOOK_UP) => (event, self.ends(sent).soft),
-            _ => (event, self.ends(sent).hard),
+            Kind::Terminate(..) if self.may_fail(LOOK_UP) => (event, self.ends_without_absence(sent).soft),
+            _ => (event, self.ends_without_absence(sent).hard),
         };
         let started = seen.started.get(&node).copied().unwrap_or_default();
         // What has started again was not terminated, whatever was told.
@@ -132,7 +140,7 @@ impl Oracle {
         let told = if is_settled { event.min(begins) } else { sent.at };
         // A restart counts from when a replica sees it.
         let down = self.plan.replicas.iter().map(|ends| ends.iter().map(|end| end.down).sum()).min().map_or(0, s);
-        let blinds = |span: &&Span| matches!(span.trouble, Trouble::Calls("*" | "watch nodes", ..));
+        let blinds = |span: &&Span| span.trouble.meets("watch nodes");
         let blind: u64 = self.plan.faults.iter().filter(blinds).map(|span| span.to - span.from).sum();
         if returns && seen.booted.get(&node).is_some_and(|at| at + down + s(blind) >= told) {
             return true;
@@ -177,14 +185,19 @@ impl Oracle {
         if let_go || left.is_empty() || is_over || self.may_be_refused(sent) {
             return None;
         }
-        let text =
-            || format!("{notice:?}, pods left {left:?}, {:?}, hard {:?}", self.ends(sent), self.hard_ends(seen, node));
+        let text = || {
+            format!(
+                "{notice:?}, pods left {left:?}, {:?}, hard {:?}",
+                self.ends(seen, sent),
+                self.hard_ends(seen, node)
+            )
+        };
         (!self.may_be_over(seen, sent, node)).then(text)
     }
 
     /// Returns whether the notice's drain may have ended with pods that are left.
     pub(super) fn may_be_over(&self, seen: &Seen, sent: &Sent, node: usize) -> bool {
-        let first = self.hard_ends(seen, node).into_iter().chain(self.ends(sent).soft).min();
+        let first = self.hard_ends(seen, node).into_iter().chain(self.ends(seen, sent).soft).min();
         first.is_some_and(|end| self.now() + self.slack() >= end)
     }
 

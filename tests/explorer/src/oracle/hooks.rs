@@ -46,7 +46,7 @@ impl Oracle {
         let any = |is: fn(&Trouble) -> bool| self.plan.faults.iter().any(|span| is(&span.trouble));
         let action = sent.token.as_ref().and_then(|token| self.world.aws.autoscaling.action(token));
         any(|trouble| matches!(trouble, Trouble::Duplicates))
-            || any(|trouble| matches!(trouble, Trouble::Calls("*" | "ChangeMessageVisibilityBatch", ..)))
+            || any(|trouble| trouble.meets("ChangeMessageVisibilityBatch"))
                 && action.is_some_and(|action| !action.completions.is_empty())
     }
 
@@ -82,6 +82,7 @@ impl Oracle {
         let Some(sent) = sent else { return };
         let Notice { kind, target, .. } = self.plan.notices[sent.notice];
         let first = *seen.completing.entry(call.subject.clone()).or_insert(self.now());
+        self.leaves_nobody(seen, &sent);
         // Its Node may join while the call is repeated.
         let joined_later =
             matches!(target, Target::Node(node) if seen.started.get(&node).is_some_and(|at| *at > first));

@@ -27,6 +27,7 @@ impl Oracle {
                 return self.broke(seen, "no drain with time begins while traffic is shifted to its zone", text);
             }
         }
+        self.paces(seen, call);
         let tried = *seen.tried.entry(name.to_owned()).or_insert(now);
         if !self.is_drained(seen, node) {
             return self.broke(seen, "no eviction from a node that no notice names", &call.subject);
@@ -99,8 +100,10 @@ impl Oracle {
     }
 
     pub(super) fn pod(&self, name: &str) -> Option<(usize, &PodPlan)> {
-        let (node, number) = name.strip_prefix("pod-")?.split_once('-')?;
-        let node = node.parse().ok()?;
-        Some((node, self.plan.nodes.get(node)?.pods.get(number.parse::<usize>().ok()?)?))
+        let mut parts = name.strip_prefix("pod-")?.split('-');
+        let (node, number): (usize, usize) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        let pod = self.plan.nodes.get(node)?.pods.get(number)?;
+        // A successor has its predecessor's name and five characters.
+        (parts.next().is_none() || pod.returns.is_some()).then_some((node, pod))
     }
 }

@@ -38,7 +38,7 @@ impl Oracle {
         for (n, plan) in self.plan.nodes.iter().enumerate() {
             self.judge_marks(seen, n, plan);
         }
-        if self.plan.faults.is_empty() && self.plan.replicas.iter().all(Vec::is_empty) {
+        if self.plan.has_only_outages() {
             self.judge_calm(seen);
         }
     }
@@ -79,7 +79,8 @@ impl Oracle {
         }
     }
 
-    /// Without faults every hook of ours is completed in time, and a process evicts no pod twice: docs/design.md, rules 1 and 11.
+    /// Without faults, and where only outages are, every hook of ours is completed in time, and a process evicts no pod twice:
+    /// docs/design.md, rules 1, 3 and 11.
     fn judge_calm(&self, seen: &mut Seen) {
         for sent in seen.sent.clone() {
             let notice = &self.plan.notices[sent.notice];
@@ -95,7 +96,7 @@ impl Oracle {
                 }
                 _ => notice.age > 0,
             };
-            let left = left || self.may_be_refused(&sent);
+            let left = left || self.may_be_refused(&sent) || self.may_expire(&sent);
             let action = sent.token.as_ref().and_then(|token| self.world.aws.autoscaling.action(token));
             let expired = action.is_some_and(|action| matches!(action.state, ActionState::Expired { .. }));
             let open = Sent { open: sent.messages.iter().cloned().collect(), ..sent };

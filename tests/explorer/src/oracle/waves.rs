@@ -64,7 +64,7 @@ impl Oracle {
         let flags = &self.plan.flags;
         let knows_hooks = flags.source != Source::Nodes || flags.drain_timeout.is_some();
         self.drains_of(seen, node).all(|sent| {
-            let (ends, begins) = (self.ends(sent), self.begins(sent));
+            let (ends, begins) = (self.ends(seen, sent), self.begins(sent));
             let first = ends.hard.map(|end| end - room).into_iter().chain(ends.soft).min().unwrap_or_default();
             let waits = matches!(
                 self.plan.notices[sent.notice].kind,

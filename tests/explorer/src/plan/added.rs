@@ -230,7 +230,7 @@ pub(super) const fn is_said(notice: &Notice) -> bool {
 
 fn web() -> PodPlan {
     let (kind, budget) = (PodKind::Web, Budget::Free);
-    PodPlan { kind, grace: 30, takes: Some(1), critical: false, asks: None, budget, comes: None }
+    PodPlan { kind, grace: 30, takes: Some(1), critical: false, asks: None, budget, comes: None, returns: None }
 }
 
 fn plain(kind: Kind, target: Target) -> Notice {

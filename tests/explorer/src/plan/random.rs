@@ -106,6 +106,8 @@ impl Plan {
         plan.add_hooks();
         plan.add_looks();
         plan.add_limits();
+        plan.make_stubborn();
+        plan.add_outages();
         plan
     }
 }
@@ -194,6 +196,7 @@ fn pod(rng: &mut Rng) -> PodPlan {
             _ => Budget::Free,
         },
         comes: some(rng, 20, |rng| rng.u64(..BUSY)),
+        returns: None,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Plans with one thing less.
 
-use super::{AtHook, Flags, Kind, NodePlan, Plan, Source, Target, Teller};
+use super::{AtHook, Budget, Flags, Kind, NodePlan, Plan, Source, Target, Teller};
 
 impl Plan {
     /// Returns plans with one thing less.
@@ -66,6 +66,9 @@ impl Plan {
         for n in 0..self.nodes.len() {
             for pod in 0..self.nodes[n].pods.len() {
                 with(&|plan| _ = plan.nodes[n].pods.remove(pod));
+                with(&|plan| plan.nodes[n].pods[pod].returns = None);
+                with(&|plan| plan.nodes[n].pods[pod].grace = 30);
+                with(&|plan| plan.nodes[n].pods[pod].budget = Budget::Free);
             }
             with(&|plan| plan.nodes[n] = NodePlan { pods: plan.nodes[n].pods.clone(), ..plain() });
         }

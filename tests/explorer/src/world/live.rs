@@ -4,7 +4,7 @@ mod told;
 
 use super::{Oracle, Plan, Stage};
 use crate::harness::{instance, node, s};
-use crate::plan::{Budget, Kind, NodePlan, Notice, PodKind, PodPlan, Target, Teller, Trouble};
+use crate::plan::{Budget, Kind, NodePlan, Notice, PodKind, PodPlan, SQS, Target, Teller, Trouble};
 use ebbtide_sim::aws::{ActionState, HookResult, HookSpec};
 use ebbtide_sim::fault::Rule;
 use ebbtide_sim::kube::{Interrupt, Limit, Pod};
@@ -47,12 +47,24 @@ pub(super) struct Live<'a> {
     oracle: &'a Arc<Oracle>,
     due: BTreeSet<(Duration, Event)>,
     bodies: BTreeMap<usize, String>,
+    /// Since when AWS calls the credentials expired.
+    expired: Option<Expired>,
+}
+
+/// The begin of the time in which credentials count as expired.
+#[derive(Clone, Copy, Debug)]
+struct Expired {
+    at: Duration,
+    /// Number of times that credentials had been given out.
+    loads: usize,
+    /// Number of processes that had been started.
+    starts: u32,
 }
 
 impl<'a> Live<'a> {
     /// Returns a world in which all is prepared, and nothing has happened yet.
     pub(super) fn new(plan: &'a Plan, stage: &'a Arc<Stage>, oracle: &'a Arc<Oracle>) -> Self {
-        let mut live = Self { plan, stage, oracle, due: BTreeSet::new(), bodies: BTreeMap::new() };
+        let mut live = Self { plan, stage, oracle, due: BTreeSet::new(), bodies: BTreeMap::new(), expired: None };
         live.prepare();
         live
     }
@@ -191,8 +203,20 @@ impl<'a> Live<'a> {
             PodKind::Claim => pod.claim(&name),
         };
         let pod = if plan.budget == Budget::Shared { pod.labels([("budget", "shared")]) } else { pod };
+        let pod = match plan.returns {
+            // Its successors have its name and five characters.
+            Some((placement, after)) => {
+                pod.owner("ReplicaSet", &name).placement(placement).replaced_after(Duration::from_millis(after))
+            }
+            None => pod,
+        };
         let kube = &self.stage.world.kube;
         kube.add_pod(pod);
+        if plan.budget == Budget::Several {
+            for budget in [name.clone(), format!("{name}-too")] {
+                kube.add_budget("default", &budget, [("app", name.as_str())], Limit::MaxUnavailable(1));
+            }
+        }
         if matches!(plan.budget, Budget::Never | Budget::Opens(_)) {
             kube.add_budget("default", &name, [("app", name.as_str())], Limit::MaxUnavailable(0));
         }
@@ -279,11 +303,14 @@ impl<'a> Live<'a> {
         }
     }
 
-    fn set_faults(&self, now: Duration) {
+    fn set_faults(&mut self, now: Duration) {
         let world = &self.stage.world;
         world.faults.clear();
         let spans = self.plan.faults.iter().filter(|span| s(span.from) <= now && now < s(span.to));
-        let (mut stale, mut behind, mut duplicates) = (false, false, 0.0);
+        // The first rule that applies wins, and nothing gets past an outage.
+        let mut spans: Vec<_> = spans.collect();
+        spans.sort_by_key(|span| !matches!(span.trouble, Trouble::Sqs(_) | Trouble::Away(..)));
+        let (mut stale, mut behind, mut expired, mut duplicates) = (false, false, false, 0.0);
         for span in spans {
             self.oracle.note(format!("{:?} until {} s", span.trouble, span.to));
             match span.trouble {
@@ -294,11 +321,38 @@ impl<'a> Live<'a> {
                 Trouble::Overload => behind = true,
                 Trouble::BrokenWatches => world.kube.interrupt_watches(Interrupt::Close),
                 Trouble::Duplicates => duplicates = 0.5,
+                Trouble::Sqs(fault) => SQS.iter().for_each(|operation| world.faults.add(Rule::on(*operation, fault))),
+                Trouble::Away(fault, breaks) => {
+                    world.faults.add(Rule::on(Rule::API_SERVER, fault));
+                    if breaks {
+                        world.kube.interrupt_watches(Interrupt::Break);
+                    }
+                }
+                Trouble::Expired => expired = true,
             }
         }
+        self.set_expired(expired, now);
+        let world = &self.stage.world;
         world.kube.stop_caches(stale);
         world.kube.fall_behind(behind);
         world.aws.sqs.duplicate_chance(duplicates);
+    }
+
+    /// Makes the credentials expire, or lets the caller's role give out new ones.
+    fn set_expired(&mut self, expired: bool, now: Duration) {
+        let aws = &self.stage.world.aws;
+        match self.expired {
+            None if expired => {
+                self.expired = Some(Expired { at: now, loads: aws.key_loads(), starts: self.oracle.seen().starts });
+                aws.expire_keys();
+            }
+            Some(since) if !expired => {
+                self.expired = None;
+                self.oracle.judge_loads(aws.key_loads() - since.loads, now.saturating_sub(since.at), since.starts);
+                aws.renew_key();
+            }
+            _ => {}
+        }
     }
 
     /// Lets the capacity go as the notice says.
