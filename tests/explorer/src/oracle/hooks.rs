@@ -5,6 +5,9 @@ use crate::harness::instance;
 use crate::plan::{Kind, Notice, Owner, Target, Trouble};
 use ebbtide_sim::calls::Call;
 
+/// Time in seconds after which a message is given back while the API server is away.
+const GIVEN_BACK_AFTER: u64 = 120;
+
 impl Oracle {
     /// Returns the notice of the lifecycle action that a call names: by its token or, if no message has told it, by its instance.
     pub(super) fn sent_for<'a>(&self, seen: &'a Seen, named: &str) -> Option<&'a Sent> {
@@ -40,13 +43,16 @@ impl Oracle {
         }
     }
 
-    /// Whether two replicas may work on the notice, of which one has deleted the message: SQS has delivered that twice, or its lease was
-    /// lost while the work went on. Then the other may touch only a hook that is completed.
+    /// Whether two replicas may work on the notice, of which one has deleted the message: SQS has delivered that twice, its lease was lost
+    /// while the work went on, or it was given back because the API server was away for two minutes (docs/draining.md, "Lifecycle hooks").
+    /// In the last two cases the other may touch only a hook that is completed.
     fn is_shared(&self, sent: &Sent) -> bool {
         let any = |is: fn(&Trouble) -> bool| self.plan.faults.iter().any(|span| is(&span.trouble));
         let action = sent.token.as_ref().and_then(|token| self.world.aws.autoscaling.action(token));
+        let absences = self.plan.faults.iter().filter(|span| matches!(span.trouble, Trouble::Away(..)));
+        let away: u64 = absences.map(|span| span.to - span.from).sum();
         any(|trouble| matches!(trouble, Trouble::Duplicates))
-            || any(|trouble| trouble.meets("ChangeMessageVisibilityBatch"))
+            || (any(|trouble| trouble.meets("ChangeMessageVisibilityBatch")) || away >= GIVEN_BACK_AFTER)
                 && action.is_some_and(|action| !action.completions.is_empty())
     }
 
