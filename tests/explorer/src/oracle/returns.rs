@@ -105,11 +105,14 @@ impl Oracle {
         Some((node, returning.map(|pod| once(pod) * evicted).sum()))
     }
 
-    /// Returns how many successors of one pod may be evicted. Each process counts, and each message may begin a drain of its own.
+    /// Returns how many successors of one pod may be evicted. Each process counts, and each message may begin a drain of its own; so may a hook
+    /// that is found after the drain for the Node's word, which knew of none: docs/agent.md, "Lifecycle hooks".
     fn max_successors(&self, seen: &Seen, node: usize, placement: Placement) -> usize {
         let unawares = if placement == Placement::ByName { MAX_UNAWARES } else { 0 };
         let of_node = seen.sent.iter().filter(|sent| self.plan.notices[sent.notice].target == Target::Node(node));
-        let drains: usize = of_node.map(|sent| sent.messages.len().max(1)).sum();
+        let drains =
+            of_node.map(|sent| sent.messages.len().max(1) + usize::from(self.plan.notices[sent.notice].hook.is_some()));
+        let drains: usize = drains.sum();
         let at_once = usize::try_from(seen.starts).unwrap_or(usize::MAX) * drains * (MAX_SUCCESSORS + unawares);
         // Without the cordon that only a watch of the Nodes shows, or may keep from it, pods come by right: docs/draining.md, "At a hard
         // deadline".
