@@ -111,8 +111,6 @@ pub struct Seen {
     ended: usize,
     /// Number of successors of pods that were evicted since their Node's cordon.
     evicted_again: BTreeMap<String, usize>,
-    /// Since when only successors of pods are left on a Node whose hook waits.
-    successors_left: BTreeMap<usize, i64>,
     /// When the API server was called about Nodes and pods while it was away.
     called_away: Vec<i64>,
     /// The last ten seconds with a try to end a pod, and the number of tries.

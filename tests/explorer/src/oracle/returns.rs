@@ -1,7 +1,7 @@
 //! Rules about pods that were evicted or deleted: how often those that come back, how often it was tried, and with which grace period.
 
-use super::{Oracle, Seen, Sent, ms, s};
-use crate::plan::{Kind, NodePlan, Owner, PodKind, PodPlan, Target, Teller};
+use super::{Oracle, Seen, ms, s};
+use crate::plan::{PodKind, Target};
 use ebbtide_sim::calls::Call;
 use ebbtide_sim::kube::{By, Placement};
 
@@ -11,9 +11,6 @@ const MAX_SUCCESSORS: usize = 5;
 
 /// Maximum number of those that are bound past the scheduler in the five seconds in which this may be the scheduler's delay.
 const MAX_UNAWARES: usize = 8;
-
-/// Maximum time in milliseconds from a drain's end to the completion of its hook: volumes are waited for, and a call is tried again.
-const COMPLETED_WITHIN: i64 = 180_000;
 
 /// Maximum number of tries to end one pod in ten seconds, for each process.
 const MAX_TRIES: u32 = 15;
@@ -61,48 +58,6 @@ impl Oracle {
             }
         }
         seen.ended = all.len();
-    }
-
-    /// Judges whether a hook waits for nothing but pods that come back, for longer than all of them that are evicted need.
-    pub fn judge_waiting(&self) {
-        let seen = &mut self.seen();
-        for sent in seen.sent.clone() {
-            let Some((node, needed)) = self.successors_need(&sent) else { continue };
-            if self.ended(&sent).is_some() || !self.left(node).is_empty() || seen.let_go.contains_key(&node) {
-                seen.successors_left.remove(&node);
-                continue;
-            }
-            let since = *seen.successors_left.entry(node).or_insert(self.now());
-            if self.now() > since + needed + COMPLETED_WITHIN {
-                let text = format!("{:?}, since {since}", self.plan.notices[sent.notice]);
-                self.broke(seen, "no hook waits for pods that come back", text);
-            }
-        }
-    }
-
-    /// Returns the Node of a notice with pods that come back, and the time in milliseconds in which all of them end that are evicted. Judged
-    /// where one process drains for one message, and waits for nobody else.
-    fn successors_need(&self, sent: &Sent) -> Option<(usize, i64)> {
-        let (plan, notice) = (&self.plan, &self.plan.notices[sent.notice]);
-        let (Kind::Terminate(_, _, Owner::Us), Target::Node(node)) = (notice.kind, notice.target) else { return None };
-        let waits = ["--hold", "--wave"].iter().any(|flag| plan.flags.others.contains(flag));
-        let is_simple = plan.faults.is_empty()
-            && plan.has_only_outages()
-            && (plan.replicas.len() == 1 && !waits && !plan.flags.shift && plan.flags.limit.is_none())
-            && (notice.teller == Teller::Queue && notice.age == 0 && notice.copies.is_empty())
-            && plan.flags.on_failed != Some("leave")
-            && plan.notices.iter().filter(|other| other.target == notice.target).count() == 1;
-        let NodePlan { ignored, joins, uncordoned, pods, .. } = &plan.nodes[node];
-        let mut returning = pods.iter().filter(|pod| pod.returns.is_some()).peekable();
-        if !is_simple || *ignored || joins.is_some() || uncordoned.is_some() || returning.peek().is_none() {
-            return None;
-        }
-        let once = |pod: &PodPlan| {
-            let grace = plan.flags.pod_grace.unwrap_or(pod.grace);
-            s(pod.takes.unwrap_or(grace).min(grace) + 2) + pod.returns.map_or(0, |(_, after)| after.cast_signed())
-        };
-        let evicted = i64::try_from(MAX_SUCCESSORS + MAX_UNAWARES).unwrap_or(i64::MAX);
-        Some((node, returning.map(|pod| once(pod) * evicted).sum()))
     }
 
     /// Returns how many successors of one pod may be evicted. Each process counts, and each message may begin a drain of its own; so may a hook

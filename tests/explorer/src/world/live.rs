@@ -137,7 +137,6 @@ impl<'a> Live<'a> {
             }
             if now >= looked + step {
                 looked = now;
-                self.oracle.judge_waiting();
                 self.terminate_the_completed();
             }
             let left = || self.oracle.left_to_do();
