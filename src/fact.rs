@@ -178,6 +178,9 @@ pub enum Fact<'a> {
     NodeCordoned { about: NoticeRef<'a>, already: bool, after: Duration },
     /// The patch that cordons the Node failed; retried.
     CordonFailed { about: NoticeRef<'a>, category: Category, error: &'a dyn fmt::Display },
+    /// Hints hold as many nodes as they may, of this group or, if it is empty, of all: this one is not cordoned. `held`: those that are
+    /// cordoned for hints alone; `of`: those that would be schedulable without.
+    CordonLimited { about: NoticeRef<'a>, group: &'a str, held: usize, of: usize },
     /// Pods are evicted from a Node that could not be cordoned in time.
     CordonForgone { about: NoticeRef<'a> },
     /// The Node has the taint that lets its pods move, because EC2 says that the instance is stopped or terminated.
@@ -204,7 +207,7 @@ pub enum Fact<'a> {
     /// A launched instance's Node is not Ready yet.
     LaunchAwaited { about: NoticeRef<'a>, at_most: Duration },
     /// A pod's grace period does not fit into the time that is left until the drain's deadline.
-    GraceTooLong { on: NodeRef<'a>, pod: PodRef<'a>, grace: Duration, until: Duration },
+    GraceTooLong { on: NodeRef<'a>, pod: PodRef<'a>, grace: Duration, until: Duration, of_hook: bool },
     /// A drain begins. `until` is the time left until its deadline, which is `hard` if the node goes then.
     DrainBegun { on: NodeRef<'a>, pods: usize, left_alone: usize, until: Duration, hard: bool },
     /// A pod of a drain is gone. `pods` and `gone` count those that must leave.

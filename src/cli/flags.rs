@@ -176,7 +176,7 @@ pub struct Run {
     #[arg(long, env = "EBBTIDE_NODE_SELECTOR", value_name = "SELECTOR", help_heading = "Notices")]
     pub node_selector: Option<String>,
 
-    /// Maximum duration of a drain, at most 48h, for all kinds or for one [default: what the notice allows; for a hook its heartbeat timeout plus the longest grace period on the node]
+    /// Maximum duration of a drain, at most 48h, for all kinds or for one [default: what the notice allows; for a hook its heartbeat timeout or 15m, and the grace periods still to run]
     ///
     /// Once for all kinds and once per kind. For lifecycle hooks it may exceed the hook's timeout, because heartbeats keep the hook alive.
     /// It replaces the default of one hour of a rebalance recommendation, a scheduled change, a condition, a failing status check, and of a

@@ -141,6 +141,8 @@ labels! {
         FromWarmPool => "from-warm-pool",
         /// AWS has called off the announced change, or says that it is over.
         Withdrawn => "withdrawn",
+        /// Another replica has cordoned at the same time, so that hints held more nodes than they may.
+        OverLimit => "over-limit",
     }
 }
 

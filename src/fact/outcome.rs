@@ -62,6 +62,13 @@ impl NoticeKind {
         matches!(self, Self::NodeCondition | Self::StatusCheck)
     }
 
+    /// Whether a notice of this kind says only that the capacity may go. Of the others it goes within minutes, and nothing is lost by a
+    /// cordon.
+    #[must_use]
+    pub const fn is_hint(self) -> bool {
+        self.is_repair() || matches!(self, Self::Rebalance | Self::ScheduledChange)
+    }
+
     /// Whether a drain for a notice of this kind has time to wait for others.
     #[must_use]
     pub const fn waits_in_waves(self) -> bool {

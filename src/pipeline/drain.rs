@@ -10,6 +10,7 @@
 //! rounds      list by list, until a list shows no pod that must leave
 //! list        the list of a node's pods, as new as it needs to be
 //! select      which pods must leave, and in which order
+//! pod_times   the times of the pods that are left; remaining: what they need, for which a hook's end is put off
 //! returns     pods that come back to the cordoned node
 //! departures  the departures of all pods; evict: of one; tier: its turn
 //! own_pod     the pod of this process, which leaves last
@@ -29,8 +30,10 @@ mod list;
 mod node_checks;
 mod outlook;
 mod own_pod;
+mod pod_times;
 mod pod_watch;
 mod recorder;
+mod remaining;
 mod report;
 mod returns;
 mod rounds;
@@ -47,9 +50,11 @@ pub use grace::{AtDeadline, DEFAULT_GRACE, Grace};
 pub use list::Room;
 pub use outlook::outlook;
 pub use pod_watch::PodWatch;
+pub use remaining::{MAX_ADDED_GRACE, Remaining};
 pub use report::Report;
 pub use returns::MAX_OF_OWNER;
 pub use select::{Departure, MIRROR_ANNOTATION, Selection, SelectionRules, StayReason, Tier, select};
+pub use stuck::{GIVEN_UP_AFTER, RUNNING_GIVEN_UP_AFTER};
 pub use wire::{PodAddresses, TrimmedPod, pod_api, pods_of};
 
 use crate::clients::gate::{Gate, LAST_CALL};

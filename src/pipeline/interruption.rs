@@ -15,6 +15,7 @@
 //! node_work    the steps on a Node                launch      the end of a launch
 //! ownership    whose the instance is              planning    keeps a change on its Node until it is near
 //! settling     when a burst of cordons is over    out_of_service  the taint of an instance that is gone
+//! hints        the nodes that are cordoned because they may go
 //! shared_work  one drain for all notices of a Node
 //! ```
 //!
@@ -29,6 +30,7 @@ mod draining;
 mod group_lookup;
 mod groups;
 mod heartbeat;
+mod hints;
 mod hook;
 mod late;
 mod launch;
@@ -55,6 +57,7 @@ pub use decisions::{comes_back, ended_marks};
 pub use draining::Draining;
 pub use group_lookup::GroupLookup;
 pub use groups::{Groups, read as read_group};
+pub use hints::Hints;
 pub use hook::{Completion, HookSearch, Hooks};
 pub use link::MessageLink;
 pub use policy::{

@@ -19,6 +19,7 @@
 //! says      what a Node says that its instance has been told
 //! condition, conditions  the conditions of Nodes that the settings name, and the notices that they give
 //! brake     whether so many nodes are broken that the cause is not the nodes
+//! hinted    how many nodes are cordoned for hints, and how many may be
 //! releaser  the task that removes marks when they are due
 //! replacement  notes on a Node that its group replaces, and on the new one
 //! ```
@@ -27,6 +28,7 @@ mod brake;
 mod condition;
 mod conditions;
 pub mod handled;
+mod hinted;
 pub mod hold;
 mod index;
 pub mod label;
@@ -47,6 +49,7 @@ mod wire;
 
 pub use brake::{Brake, Share};
 pub use condition::{ConditionRule, DRAINING_CONDITION};
+pub use hinted::{FullOfHints, HintedNodes};
 pub use index::Index;
 pub use listing::{Listing, passing_checks};
 pub use marker::{CordonOutcome, Marker, Released};

@@ -9,7 +9,8 @@ use crate::leases::election::{Election, Office};
 use crate::pipeline::delivery::{Deliverer, FailingChecks, MAX_NOTICES, OutcomeCache, Polling, Unclaimed};
 use crate::pipeline::drain::{Drainer, PodWatch, pod_api};
 use crate::pipeline::interruption::{
-    Attachments, Confirmations, GroupLookup, Groups, Hooks, Interrupter, LoadBalancers, Settling, Shifts, Slots, Waves,
+    Attachments, Confirmations, GroupLookup, Groups, Hints, Hooks, Interrupter, LoadBalancers, Settling, Shifts, Slots,
+    Waves,
 };
 use crate::pipeline::node::{ClusterNames, Index, Listing, Marker, NodeReleaser, OwnerLookup, node_api};
 use crate::pipeline::queue::Queue;
@@ -133,6 +134,7 @@ impl Wiring {
             hooks: Hooks::new(autoscaling.clone(), lifecycle.clone(), group_lookup),
             groups: Groups::new(autoscaling, lifecycle, facts.clone()),
             settling: Settling::default(),
+            hints: Hints::default(),
             attachments: Attachments::new(clients.watches.clone(), tasks.clone(), facts.clone()),
             load_balancers,
             drains: Slots::new(tasks.clone(), TaskKind::Drain),

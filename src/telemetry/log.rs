@@ -178,6 +178,9 @@ impl Subscriber for Log {
             Fact::CordonFailed { about, error, .. } => {
                 about!(warn, about, %error, "cordon failed; retried");
             }
+            Fact::CordonLimited { about, group, held, of } => {
+                about!(warn, about, group, held, of, "not cordoned: hints hold a fifth of the nodes already");
+            }
             Fact::CordonForgone { about } => {
                 about!(warn, about, "the cordon still fails: pods are evicted without it");
             }
@@ -276,9 +279,10 @@ impl Subscriber for Log {
             Fact::DrainBegun { on, pods, left_alone, until, hard } => {
                 on!(info, on, pods, left_alone, left = %Words(*until), hard, "drain begins");
             }
-            Fact::GraceTooLong { on, pod, grace, until } => {
+            Fact::GraceTooLong { on, pod, grace, until, of_hook } => {
                 let (grace, left) = (Words(*grace), Words(*until));
-                on!(warn, on, %pod, %grace, %left, "the pod's grace period does not fit into the drain's time");
+                let setting = of_hook.then_some("--drain-timeout asg-terminate");
+                on!(warn, on, %pod, %grace, %left, setting, "the pod's grace period does not fit into the drain's time");
             }
             Fact::DrainRetried { on, step, error, .. } => {
                 on!(warn, on, step = step.as_str(), %error, "drain step failed; retried");

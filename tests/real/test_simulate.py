@@ -20,7 +20,7 @@ SHORT_GRACE = 4
 
 ALLOW = "ebbtide/allow-test"
 
-FLAGS = ("--evict-daemonsets", "--events", "none")
+FLAGS = ("--evict-daemonsets", "--events", "none", f"--drain-timeout=asg-terminate={HEARTBEAT_TIMEOUT}s")
 
 
 def simulated(world: World, *flags: str) -> dict[str, Any]:

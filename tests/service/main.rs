@@ -61,6 +61,7 @@ mod pipeline {
         mod forged;
         mod forged_marks;
         mod forged_proofs;
+        mod hints;
         mod hold;
         mod honest;
         mod load_balancers;
@@ -93,6 +94,7 @@ mod pipeline {
         mod pod_watch;
         mod refusals;
         mod returns;
+        mod room;
         mod selection;
         mod shared_drains;
         mod stuck;

@@ -13,7 +13,7 @@ use super::waits as planned;
 use crate::cli::settings::Settings;
 use crate::clients::gate::KubeError;
 use crate::fact::{Replacement, Wait};
-use crate::pipeline::drain::Deadline;
+use crate::pipeline::drain::{Deadline, Remaining};
 use crate::pipeline::event::{Detail, Hook, Notice};
 use crate::pipeline::interruption::{
     Action, Completion, Finding, HookTimes, NoticeOutcome, Policy, Present, Sequence, Step, Target, Waits, comes_back,
@@ -134,7 +134,7 @@ impl<'a> Narration<'a> {
                 }
                 Step::Begin { deadline, times } => {
                     self.times = times;
-                    self.begin(deadline, Duration::ZERO);
+                    self.begin(deadline, None);
                     Finding::Begun
                 }
                 Step::AskHook(node) => Finding::HookAsked(node, false),
@@ -238,7 +238,7 @@ impl<'a> Narration<'a> {
         self.view.evictions_begin = Some(BeginView { moment: self.moment(until), why });
         let deadline = planned::put_off(self.notice, &self.clock, target.deadline, &waits);
         if deadline != target.deadline {
-            self.begin(deadline, Duration::ZERO);
+            self.begin(deadline, None);
             self.note(reasons::put_off(waits.until(Wait::Wave).is_some()));
         }
         Target { deadline, ..target }
@@ -257,7 +257,7 @@ impl<'a> Narration<'a> {
         self.view.ends = Some(EndView { outcome, why });
     }
 
-    fn begin(&mut self, deadline: Deadline, longest_grace: Duration) {
+    fn begin(&mut self, deadline: Deadline, longest_grace: Option<Duration>) {
         let times = self.times;
         self.view.deadline = Some(DeadlineView {
             moment: self.moment(deadline.at()),
@@ -371,7 +371,8 @@ impl<'a> Narration<'a> {
         };
         let listed = PodList::new(pods, &budgets, self.settings);
         let longest_grace = listed.longest_grace();
-        let span = DrainSpan { begun, end: target.deadline.lengthened(longest_grace) };
+        let pods = longest_grace.map_or_else(Remaining::default, Remaining::of);
+        let span = DrainSpan { begun, end: target.deadline.lengthened(pods) };
         if span.end != target.deadline {
             self.begin(span.end, longest_grace);
         }
@@ -379,8 +380,9 @@ impl<'a> Narration<'a> {
         self.view.pods = listed.pods(span, &self.clock, moment);
         self.view.stay = listed.stay();
         self.view.budgets = listed.budgets();
-        if let Some(note) = listed.come_back() {
-            self.note(&note);
+        let bounds = [listed.room(span), listed.come_back(), listed.stuck(span, &self.clock)];
+        for bound in bounds.into_iter().flatten() {
+            self.note(&bound);
         }
         let held = |pod: &&PodView| !pod.held_back_by.is_empty();
         if self.view.pods.iter().any(|pod| held(&pod) && pod.deleted_at.is_none()) {

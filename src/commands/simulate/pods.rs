@@ -1,12 +1,15 @@
 //! A node's pods: which ones go, when, and what holds them back. Pure.
 
 use super::budget::{Budget, holding};
+use super::reasons::span;
 use super::view::{BudgetView, Hold, Moment, PodView, StayView, Turn};
 use crate::cli::settings::Settings;
 use crate::pipeline::drain::{
-    Deadline, Departure, Grace, MAX_OF_OWNER, Selection, StayReason, TrimmedPod, outlook, select,
+    Deadline, Departure, GIVEN_UP_AFTER, Grace, MAX_ADDED_GRACE, MAX_OF_OWNER, RUNNING_GIVEN_UP_AFTER, Selection,
+    StayReason, TrimmedPod, outlook, select,
 };
 use crate::runtime::clock::Clock;
+use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Pod;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -51,9 +54,9 @@ impl<'a> PodList<'a> {
         Self { pods, selection, budgets, settings }
     }
 
-    /// Returns the longest grace period of the pods that the drain waits for; 0 without any.
-    pub fn longest_grace(&self) -> Duration {
-        self.selection.longest_grace(self.settings.pod_grace).map_or(Duration::ZERO, |(_, grace)| grace)
+    /// Returns the longest grace period of the pods that the drain waits for; `None` without any.
+    pub fn longest_grace(&self) -> Option<Duration> {
+        self.selection.longest_grace(self.settings.pod_grace).map(|(_, grace)| grace)
     }
 
     /// Returns the pods that go, in their order.
@@ -107,6 +110,38 @@ impl<'a> PodList<'a> {
 
     fn holding(&self, departure: &Departure) -> Vec<&'a Budget> {
         self.pods.get(&*departure.pod.uid).map(|pod| holding(pod, self.budgets)).unwrap_or_default()
+    }
+
+    /// Tells of a grace period that gets only a part of its time from a hook.
+    pub fn room(&self, DrainSpan { begun, end }: DrainSpan) -> Option<String> {
+        let (pod, grace) = self.selection.longest_grace(self.settings.pod_grace)?;
+        let by_default = matches!(end, Deadline::Hook(end) if end.grace_from.is_some());
+        let is_cut = by_default && grace > MAX_ADDED_GRACE && begun + grace > end.at();
+        is_cut.then(|| {
+            format!(
+                "{pod} has a grace period of {}, of which a hook waits for {} at most; --drain-timeout asg-terminate gives it more",
+                span(grace),
+                span(MAX_ADDED_GRACE)
+            )
+        })
+    }
+
+    /// Tells when a hook no longer waits for pods that do not stop.
+    pub fn stuck(&self, DrainSpan { end, .. }: DrainSpan, clock: &Clock) -> Option<String> {
+        let waited = |length: SignedDuration| span(length.unsigned_abs());
+        let Selection { evict, terminating, .. } = &self.selection;
+        if !matches!(end, Deadline::Hook(_)) || evict.is_empty() && terminating.is_empty() {
+            return None;
+        }
+        let now = clock.now();
+        let are_stuck = terminating.iter().filter_map(|departure| Some((&departure.pod, departure.stuck(now)?)));
+        let bound = format!(
+            "a pod that is there {} after its grace period, or {} while its containers run, is stuck, and the hook waits no longer for it",
+            waited(GIVEN_UP_AFTER),
+            waited(RUNNING_GIVEN_UP_AFTER),
+        );
+        let named = are_stuck.map(|(pod, why)| format!("{pod} waits for {why}"));
+        Some([bound].into_iter().chain(named).collect::<Vec<_>>().join("; "))
     }
 
     /// Tells of the pods that may come back to the cordoned Node, if there are any.

@@ -1,6 +1,7 @@
 //! Reasons, in words. The service's own functions decide; nothing is decided here.
 
 use crate::fact::{Action, Replacement};
+use crate::pipeline::drain::MAX_ADDED_GRACE;
 use crate::pipeline::event::{Detail, IgnoreReason, InstanceAction, InstanceState, Notice, WarmPool, ZonalShift};
 use crate::pipeline::interruption::{HookRoom, HookTimes, NoticeOutcome, PerKind, Policy, Proof, Verify};
 use crate::pipeline::node::plan::Plan;
@@ -155,6 +156,11 @@ pub(super) fn ended(outcome: NoticeOutcome, notice: &Notice) -> String {
         }
         (NoticeOutcome::Ignored, _) => format!("--on {kind}=ignore"),
         (NoticeOutcome::Reported, _) => format!("--on {kind}=report"),
+        (NoticeOutcome::Cordoned, _) if notice.kind().is_hint() => {
+            format!(
+                "--on {kind}=cordon: the Node takes no new pods, and none is evicted; beyond a fifth of the nodes it is only reported"
+            )
+        }
         (NoticeOutcome::Cordoned, _) => format!("--on {kind}=cordon: the Node takes no new pods, and none is evicted"),
         (NoticeOutcome::Stale, _) => "the Node has become Ready again since the announced event".to_owned(),
         (NoticeOutcome::Planned, _) => format!("--when {kind}: the change is not near yet"),
@@ -246,7 +252,7 @@ pub(super) fn deadline(
     notice: &Notice,
     policy: &Policy,
     times: Option<HookTimes>,
-    longest_grace: Duration,
+    longest_grace: Option<Duration>,
     clock: &Clock,
 ) -> String {
     if let Some(times) = times {
@@ -284,26 +290,35 @@ pub(super) fn deadline(
     }
 }
 
-fn of_hook(policy: &Policy, notice: &Notice, times: HookTimes, longest_grace: Duration) -> String {
+fn of_hook(policy: &Policy, notice: &Notice, times: HookTimes, longest_grace: Option<Duration>) -> String {
     let margin = span(times.margin());
-    let HookRoom { wanted, limit, .. } = policy.hook_room(notice.kind(), times);
-    if !longest_grace.is_zero() {
-        let (timeout, grace) = (span(times.heartbeat), span(longest_grace));
-        return format!(
-            "the hook's heartbeat timeout of {timeout} after the notice, and the longest grace period of a pod, {grace}"
-        );
-    }
-    if policy.drain_timeout.of(notice.kind()).is_some() {
-        return if wanted > limit {
-            format!("the hook allows at most {}, less a margin of {margin}", span(limit))
+    let HookRoom { wanted, limit, grace_from, .. } = policy.hook_room(notice.kind(), times);
+    let of_default = |wanted| {
+        if wanted > times.heartbeat {
+            format!(
+                "{} after the notice: the hook's heartbeat timeout is less, {}",
+                span(wanted),
+                span(times.heartbeat)
+            )
         } else {
-            format!("--drain-timeout {} after the notice, less a margin of {margin}", span(wanted))
-        };
+            format!("the hook's heartbeat timeout of {} after the notice", span(wanted))
+        }
+    };
+    if let Some((from, grace)) = grace_from.zip(longest_grace) {
+        let grace = span(grace.min(MAX_ADDED_GRACE));
+        return format!("{}, and the longest grace period of a pod, {grace}", of_default(from));
     }
-    if times.assumed {
-        return format!("{} after the notice, less a margin of {margin}", span(wanted.min(limit)));
+    if wanted > limit {
+        return format!("the hook allows at most {}, less a margin of {margin}", span(limit));
     }
-    format!("the hook's heartbeat timeout of {} after the notice, less a margin of {margin}", span(times.heartbeat))
+    let begin = if policy.drain_timeout.of(notice.kind()).is_some() {
+        format!("--drain-timeout {} after the notice", span(wanted))
+    } else if times.assumed {
+        format!("{} after the notice", span(wanted))
+    } else {
+        of_default(wanted)
+    };
+    format!("{begin}, less a margin of {margin}")
 }
 
 /// The reason why a pod may stay.

@@ -84,10 +84,11 @@ impl Deliverer {
         let rules: Vec<_> = policy.conditions.iter().filter(|rule| rule.action != Action::Report).collect();
         let counts = repairs(policy.actions.of(NoticeKind::StatusCheck));
         let checks = self.failing.lock().clone().filter(|_| counts).unwrap_or_default();
-        index.brake(|node| {
+        let is_broken = |node: &Node| {
             let shows = || checks.contains(&node.instance) || rules.iter().any(|rule| node.has_condition(&rule.name));
             is_repaired(node) || !is_going(node) && shows()
-        })
+        };
+        index.count_ours(|nodes| Brake::of(nodes, is_broken))
     }
 
     /// Whether all that says which Nodes are broken was heard, since the start.

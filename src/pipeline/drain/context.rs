@@ -8,8 +8,12 @@ use crate::pipeline::node::mark::{hook_ends, mark_names};
 use crate::runtime::clock;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
+
+/// Maximum time by which pods that go bring the end of a hook's drain forward unreported: many do so in turn.
+const SMALL_MOVE: Duration = Duration::from_mins(2);
 
 /// One drain.
 pub(super) struct Drain<'a> {
@@ -46,8 +50,14 @@ impl Drain<'_> {
         let mut plan = self.plan.clone();
         let mut known = self.end();
         loop {
-            let end = plan.borrow_and_update().end();
-            if end != known {
+            let (end, hooks_end) = {
+                let plan = plan.borrow_and_update();
+                (plan.end(), plan.hooks_end())
+            };
+            let is_small = hooks_end == Some(end.at())
+                && end.is_hard() == known.is_hard()
+                && (end.at()..=end.at() + SMALL_MOVE).contains(&known.at());
+            if end != known && !is_small {
                 let (until, hard) = (end.at().saturating_duration_since(Instant::now()), end.is_hard());
                 self.drainer.facts.emit(&Fact::DrainDeadlineMoved { on: self.node.named(), until, hard });
                 known = end;

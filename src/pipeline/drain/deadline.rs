@@ -3,6 +3,7 @@
 //! The end of patience and the end of the capacity are two things. A deadline knows both by name, and only the second is hard: only
 //! the second overrides a budget. The end that a lifecycle hook sets is hard, too, but heartbeats can put it off.
 
+use super::remaining::Remaining;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -35,17 +36,17 @@ pub struct HookEnd {
     pub ends: Instant,
     /// The latest time to which heartbeats can put it off.
     pub latest: Instant,
-    /// The time after which the longest grace period of a pod still has to fit; `None` if the user has chosen the end.
+    /// The time until which pods may be held back, after which the longest grace period of one still has to fit; `None` if the user has
+    /// chosen the end.
     pub grace_from: Option<Instant>,
     /// Whether the times of the hook are not known yet: the end is only our patience then, but the hook may live as long.
     pub assumed: bool,
 }
 
 impl HookEnd {
-    /// Returns the end that leaves room for a pod with this grace period.
-    fn lengthened(self, longest_grace: Duration) -> Self {
-        let grace_from = self.grace_from.filter(|_| !longest_grace.is_zero());
-        let wanted = grace_from.map_or(self.ends, |from| from + longest_grace);
+    /// Returns the end that leaves room for these pods.
+    fn lengthened(self, pods: Remaining) -> Self {
+        let wanted = self.grace_from.and_then(|from| pods.after(from)).unwrap_or(self.ends);
         Self { ends: wanted.min(self.latest).max(self.ends), ..self }
     }
 }
@@ -95,11 +96,11 @@ impl Deadline {
         }
     }
 
-    /// Returns the deadline on a node whose longest grace period of a pod is this one: a hook's default leaves room for it.
+    /// Returns the deadline on a node with these pods: a hook's default leaves room for them.
     #[must_use]
-    pub fn lengthened(self, longest_grace: Duration) -> Self {
+    pub fn lengthened(self, pods: Remaining) -> Self {
         match self {
-            Self::Hook(end) => Self::Hook(end.lengthened(longest_grace)),
+            Self::Hook(end) => Self::Hook(end.lengthened(pods)),
             others => others,
         }
     }
@@ -285,19 +286,20 @@ mod tests {
         let end =
             HookEnd { ends: now + s(270), latest: now + s(29_970), grace_from: Some(now + s(300)), assumed: false };
         for (end, grace, ends) in [
-            (end, 0, 270),
             (end, 30, 330),
             (end, 600, 900),
-            (end, 86_400, 29_970),
+            (end, 86_400, 7500),
+            (HookEnd { latest: now + s(3000), ..end }, 86_400, 3000),
             (HookEnd { grace_from: None, ..end }, 600, 270),
             (HookEnd { latest: end.ends, ..end }, 600, 270),
         ] {
-            let lengthened = Deadline::Hook(end).lengthened(s(grace));
+            let lengthened = Deadline::Hook(end).lengthened(Remaining::of(s(grace)));
             assert_eq!(lengthened, Deadline::Hook(HookEnd { ends: now + s(ends), ..end }), "{grace} {end:?}");
-            assert_eq!(lengthened.lengthened(s(grace)), lengthened, "once is enough");
+            assert_eq!(lengthened.lengthened(Remaining::of(s(grace))), lengthened, "once is enough");
         }
+        assert_eq!(Deadline::Hook(end).lengthened(Remaining::default()), Deadline::Hook(end), "no pod");
         let spot = Deadline::hard(now + s(120));
-        assert_eq!(spot.lengthened(s(600)), spot);
+        assert_eq!(spot.lengthened(Remaining::of(s(600))), spot);
     }
 
     #[test]
@@ -305,9 +307,9 @@ mod tests {
         let now = Instant::now();
         let end =
             HookEnd { ends: now + s(270), latest: now + s(29_970), grace_from: Some(now + s(300)), assumed: false };
-        let after = |by, grace| (Deadline::Hook(end).put_off(s(by)).lengthened(s(grace)).at() - now).as_secs();
-        assert_eq!([after(0, 0), after(1000, 0), after(40_000, 0)], [270, 1270, 29_970]);
-        assert_eq!(after(1000, 600), 1900, "with the room for its pods");
+        let after = |by, pods| (Deadline::Hook(end).put_off(s(by)).lengthened(pods).at() - now).as_secs();
+        assert_eq!([0, 1000, 40_000].map(|by| after(by, Remaining::default())), [270, 1270, 29_970]);
+        assert_eq!(after(1000, Remaining::of(s(600))), 1900, "with the room for its pods");
         let fixed = Deadline::hard(now + s(120));
         assert_eq!(fixed.put_off(s(60)), fixed);
         assert_eq!(Deadline::soft(now).put_off(s(60)), Deadline::soft(now));

@@ -2,7 +2,10 @@
 //! are known by their marks on the Node.
 
 use super::deadline::{Deadline, HookEnd, Plan};
+use super::pod_times::PodTimes;
 use super::recorder::Progress;
+use super::remaining::Remaining;
+use super::select::Tier;
 use crate::pipeline::node::Node;
 use crate::pipeline::node::mark::mark_names;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,8 +26,9 @@ pub struct Deadlines {
 #[derive(Debug, Default)]
 struct Entries {
     deadlines: BTreeMap<u64, Deadline>,
-    /// The longest grace period that a pod of the node has had.
-    longest_grace: Duration,
+    /// The pods that are left, and the time that they need.
+    pods: PodTimes,
+    remaining: Remaining,
     /// The ends of the capacity that nothing can put off, of the interruptions that have left because their patience is over, by their
     /// marks: they stay true, until AWS says something else about the notice.
     fixed_ends: BTreeMap<String, Instant>,
@@ -80,11 +84,18 @@ impl Deadlines {
         entries.own.values().any(|(_, is_seen)| *is_seen)
     }
 
-    /// Makes room for a pod with this grace period, where a deadline can be put off.
-    pub(super) fn make_room(&self, grace: Duration) {
+    /// Changes the times of the pods that are left, and leaves room for them, where a deadline can be put off.
+    pub(super) fn change_pods(&self, change: impl FnOnce(&mut PodTimes)) {
         let mut entries = self.lock();
-        entries.longest_grace = entries.longest_grace.max(grace);
+        change(&mut entries.pods);
+        let end = self.plan.borrow().hooks_end();
+        entries.remaining = entries.pods.remaining(Instant::now(), end);
         self.settle(&entries);
+    }
+
+    /// Returns the time in which the pods of `tier` and of those after it can stop, one tier after the other.
+    pub(super) fn needed_from(&self, tier: Tier) -> Duration {
+        self.lock().pods.needed_from(tier as usize, Instant::now())
     }
 
     /// Takes the names of the marks on the Node, and the ends of the hooks that they tell of. Those of interruptions here are known
@@ -104,11 +115,11 @@ impl Deadlines {
     }
 
     fn settle(&self, entries: &Entries) {
-        let all = entries.deadlines.values().map(|deadline| deadline.lengthened(entries.longest_grace));
+        let all = entries.deadlines.values().map(|deadline| deadline.lengthened(entries.remaining));
         // Their default has room for the same pods.
         let by_default = |deadline| matches!(deadline, Deadline::Hook(HookEnd { grace_from: Some(_), .. }));
-        let room = if all.clone().any(by_default) { entries.longest_grace } else { Duration::ZERO };
-        let elsewhere = entries.elsewhere().map(|ends| ends + room);
+        let pods = if all.clone().any(by_default) { entries.remaining } else { Remaining::default() };
+        let elsewhere = entries.elsewhere().map(|ends| pods.after(ends).map_or(ends, |end| end.max(ends)));
         // Without an entry the drain is on its way out, and its last plan stands.
         if let Some(plan) = Plan::of(all, entries.fixed_ends.values().copied().min(), elsewhere) {
             self.plan.send_if_modified(|current| std::mem::replace(current, plan) != plan);
@@ -137,6 +148,11 @@ impl DeadlineEntry {
         self.deadlines.insert(&mut self.deadlines.lock(), self.id, deadline);
     }
 
+    /// Puts the deadline off. The hook's own has room for the pods that were left; this one gets the room for those that are.
+    pub fn put_off(&mut self, by: Duration) {
+        self.set(self.own.put_off(by));
+    }
+
     /// Whether another lifecycle hook keeps the instance.
     #[must_use]
     pub fn has_other_hook(&self) -> bool {
@@ -154,7 +170,7 @@ impl DeadlineEntry {
     /// Returns the deadline, with the room that the drain has made for its pods.
     #[must_use]
     pub fn deadline(&self) -> Deadline {
-        self.own.lengthened(self.deadlines.lock().longest_grace)
+        self.own.lengthened(self.deadlines.lock().remaining)
     }
 
     /// Returns when the patience of this interruption is over while the drain goes on for others; never, if the drain ends with that

@@ -103,6 +103,7 @@ impl<'a> Departures<'a> {
             Some(uid) = self.leaving.next() => {
                 if let Some(tier) = self.tiers.remove(&uid) {
                     self.evictions.tiers.left(tier);
+                    self.evictions.drain.deadlines.change_pods(|pods| pods.gone(&uid));
                 }
             }
             Some(uid) = self.finished.next() => {

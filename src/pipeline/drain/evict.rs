@@ -134,7 +134,8 @@ impl Evictions<'_> {
 
     /// Waits for the turn of the pod's tier, and then, if the pod asks not to be disturbed, until the deadline requires it.
     async fn wait_for_turn(&self, departure: &Departure) {
-        self.tiers.turn(departure.tier, self.drain.plan.clone(), self.drain.earliest_end).await;
+        let needed = || self.drain.deadlines.needed_from(departure.tier);
+        self.tiers.turn(departure.tier, self.drain.plan.clone(), self.drain.earliest_end, needed).await;
         let Some(Protection { annotation, ends }) = departure.protection else { return };
         let ends = ends.map(|ends| self.drain.drainer.clock.instant_of(ends));
         if ends.is_none_or(|ends| ends > Instant::now()) {
@@ -225,7 +226,11 @@ impl Evictions<'_> {
             Some(Blocker::Budget) if !departure.ready => {
                 format!("{}; {UNHEALTHY_REMEDY}", error.message.trim_end_matches('.')).into()
             }
-            Some(_) => error.message.as_str().into(),
+            // What names the pod again would leave less room for what blocks it.
+            Some(_) => {
+                let again = format!("pods \"{}\" is forbidden: ", departure.pod.name);
+                error.message.strip_prefix(&again).unwrap_or(&error.message).into()
+            }
         };
         self.drain.recorder.set(&departure.pod, PodState::Refused(by));
     }
@@ -266,6 +271,7 @@ impl Evictions<'_> {
             return Removal::DryRunAccepted;
         }
         self.drain.recorder.set(pod, PodState::Terminating(cause));
+        self.drain.deadlines.change_pods(|pods| pods.terminates(&pod.uid, ends));
         Removal::Terminating { ends }
     }
 
@@ -298,6 +304,7 @@ impl Evictions<'_> {
             match Box::pin(self.request_deletion(&departure.pod, grace)).await {
                 Ok(sooner) => {
                     ends = sooner;
+                    self.drain.deadlines.change_pods(|pods| pods.terminates(&departure.pod.uid, ends));
                     overdue_at = ends + OVERDUE_AFTER;
                 }
                 Err(error) if request::is_not_found(&error) => return,

@@ -3,7 +3,7 @@
 use super::evict::Evictions;
 use super::select::{Selection, leaving_addresses, select};
 use super::wire::{TrimmedPod, pods_of};
-use super::{Deadline, Drainer, Grace};
+use super::{Deadline, Drainer, Grace, HookEnd, MAX_ADDED_GRACE, Remaining};
 use crate::clients::gate::{Backoff, Call, Class, KubeError};
 use crate::clients::watch::older;
 use crate::fact::{DrainStep, Fact};
@@ -67,7 +67,10 @@ impl Room {
     /// is soft.
     #[must_use]
     pub fn before(self, end: Deadline) -> Option<Instant> {
-        Grace { wanted: Some(self.all), own: None }.undisturbed_until(end.lengthened(self.longest), None)
+        // A hook's default leaves room for this much of them.
+        let by_default = matches!(end, Deadline::Hook(HookEnd { grace_from: Some(_), .. }));
+        let all = if by_default { self.all.min(MAX_ADDED_GRACE) } else { self.all };
+        Grace { wanted: Some(all), own: None }.undisturbed_until(end.lengthened(Remaining::of(self.longest)), None)
     }
 }
 
@@ -121,6 +124,18 @@ impl Evictions<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_waits_before_the_evictions_has_time_though_a_grace_period_takes_a_week() {
+        let (now, week) = (Instant::now(), Duration::from_hours(7 * 24));
+        let room = Room { longest: week, all: week };
+        let minutes = |count| now + Duration::from_mins(count);
+        let (ends, latest) = (minutes(14), minutes(2880));
+        let by_default = HookEnd { ends, latest, grace_from: Some(minutes(15)), assumed: false };
+        let before = |end| room.before(Deadline::Hook(end)).unwrap();
+        assert!((minutes(14)..minutes(15)).contains(&before(by_default)));
+        assert!(before(HookEnd { grace_from: None, ..by_default }) <= ends, "the user has chosen the end");
+    }
 
     #[test]
     fn a_list_is_the_newest_unless_the_watch_is_newer_than_the_cordon() {

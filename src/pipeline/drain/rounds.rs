@@ -157,12 +157,10 @@ impl<'a> Rounds<'a> {
         selection.keep_new_daemons(&mut self.daemons);
         self.leave_returning(&mut selection);
         evictions.drain.recorder.listed(&selection);
-        let longest = selection.longest_grace(evictions.drain.drainer.pod_grace);
-        if let Some((_, grace)) = longest {
-            evictions.drain.deadlines.make_room(grace);
-        }
+        let Drainer { pod_grace, clock, .. } = evictions.drain.drainer;
+        evictions.drain.deadlines.change_pods(|pods| pods.list(&selection, *pod_grace, |ends| clock.instant_of(ends)));
         if self.round == 0 {
-            self.report_begun(&selection, longest);
+            self.report_begun(&selection, selection.longest_grace(*pod_grace));
         }
         (selection, version)
     }
@@ -283,7 +281,9 @@ impl<'a> Rounds<'a> {
         if let Some((pod, grace)) = longest_grace
             && grace + REMOVAL_TIME > until
         {
-            drain.drainer.facts.emit(&Fact::GraceTooLong { on: drain.node.named(), pod: pod.named(), grace, until });
+            let of_hook = drain.plan.borrow().hooks_end().is_some();
+            let (on, pod) = (drain.node.named(), pod.named());
+            drain.drainer.facts.emit(&Fact::GraceTooLong { on, pod, grace, until, of_hook });
         }
     }
 }

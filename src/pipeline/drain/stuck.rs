@@ -8,14 +8,15 @@ use jiff::{SignedDuration, Timestamp};
 const REPORTED_AFTER: SignedDuration = SignedDuration::from_mins(1);
 
 /// Time after the end of a pod's grace period at which a drain under a lifecycle hook gives up a pod whose containers have ended.
-const GIVEN_UP_AFTER: SignedDuration = SignedDuration::from_mins(5);
+pub const GIVEN_UP_AFTER: SignedDuration = SignedDuration::from_mins(5);
 
 /// The same for a pod whose containers still run: they may still write to a volume.
-const RUNNING_GIVEN_UP_AFTER: SignedDuration = SignedDuration::from_mins(15);
+pub const RUNNING_GIVEN_UP_AFTER: SignedDuration = SignedDuration::from_mins(15);
 
 impl Departure {
     /// Returns why the pod is stuck at `now`, in a sentence; `None` if it is not.
-    pub(super) fn stuck(&self, now: Timestamp) -> Option<String> {
+    #[must_use]
+    pub fn stuck(&self, now: Timestamp) -> Option<String> {
         let ends = self.ends.filter(|ends| after(*ends, REPORTED_AFTER) <= now)?;
         let at = ends.strftime("%Y-%m-%dT%H:%M:%SZ");
         Some(if self.runs {

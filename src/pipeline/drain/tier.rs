@@ -3,23 +3,27 @@
 use super::deadline::Plan;
 use super::grace::tier_begins;
 use super::select::Tier;
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 /// The order of one drain's tiers.
 #[derive(Debug)]
 pub(super) struct TierOrder {
+    /// When the drain began.
     begun: Instant,
-    tiers: watch::Sender<[TierCount; Tier::ALL.len()]>,
+    tiers: watch::Sender<[TierState; Tier::ALL.len()]>,
 }
 
-/// The pods of a tier.
+/// The state of a tier.
 #[derive(Clone, Copy, Debug, Default)]
-struct TierCount {
+struct TierState {
     /// Number of pods that have not left yet.
     left: usize,
     /// Whether the tier has, or had, pods.
     used: bool,
+    /// When its turn began, or the end of the drain came nearer in its turn.
+    begun: Option<Instant>,
 }
 
 impl TierOrder {
@@ -31,8 +35,8 @@ impl TierOrder {
     /// Notes a pod of `tier`.
     pub(super) fn added(&self, tier: Tier) {
         self.tiers.send_modify(|tiers| {
-            let count = &mut tiers[tier as usize];
-            *count = TierCount { left: count.left + 1, used: true };
+            let state = &mut tiers[tier as usize];
+            (state.left, state.used) = (state.left + 1, true);
         });
     }
 
@@ -41,27 +45,65 @@ impl TierOrder {
         self.tiers.send_modify(|tiers| tiers[tier as usize].left -= 1);
     }
 
-    /// Waits for the turn of `tier`. `earliest_end` is the earliest end of the drain, even if its deadline has passed.
-    pub(super) async fn turn(&self, tier: Tier, mut plan: watch::Receiver<Plan>, earliest_end: Instant) {
+    /// Waits for the turn of `tier`. `earliest_end` is the earliest end of the drain, even if its deadline has passed. `needed` is the time
+    /// in which the pods of this tier and of those after it can stop: an end that comes nearer leaves it to them.
+    pub(super) async fn turn(
+        &self,
+        tier: Tier,
+        mut plan: watch::Receiver<Plan>,
+        earliest_end: Instant,
+        needed: impl Fn() -> Duration,
+    ) {
         let mut tiers = self.tiers.subscribe();
+        let (mut known, mut is_nearer) = (None, false);
         loop {
-            let counts = *tiers.borrow_and_update();
-            if counts[..tier as usize].iter().all(|count| count.left == 0) {
-                return;
-            }
             let end = plan.borrow_and_update().first().max(earliest_end);
-            let begins = begins_by(tier, counts.map(|count| count.used), self.begun, end);
+            if known.replace(end).is_some_and(|known| end < known) {
+                is_nearer = true;
+                self.share_anew();
+            }
+            let states = *tiers.borrow_and_update();
+            if states[..tier as usize].iter().all(|state| state.left == 0) {
+                break;
+            }
+            // What is left is shared from the begin of the last turn on, or from when the end came nearer.
+            let mut turns = states[..=tier as usize].iter().enumerate().rev();
+            let last = turns.find_map(|(rank, state)| Some((rank, state.begun?)));
+            let (from, begun) = last.unwrap_or((0, self.begun));
+            let mut used = states.map(|state| state.used);
+            used[..from].fill(false);
+            let share = begins_by(tier, used, begun, end);
+            let begins =
+                if is_nearer { end.checked_sub(needed()).map_or(share, |latest| latest.min(share)) } else { share };
             tokio::select! {
                 biased;
-                () = sleep_until(begins) => return,
+                () = sleep_until(begins) => break,
                 Ok(()) = tiers.changed() => {}
                 Ok(()) = plan.changed() => {}
             }
         }
+        // Pods that come later belong to the same turn.
+        self.tiers.send_if_modified(|tiers| {
+            let begun = &mut tiers[tier as usize].begun;
+            let is_first = begun.is_none();
+            begun.get_or_insert_with(Instant::now);
+            is_first
+        });
+    }
+
+    /// Has the tiers share the time from now on. All that wait for their turn do so at the same time.
+    fn share_anew(&self) {
+        self.tiers.send_if_modified(|tiers| {
+            if let Some(last) = tiers.iter_mut().rev().find_map(|state| state.begun.as_mut()) {
+                *last = Instant::now();
+            }
+            false
+        });
     }
 }
 
-/// Returns the time at which the turn of `tier` begins at the latest. `used` says which tiers have pods.
+/// Returns the time at which the turn of `tier` begins at the latest, if the tiers that have pods, as `used` says, share the time from
+/// `begun` to `end`.
 pub(super) fn begins_by(tier: Tier, used: [bool; Tier::ALL.len()], begun: Instant, end: Instant) -> Instant {
     let count = |used: &[bool]| u32::try_from(used.iter().filter(|used| **used).count()).unwrap_or(0);
     tier_begins(begun, end, count(&used[..tier as usize]), count(&used))
@@ -71,7 +113,6 @@ pub(super) fn begins_by(tier: Tier, used: [bool; Tier::ALL.len()], begun: Instan
 mod tests {
     use super::super::Deadline;
     use super::*;
-    use std::time::Duration;
 
     const fn s(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
@@ -89,8 +130,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_tier_follows_the_end_of_those_before_it() {
         let (order, deadline, now) = order(&[Tier::Ordinary, Tier::Critical]);
-        order.turn(Tier::Ordinary, deadline.subscribe(), now).await;
-        let mut critical = Box::pin(order.turn(Tier::Critical, deadline.subscribe(), now));
+        order.turn(Tier::Ordinary, deadline.subscribe(), now, || Duration::ZERO).await;
+        let mut critical = Box::pin(order.turn(Tier::Critical, deadline.subscribe(), now, || Duration::ZERO));
         assert!(futures_util::poll!(&mut critical).is_pending());
         order.left(Tier::Ordinary);
         critical.await;
@@ -100,22 +141,43 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_blocked_tier_leaves_the_next_its_share() {
         let (order, deadline, now) = order(&[Tier::Ordinary, Tier::Critical, Tier::Daemon]);
-        order.turn(Tier::Critical, deadline.subscribe(), now).await;
+        order.turn(Tier::Critical, deadline.subscribe(), now, || Duration::ZERO).await;
         assert_eq!(now.elapsed(), s(40));
-        let daemon = order.turn(Tier::Daemon, deadline.subscribe(), now);
+        let daemon = order.turn(Tier::Daemon, deadline.subscribe(), now, || Duration::ZERO);
         let nearer = async {
             tokio::time::sleep(s(5)).await;
             deadline.send_replace(Deadline::hard(now + s(60)).into());
         };
         tokio::join!(daemon, nearer);
-        assert_eq!(now.elapsed(), s(45), "the deadline moved, and the tier's share has begun already");
+        assert_eq!(now.elapsed(), s(52) + s(1) / 2, "the deadline moved, and the last two share what is left");
+    }
+
+    /// The end comes nearer late, when a turn that counts from the begin would be over.
+    #[tokio::test(start_paused = true)]
+    async fn an_end_that_comes_nearer_begins_no_turn_but_in_time_for_its_pods() {
+        for (needed, begins) in [(30, 75), (50, 70)] {
+            let (order, deadline, now) = order(&[Tier::Ordinary, Tier::Critical]);
+            deadline.send_replace(Deadline::hard(now + s(1000)).into());
+            order.turn(Tier::Ordinary, deadline.subscribe(), now, || Duration::ZERO).await;
+            let critical = order.turn(Tier::Critical, deadline.subscribe(), now, || s(needed));
+            let nearer = async {
+                tokio::time::sleep(s(30)).await;
+                deadline.send_replace(Deadline::hard(now + s(120)).into());
+                // Another ordinary pod comes.
+                tokio::time::sleep(s(10)).await;
+                order.turn(Tier::Ordinary, deadline.subscribe(), now, || Duration::ZERO).await;
+                order.added(Tier::Ordinary);
+            };
+            tokio::join!(critical, nearer);
+            assert_eq!(now.elapsed(), s(begins));
+        }
     }
 
     #[tokio::test(start_paused = true)]
     async fn with_no_time_left_a_tier_still_has_a_share() {
         let (order, deadline, now) = order(&[Tier::Ordinary, Tier::Critical]);
         deadline.send_replace(Deadline::hard(now).into());
-        order.turn(Tier::Critical, deadline.subscribe(), now + s(2)).await;
+        order.turn(Tier::Critical, deadline.subscribe(), now + s(2), || Duration::ZERO).await;
         assert_eq!(now.elapsed(), s(1));
     }
 }

@@ -95,14 +95,19 @@ impl KeptHook {
         let _ = hook.state.subscribe().wait_for(|state| state.times != known).await;
     }
 
-    /// Waits until the API server has been away, and puts the deadline off by that time: nothing of it was of use. Does so about each second
-    /// while it is away. Without a hook, waits forever.
-    pub(super) async fn put_off_by_absence(hook: Option<&Self>) {
+    /// The sum of the absences of the API server by which the deadline is put off; 0 without a hook.
+    pub(super) fn absent(hook: Option<&Self>) -> Duration {
+        hook.map_or(Duration::ZERO, |hook| hook.state.borrow().absent.counted)
+    }
+
+    /// Waits until the API server has been away for longer than is `known`, and puts the deadline off by that time: nothing of it was of use.
+    /// Does so about each second while it is away, and returns the sum. Without a hook, waits forever.
+    pub(super) async fn put_off_by_absence(hook: Option<&Self>, known: Duration) -> Duration {
         let Some(hook) = hook else { return std::future::pending().await };
-        let counted = hook.state.borrow().absent.counted;
-        hook.absence.grown(counted).await;
+        hook.absence.grown(known).await;
         let total = hook.absence.total();
         hook.state.send_modify(|state| state.put_off(total));
+        total
     }
 
     /// Returns the time until which the hook can be completed at all.

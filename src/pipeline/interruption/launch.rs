@@ -10,6 +10,7 @@ use crate::fact::Fact;
 use crate::pipeline::event::{Detail, Hook};
 use crate::pipeline::node::Node;
 use crate::pipeline::node::Released;
+use crate::pipeline::node::release::NodeRelease;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -46,9 +47,10 @@ impl Case {
                 return Finding::MarksReleased(false);
             }
         }
-        let mut all = self.release_marks_of(node, by).await;
+        let over = |current: &Node| ended_marks(&self.notice, current);
+        let mut all = self.release_marks_of(node, by, over).await;
         for other in others {
-            all &= self.release_marks_of(&other, by).await;
+            all &= self.release_marks_of(&other, by, over).await;
         }
         Finding::MarksReleased(all)
     }
@@ -60,12 +62,17 @@ impl Case {
         !self.interrupter.policy.sends_heartbeats() || self.ask_hook(hook, backoff, by).await == Some(HookReply::Done)
     }
 
-    async fn release_marks_of(&self, node: &Node, by: Instant) -> bool {
+    /// Removes the marks that `over` returns, with retries until `by`. Returns whether none is left.
+    pub(super) async fn release_marks_of(
+        &self,
+        node: &Node,
+        by: Instant,
+        over: impl Fn(&Node) -> Option<NodeRelease>,
+    ) -> bool {
         let marker = &self.interrupter.marker;
-        let over = |current: &Node| ended_marks(&self.notice, current);
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
         loop {
-            let error = match marker.release(node, Instant::now() + CALL_TIMEOUT, over).await {
+            let error = match marker.release(node, Instant::now() + CALL_TIMEOUT, &over).await {
                 Ok(None) => return true,
                 Ok(Some(Released { release, .. })) if !release.has_marks() => return true,
                 Ok(Some(Released { release, uncordoned })) => {

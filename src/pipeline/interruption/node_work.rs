@@ -1,18 +1,19 @@
 //! An instance that goes: its Node is found, cordoned and drained.
 
 use super::completion::KeptHook;
+use super::hints::Hints;
 use super::late::{is_late, returns_by_boot};
 use super::step::{Finding, Target};
-use super::{Case, Interrupter, MessageLink, NoticeOutcome, Seat};
+use super::{Action, Case, Interrupter, MessageLink, NoticeOutcome, Seat};
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, KubeError, LAST_CALL};
-use crate::fact::{DrainOutcome, Fact};
+use crate::fact::{DrainOutcome, Fact, UndoReason};
 use crate::pipeline::drain::{Deadline, DeadlineEntry, Deadlines, Report};
 use crate::pipeline::event::{Detail, Notice, ScheduledChange};
 use crate::pipeline::node::mark::{
     Mark, deadline_of, has_had_mark, marked_since_boot, name_of, newer_start, newest_copy,
 };
-use crate::pipeline::node::release::TERMINATION_GRACE;
-use crate::pipeline::node::{CordonOutcome, Node};
+use crate::pipeline::node::release::{NodeRelease, TERMINATION_GRACE};
+use crate::pipeline::node::{CordonOutcome, FullOfHints, Node};
 use crate::runtime::task::{Ending, TaskError};
 use futures_util::future::{join, join_all};
 use jiff::Timestamp;
@@ -24,6 +25,9 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 /// Maximum time of the cordon of other Nodes of the instance.
 const OTHERS_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Time after a cordon at which the index shows what other replicas have cordoned at the same time.
+const RECOUNTED_AFTER: Duration = Duration::from_secs(2);
 
 /// A seat in a Node's drain.
 type DrainSeat = Seat<Arc<str>, Deadlines, Arc<Report>>;
@@ -85,8 +89,44 @@ impl Case {
         others.map(case).collect()
     }
 
-    /// Cordons the Node, and others of its instance.
+    /// Cordons the Node, and others of its instance: for a hint only if no more nodes are held than may be. What is held beyond that,
+    /// because another replica has cordoned at the same time, is given back.
     pub(super) async fn cordon(&self, target: Target, mark: &Mark, early: &mut Option<EarlySeat>) -> Finding {
+        let Self { interrupter, notice, .. } = self;
+        let Interrupter { hints, index, policy, .. } = &**interrupter;
+        let is_hint = notice.kind().is_hint() && policy.action(notice) == Action::Cordon;
+        // What is cordoned already takes no new pods, whatever this adds.
+        let takes = |node: &Node| !node.cordoned && !self.has_mark(node);
+        let Some(node) = index.newest(&target.node).filter(|node| is_hint && takes(node)) else {
+            return self.cordon_all(target, mark, early).await;
+        };
+        let _seat = match hints.seat(index, &node) {
+            Ok(seat) => seat,
+            Err(FullOfHints { group, held, of }) => {
+                self.tell(&Fact::CordonLimited { about: self.about(), group: &group, held, of });
+                return Finding::Ended(NoticeOutcome::Reported);
+            }
+        };
+        let by = target.deadline.at();
+        let found = self.cordon_all(target, mark, early).await;
+        if !matches!(found, Finding::Cordoned(_)) || policy.dry_run {
+            return found;
+        }
+        sleep(RECOUNTED_AFTER).await;
+        if !index.newest(&node).is_some_and(|node| Hints::is_late(index, &node)) {
+            return found;
+        }
+        let identity = notice.identity.to_string();
+        let own = |node: &Node| NodeRelease::of_notice(node, &identity, UndoReason::OverLimit);
+        let by = by.max(Instant::now() + CALL_TIMEOUT);
+        let mut all = self.release_marks_of(&node, by, own).await;
+        for other in index.others(&node) {
+            all &= self.release_marks_of(&other, by, own).await;
+        }
+        if all { Finding::Ended(NoticeOutcome::Reported) } else { found }
+    }
+
+    async fn cordon_all(&self, target: Target, mark: &Mark, early: &mut Option<EarlySeat>) -> Finding {
         let others = self.others(&target);
         // A future that is named, and awaited at two places, has room for each.
         if others.is_empty() {
@@ -108,7 +148,12 @@ impl Case {
             return self.drain_marked(target, hook, early).await;
         }
         let others = others.iter().map(|(case, target)| async move {
-            case.cordon_late(target).await;
+            // One that has joined the instance since its cordon gets it, with the notice's mark, by which the cordon is undone. Only for
+            // some time, as before.
+            if !case.has_mark(&target.node) {
+                let (mark, mut early) = (case.mark(target), None);
+                let _ = timeout(OTHERS_TIMEOUT, Box::pin(case.cordon_one(target.clone(), &mark, &mut early))).await;
+            }
             case.drain_one(target, hook, None, false).await
         });
         let (found, others) = Box::pin(join(self.drain_marked(target, hook, early), join_all(others))).await;
@@ -213,16 +258,6 @@ impl Case {
         Some(interrupter.clock.instant_of(marked))
     }
 
-    /// Cordons a Node that has joined the instance since its cordon, with the notice's mark, by which the cordon is undone.
-    async fn cordon_late(&self, target: &Target) {
-        if self.has_mark(&target.node) {
-            return;
-        }
-        let (mark, mut early) = (self.mark(target), None);
-        // Only for some time, as before.
-        let _ = timeout(OTHERS_TIMEOUT, Box::pin(self.cordon_one(target.clone(), &mark, &mut early))).await;
-    }
-
     /// Cordons the Node, with retries until the deadline. Before a hard deadline only a third of the time is spent on that: then pods
     /// are evicted from a Node without a cordon, which the drain goes on trying to set.
     async fn cordon_one(&self, target: Target, mark: &Mark, early: &mut Option<EarlySeat>) -> Finding {
@@ -291,7 +326,7 @@ impl Case {
             self.tell(&Fact::DrainJoined { about: self.about() });
         }
         let shared = seat.shared();
-        let mut known = hook.map(KeptHook::with_times);
+        let (mut known, mut absent) = (hook.map(KeptHook::with_times), KeptHook::absent(hook));
         let (mut deadline, mut plan) = (shared.add(self.mark_name(), own()), shared.plan());
         // Its deadline does not move.
         drop(early);
@@ -348,13 +383,14 @@ impl Case {
                     }
                 }
                 () = KeptHook::times_changed(known) => {
-                    known = hook.map(KeptHook::with_times);
+                    (known, absent) = (hook.map(KeptHook::with_times), KeptHook::absent(hook));
                     deadline.set(own());
                     marked = own().at();
                     self.move_mark(&target.node, marked).await;
                 }
-                () = KeptHook::put_off_by_absence(hook), if !is_over => {
-                    deadline.set(hook.map_or(target.deadline, KeptHook::deadline));
+                total = KeptHook::put_off_by_absence(hook, absent), if !is_over => {
+                    deadline.put_off(total.saturating_sub(absent));
+                    absent = total;
                 }
                 () = &mut probe => {}
                 () = Box::pin(self.put_off_mark(&target.node, marked, stays)), if stays > marked + TERMINATION_GRACE => {

@@ -1,7 +1,7 @@
 //! Times of hooks, deadlines of notices, and heartbeats: arithmetic. Pure.
 
 use super::policy::{Heartbeats, Policy};
-use crate::pipeline::drain::{Deadline, HookEnd};
+use crate::pipeline::drain::{Deadline, HookEnd, Remaining};
 use crate::pipeline::event::{Detail, InstanceAction, NoticeKind};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -9,12 +9,16 @@ use tokio::time::Instant;
 /// Maximum time kept free before the expiry of a hook.
 pub const MAX_MARGIN: Duration = Duration::from_secs(30);
 
+/// Minimum time of the drain that a terminating hook waits for, if the user sets none: heartbeats carry it. A short timeout says how soon
+/// the group gives up somebody who no longer lives, not how long a disruption budget holds.
+pub const MIN_HOOK_DRAIN: Duration = Duration::from_mins(15);
+
 /// The times of a lifecycle hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HookTimes {
     /// Time that the action lives after its begin or a heartbeat.
     pub heartbeat: Duration,
-    /// Default duration of a drain.
+    /// The hook's own time: a drain of less ends with our patience, not with the capacity.
     pub window: Duration,
     /// Whether the times are assumed, because the hook could not be looked up.
     pub assumed: bool,
@@ -51,15 +55,16 @@ impl HookTimes {
         third.clamp(Duration::from_secs(10), Duration::from_secs(30))
     }
 
-    /// The time that the hook gives a drain with these settings.
+    /// The time that a hook for notices of this kind gives a drain, or a launch, with these settings.
     #[must_use]
-    pub fn room(self, drain_timeout: Option<Duration>, heartbeats: Heartbeats) -> HookRoom {
-        let wanted = drain_timeout.unwrap_or(self.window);
+    pub fn room(self, kind: NoticeKind, drain_timeout: Option<Duration>, heartbeats: Heartbeats) -> HookRoom {
+        let by_default = if kind == NoticeKind::AsgLaunch { self.window } else { self.window.max(MIN_HOOK_DRAIN) };
         let limit = if heartbeats == Heartbeats::Off { self.heartbeat } else { self.life() };
+        let wanted = drain_timeout.unwrap_or(by_default.min(limit));
         let drain = wanted.min(limit).saturating_sub(self.margin());
         let at_most = limit.saturating_sub(self.margin());
         let hard = wanted >= self.window.min(limit);
-        let grace_from = (drain_timeout.is_none() && !self.assumed).then_some(self.window);
+        let grace_from = (drain_timeout.is_none() && !self.assumed).then_some(wanted);
         HookRoom { wanted, limit, drain, at_most, hard, grace_from, assumed: self.assumed }
     }
 }
@@ -79,7 +84,8 @@ pub struct HookRoom {
     pub hard: bool,
     /// Whether the hook's own time is not known.
     pub assumed: bool,
-    /// The time after which the longest grace period of a pod still fits; `None` if the user has set the time.
+    /// The time after which the longest grace period of a pod still fits, [`MAX_ADDED_GRACE`](crate::pipeline::drain::MAX_ADDED_GRACE) at
+    /// most; `None` if the user has set the time.
     pub grace_from: Option<Duration>,
 }
 
@@ -88,7 +94,7 @@ impl HookRoom {
     #[must_use]
     pub fn drain_for(self, longest_grace: Duration) -> Duration {
         let begun = Instant::now();
-        self.deadline(begun).lengthened(longest_grace).at() - begun
+        self.deadline(begun).lengthened(Remaining::of(longest_grace)).at() - begun
     }
 
     /// Returns the deadline of a drain for an action that has begun at `begun`.
@@ -109,7 +115,7 @@ impl Policy {
     /// The time that a hook with these times gives a drain for a notice of this kind.
     #[must_use]
     pub fn hook_room(&self, kind: NoticeKind, times: HookTimes) -> HookRoom {
-        times.room(self.drain_timeout.of(kind), self.heartbeats)
+        times.room(kind, self.drain_timeout.of(kind), self.heartbeats)
     }
 }
 
@@ -143,7 +149,7 @@ pub fn deadline(
     match detail {
         Detail::AsgTerminate(_) | Detail::AsgLaunch(_) => {
             let (times, heartbeats) = hook.unwrap_or((HookTimes::UNKNOWN, Heartbeats::Auto));
-            times.room(drain_timeout, heartbeats).deadline(at)
+            times.room(detail.kind(), drain_timeout, heartbeats).deadline(at)
         }
         Detail::Spot { action: InstanceAction::Hibernate } => Deadline::hard(now),
         Detail::Spot { .. } => shortened(at + WARNING_TIME),
@@ -248,8 +254,11 @@ mod tests {
     #[test]
     fn a_hook_has_its_timeout_less_a_margin() {
         let auto = |timeout, beat| table(&hook(), timeout, beat, Heartbeats::Auto);
-        assert_eq!(auto(None, 30), (27, true));
+        assert_eq!(auto(None, 30), (897, true), "a quarter of an hour at least");
+        assert_eq!(auto(None, 900), (870, true));
         assert_eq!(auto(None, 3600), (3570, true));
+        assert_eq!(table(&hook(), None, 60, Heartbeats::Off), (54, true), "which heartbeats carry");
+        assert_eq!(auto(Some(300), 300), (270, true), "the user's word counts");
         assert_eq!(auto(Some(600), 60), (594, true), "lengthened");
         assert_eq!(auto(Some(100_000), 60), (5994, true), "at most 100 timeouts");
         assert_eq!(auto(Some(1_000_000), 7200), (172_770, true), "at most 48 h");
@@ -304,7 +313,7 @@ mod tests {
         // The end and the latest end, in seconds after the find, of a drain of 45 minutes.
         let plan = |known_for: u64| {
             let found = since + s(known_for);
-            let deadline = times.room(Some(s(2700)), Heartbeats::Auto).deadline(found);
+            let deadline = times.room(NoticeKind::AsgTerminate, Some(s(2700)), Heartbeats::Auto).deadline(found);
             let Deadline::Hook(end) = within_life(deadline, life_begins(since, found, times), times) else { panic!() };
             ((end.ends - found).as_secs(), (end.latest - found).as_secs())
         };

@@ -9,8 +9,8 @@ use super::step::{Finding, Present, Step};
 use super::steps::Sequence;
 use super::times::HookTimes;
 use super::{
-    Attachments, Case, Confirmations, Draining, Groups, Hooks, LoadBalancers, MessageLink, NoticeOutcome, Shifts,
-    Slots, WaitLog, Waves,
+    Attachments, Case, Confirmations, Draining, Groups, Hints, Hooks, LoadBalancers, MessageLink, NoticeOutcome,
+    Shifts, Slots, WaitLog, Waves,
 };
 use crate::clients::gate::LAST_CALL;
 use crate::fact::{Fact, Facts, HoldPoint, WaitOutcome};
@@ -50,6 +50,8 @@ pub struct Interrupter {
     pub settling: Settling,
     /// Knows which nodes are drained now.
     pub draining: Arc<Draining>,
+    /// Knows how many nodes are cordoned because they may go.
+    pub hints: Hints,
     /// Knows who has a place in the waves.
     pub waves: Waves,
     /// Knows the zones from which traffic is shifted away.

@@ -3,7 +3,6 @@
 mod table;
 mod watch;
 
-use super::brake::Brake;
 use super::condition::ConditionRule;
 use super::mark::is_marked;
 use super::plan::Plan;
@@ -94,12 +93,11 @@ impl Index {
         self.lock().let_go().cloned().collect()
     }
 
-    /// Counts the Nodes that Ebbtide may act on, and those that are broken. A Node whose instance has another one by now is none.
-    #[must_use]
-    pub fn brake(&self, is_broken: impl Fn(&Node) -> bool) -> Brake {
+    /// Counts the Nodes that Ebbtide may act on. A Node whose instance has another one by now is none.
+    pub fn count_ours<T>(&self, count: impl FnOnce(&mut dyn Iterator<Item = &Arc<Node>>) -> T) -> T {
         let nodes = self.lock();
         let is_current = |node: &&Arc<Node>| nodes.get(&node.instance).is_some_and(|current| current.uid == node.uid);
-        Brake::of(nodes.all().filter(|node| !node.is_excluded()).filter(is_current), is_broken)
+        count(&mut nodes.all().filter(|node| !node.is_excluded()).filter(is_current))
     }
 
     /// Returns a receiver that is signalled when a Node becomes Ready or goes, or when one of our own patches was answered.

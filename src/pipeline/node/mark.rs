@@ -9,7 +9,7 @@ mod limit;
 mod progress;
 
 pub use hint::is_told_to_terminate;
-pub(super) use limit::{crowded_out, is_drained_since, is_full};
+pub(super) use limit::{crowded_out, hinted_since, is_drained_since, is_full};
 pub use limit::{is_drained, is_drained_for};
 pub use progress::{
     Place, WaveState, deadline_of, end_of, has_had_mark, hook_ends, is_going, is_of_unknown_boot, is_repaired,

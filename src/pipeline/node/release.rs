@@ -2,7 +2,7 @@
 
 use super::mark::{
     BOOTED_ANNOTATION, HANDLED_PREFIX, KIND_LABEL, NoticeAnnotation, ReturnSign, UNDO_ANNOTATION, WITHDRAWN_PREFIX,
-    crowded_out, guarded, key_of, mark_of, names_of, notices, out_of_service, read, text, undo, whole_seconds,
+    crowded_out, guarded, key_of, mark_of, name_of, names_of, notices, out_of_service, read, text, undo, whole_seconds,
     withdrawn_at, written,
 };
 use super::replacement::{self, is_replaced, stale_at};
@@ -126,6 +126,13 @@ impl NodeRelease {
         let noted = Some(key_of(HANDLED_PREFIX, identity)).filter(|key| node.annotations.contains_key(key));
         keys.extend(noted.filter(|_| !keys.is_empty()));
         (!keys.is_empty()).then(|| Self::removing(keys, UndoReason::Withdrawn))
+    }
+
+    /// Returns the mark of the notice with this identity.
+    #[must_use]
+    pub fn of_notice(node: &Node, identity: &str, reason: UndoReason) -> Option<Self> {
+        let key = name_of(identity);
+        node.annotations.contains_key(&key).then(|| Self::removing(vec![key], reason))
     }
 
     fn of(

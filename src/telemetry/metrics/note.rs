@@ -157,6 +157,7 @@ impl All {
             | Fact::MetadataAnswer
             | Fact::ChangePlanned { .. }
             | Fact::CordonForgone { .. }
+            | Fact::CordonLimited { .. }
             | Fact::NodeOutOfService { .. }
             | Fact::PodComesBack { .. }
             | Fact::NodeRecordoned { .. }

@@ -4,6 +4,7 @@
 //! world began; a deadline is taken at the earliest time that the documents allow, so that no judgement is too hard.
 
 mod ends;
+mod hints;
 mod hooks;
 pub mod limits;
 mod outages;
@@ -88,6 +89,9 @@ pub struct Seen {
     noted: BTreeMap<usize, i64>,
     /// Nodes that were cordoned after the last patch.
     cordoned: BTreeSet<usize>,
+    /// Nodes that hints alone held cordoned after the last patch, and since when they were as many as may be.
+    hinted: BTreeSet<String>,
+    full_of_hints: Option<i64>,
     /// Nodes with a mark of a condition.
     repaired: BTreeSet<usize>,
     /// The notices that Nodes keep as plans.
@@ -204,6 +208,7 @@ impl Oracle {
                 self.plans(seen, call);
                 self.repairs(seen, call);
                 self.uncordons(seen, call);
+                self.hints(seen);
             }
             (Moment::Served, "create pods/eviction" | "delete pods") => self.ended_pods(seen),
             (Moment::Arrived, operation) if self.is_needless(operation) => {

@@ -380,7 +380,8 @@ impl Plan {
     pub fn longest_life(&self) -> u64 {
         let is_long = self.nodes.iter().flat_map(|node| &node.pods).any(|pod| pod.grace >= stubborn::LONG);
         let lives = self.notices.iter().map(|notice| match notice.kind {
-            Kind::Terminate(timeout, ..) => (timeout * 100).min(48 * 3600),
+            // By default a grace period adds two hours at most: docs/draining.md, "A hook's room for grace periods".
+            Kind::Terminate(timeout, ..) => (timeout * 100).min(timeout.max(900) + 2 * 3600),
             _ => 0,
         });
         lives.filter(|_| is_long).max().unwrap_or_default()

@@ -141,7 +141,7 @@ async fn every_kind_of_test_message_is_simulated_without_changes() {
     stage.world.aws.autoscaling.add_hook("group", "coming", HookSpec::launching(s(300)));
     stage.world.aws.autoscaling.join("group", &instance(0));
     for (kind, action, deadline, pods) in [
-        ("asg-terminate", "drain", Some((360, true)), 5),
+        ("asg-terminate", "drain", Some((960, true)), 5),
         ("asg-launch", "ready", Some((270, true)), 0),
         ("spot", "drain", Some((120, true)), 5),
         ("rebalance", "cordon", Some((3600, false)), 0),
@@ -565,7 +565,7 @@ async fn target_groups_are_named_with_what_led_to_them() {
 #[tokio::test(start_paused = true)]
 async fn waits_are_listed_with_their_ends_and_what_is_not_made_with_its_reason() {
     let stage = Stage::new(1, 1);
-    stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(s(300)));
+    stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(s(900)));
     let hook = ["--kind", "asg-terminate", "--node", &node(0), "--group", "group", "--hook", "hook"];
     let listed = |said: &Value| {
         let waits = said["notices"][0]["planned_waits"].as_array().expect("it must be a list").iter();
@@ -590,17 +590,17 @@ async fn waits_are_listed_with_their_ends_and_what_is_not_made_with_its_reason()
     assert_eq!(names, [&before.map(str::to_owned)[..], &after].concat());
     assert_eq!((ends[0], ends[2], ends[3]), ("10", "20", "60"));
     let text = stage.simulate(&all).await.said;
-    assert!(text.contains("before-drain, 2m 15s at most (--hold)"), "{text}");
-    assert!(text.contains("\nEvictions begin in 2m 15s"), "{text}");
+    assert!(text.contains("before-drain, 7m 15s at most (--hold)"), "{text}");
+    assert!(text.contains("\nEvictions begin in 7m 15s"), "{text}");
     assert!(text.contains("at the latest, after the waits"), "{text}");
     let spot = ["--kind", "spot", "--node", &node(0)];
     let no_hook = "before-completion not volumes: without a lifecycle hook to complete, nothing would be put off";
     assert_eq!(listed(&stage.simulated(&spot).await), [no_hook]);
     stage.label(0, "zone", "a");
     let in_wave = [&hook[..], &["--wave", "zone=1"]].concat();
-    // Of a life of 100 timeouts the drain keeps its 270 s, and the margin.
+    // Of a life of 100 timeouts the drain keeps its 870 s, and the margin.
     let found = listed(&stage.simulated(&in_wave).await);
-    assert_eq!(found[0].rsplit_once(' '), Some(("before-evictions wave", "29700")), "{found:?}");
+    assert_eq!(found[0].rsplit_once(' '), Some(("before-evictions wave", "89100")), "{found:?}");
     let notes = stage.simulated(&in_wave).await["notices"][0]["notes"].to_string();
     assert!(notes.contains("begins with the node's place"), "{notes}");
     let spot_in_wave = listed(&stage.simulated(&[&spot[..], &["--wave", "zone=1"]].concat()).await);
@@ -625,7 +625,7 @@ async fn the_calls_of_waits_are_foretold() {
     let simulated = stage.world.calls.tally();
     let replica = stage.start(&flags).await;
     stage.world.aws.sqs.send(body);
-    stage.until_handled(s(150)).await;
+    stage.until_handled(s(1400)).await;
     assert_foretold(&stage, &simulated, &notice);
     stage.rest(&[&replica]).await;
 }

@@ -15,6 +15,9 @@ use tokio::time::sleep;
 /// The calls to the API server. Those of the watches are left: they have connections of their own, and may last.
 const CALLS: [&str; 5] = ["patch nodes", "get nodes", "list pods", "create pods/eviction", "delete pods"];
 
+/// The drain of a hook has a minute.
+const SHORT: [&str; 2] = ["--drain-timeout", "asg-terminate=60s"];
+
 impl Stage {
     /// Has the API server answer each call so.
     fn away(&self, fault: Fault) {
@@ -31,7 +34,7 @@ async fn a_hook_outlives_an_absence_longer_than_its_timeout() {
         for before in [s(0), s(10)] {
             let stage = Stage::new(1, 1);
             stage.block(0);
-            let replica = stage.start(&[]).await;
+            let replica = stage.start(&SHORT).await;
             sleep(s(1)).await;
             if before.is_zero() {
                 stage.away(fault);
@@ -65,12 +68,12 @@ async fn the_end_of_a_hook_moves_by_exactly_the_absence() {
         stage.block(0);
         let replica = stage.start(&[]).await;
         sleep(s(1)).await;
-        let token = stage.terminate(0, s(120), Wrapping::Event);
+        let token = stage.terminate(0, s(900), Wrapping::Event);
         sleep(s(20)).await;
         stage.away(Fault::Status(503));
         sleep(s(away)).await;
         stage.world.faults.clear();
-        stage.until_handled(s(300)).await;
+        stage.until_handled(s(1080)).await;
         stage.completed_once(&token);
         let ended = ended(&stage);
         assert_eq!(ended.len(), 1, "{ended:?}");
@@ -89,9 +92,9 @@ async fn answers_move_no_end() {
         let stage = Stage::new(1, 1);
         let replica = stage.start(&[]).await;
         sleep(s(1)).await;
-        let token = stage.terminate(0, s(60), Wrapping::Event);
+        let token = stage.terminate(0, s(900), Wrapping::Event);
         stage.away(Fault::Status(status));
-        stage.until("completed", s(60), || stage.calls("CompleteLifecycleAction") == 1).await;
+        stage.until("completed", s(900), || stage.calls("CompleteLifecycleAction") == 1).await;
         stage.world.faults.clear();
         stage.until_handled(s(10)).await;
         stage.completed_once(&token);
@@ -100,19 +103,19 @@ async fn answers_move_no_end() {
     let stage = Stage::new(1, 1);
     let replica = stage.start(&[]).await;
     stage.world.faults.add(Rule::on("create pods/eviction", Fault::Status(500)));
-    let token = stage.terminate(0, s(60), Wrapping::Event);
-    stage.until_handled(s(100)).await;
+    let token = stage.terminate(0, s(900), Wrapping::Event);
+    stage.until_handled(s(940)).await;
     stage.completed_once(&token);
     let ended = ended(&stage);
     // The hook's timeout is the room for the pod's grace period of 30 s, which begins 2 s earlier.
-    assert!(ended.len() == 1 && (57..=60).contains(&ended[0].1), "{ended:?}");
+    assert!(ended.len() == 1 && (897..=900).contains(&ended[0].1), "{ended:?}");
     stage.rest(&[&replica]).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn no_end_moves_past_that_of_the_capacity_or_of_the_hook_s_life() {
     let stage = Stage::new(1, 1);
-    let replica = stage.start(&[]).await;
+    let replica = stage.start(&SHORT).await;
     sleep(s(1)).await;
     stage.away(Fault::Status(503));
     let token = stage.terminate(0, s(60), Wrapping::Event);
@@ -148,7 +151,7 @@ async fn after_two_minutes_a_replica_that_reaches_the_api_server_may_join() {
     stage.world.kube.add_pod(Pod::on(&node(0)).named("web").stops_in(s(2)));
     let is_cut = Arc::new(AtomicBool::new(false));
     let cut = Arc::clone(&is_cut);
-    let first = start_behind(&stage, &[], move |_| {
+    let first = start_behind(&stage, &SHORT, move |_| {
         let answer = http::Response::builder().status(503).body(Full::new("away".into())).unwrap();
         cut.load(Ordering::Relaxed).then_some(answer)
     })
@@ -159,7 +162,7 @@ async fn after_two_minutes_a_replica_that_reaches_the_api_server_may_join() {
     let id = || stage.world.aws.sqs.receive_log()[0].id.clone();
     sleep(s(115)).await;
     assert_eq!(stage.world.aws.sqs.receives(&id()), 1);
-    let second = stage.start(&[]).await;
+    let second = stage.start(&SHORT).await;
     stage.until("given back", s(30), || stage.world.aws.sqs.receives(&id()) == 2).await;
     sleep(s(300)).await;
     assert_eq!(stage.world.aws.sqs.receives(&id()), 2, "once");

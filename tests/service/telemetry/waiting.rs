@@ -100,8 +100,8 @@ async fn a_takeover_leaves_no_condition_behind() {
 async fn a_wait_before_a_drain_is_over_before_the_drain_is_told() {
     let stage = Stage::new(1, 2);
     let replica = stage.start(&["--events", "all", "--hold", "before-drain"]).await;
-    stage.terminate(0, s(60), Wrapping::Event);
-    stage.until_handled(s(90)).await;
+    stage.terminate(0, s(900), Wrapping::Event);
+    stage.until_handled(s(450)).await;
     stage.rest(&[&replica]).await;
     let mut told: Vec<_> = told(&stage).into_iter().map(|(reason, count, _)| (reason, count)).collect();
     told.sort();
@@ -131,15 +131,15 @@ async fn a_successor_without_a_wait_leaves_no_condition_behind() {
 async fn the_end_of_one_of_two_equal_waits_leaves_the_other() {
     let stage = Stage::new(1, 1);
     let replica = stage.start(&["--hold", "before-completion"]).await;
-    stage.terminate(0, s(60), Wrapping::Event);
-    stage.world.aws.autoscaling.add_hook("group", "other", HookSpec::terminating(s(600)));
+    stage.terminate(0, s(900), Wrapping::Event);
+    stage.world.aws.autoscaling.add_hook("group", "other", HookSpec::terminating(s(1800)));
     let long = stage.world.aws.autoscaling.begin("group", "other", &instance(0));
     let hook = ("group", "other", &*long);
     stage.world.aws.sqs.send(lifecycle(Wrapping::Event, true, hook, &instance(0), stage.world.clock.now()));
-    sleep(s(200)).await;
+    sleep(s(1000)).await;
     assert_eq!(stage.calls("CompleteLifecycleAction"), 1, "the first hold is over");
     assert!(stage.condition_text(0).starts_with("True Waiting: "), "{}", stage.condition_text(0));
-    stage.until_handled(s(600)).await;
+    stage.until_handled(s(800)).await;
     stage.completed_once(&long);
     stage.rest(&[&replica]).await;
     assert!(stage.condition_text(0).starts_with("False WaitEnded: "), "{}", stage.condition_text(0));
@@ -152,10 +152,10 @@ async fn the_condition_stays_true_from_a_hold_to_the_end_of_the_drain() {
     let stage = Stage::new(1, 0);
     stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").stops_in(s(20)));
     let replica = stage.start(&["--hold", "before-drain"]).await;
-    stage.terminate(0, s(60), Wrapping::Event);
+    stage.terminate(0, s(900), Wrapping::Event);
     sleep(s(20)).await;
     assert!(stage.condition_text(0).starts_with("True Waiting: "), "{}", stage.condition_text(0));
-    stage.until("the eviction", s(60), || !stage.world.kube.evictions().is_empty()).await;
+    stage.until("the eviction", s(450), || !stage.world.kube.evictions().is_empty()).await;
     sleep(s(10)).await;
     assert!(stage.condition_text(0).starts_with("True Draining: "), "{}", stage.condition_text(0));
     stage.until_handled(s(60)).await;

@@ -1,6 +1,6 @@
 //! How many annotations a Node carries, and which give way to others; and which count as drains.
 
-use super::{Mark, Node, NoticeAnnotation, UNKNOWN_BOOT, mark_of, notices, whole_seconds};
+use super::{Mark, Node, NoticeAnnotation, UNKNOWN_BOOT, mark_of, notices, undo, whole_seconds};
 use jiff::Timestamp;
 
 /// Maximum number of annotations with one prefix: all annotations of a Node share 256 KiB, and whoever writes to the queue has them
@@ -44,6 +44,15 @@ pub fn is_drained_for(node: &Node, identity: &str, start: Option<Timestamp>, har
 pub(in crate::pipeline::node) fn is_drained_since(node: &Node, boot: &str) -> bool {
     let is_since = |mark: &NoticeAnnotation| matches!(&*mark.boot, "" | UNKNOWN_BOOT) || *mark.boot == *boot;
     notices(node).any(|(_, mark)| mark.deadline.is_some() && is_since(&mark))
+}
+
+/// Returns since when only notices whose action is no drain hold the Node cordoned; `None` if something else does, or nothing.
+pub(in crate::pipeline::node) fn hinted_since(node: &Node) -> Option<Timestamp> {
+    if !node.cordoned || !undo(node).cordon {
+        return None;
+    }
+    let marks = notices(node).map(|(_, mark)| mark.deadline.is_none().then(|| mark.since.unwrap_or_default()));
+    marks.collect::<Option<Vec<_>>>()?.into_iter().min()
 }
 
 impl Mark {

@@ -62,7 +62,7 @@ impl Oracle {
                 let off = self.plan.flags.heartbeat == Some("off");
                 let window = s(timeout);
                 let limit = if off { window } else { window * 100 };
-                let wanted = patience.unwrap_or(window);
+                let wanted = patience.unwrap_or(window.max(s(900)).min(limit));
                 let margin = (window / 10).clamp(3_000, 30_000);
                 let end = event + wanted.min(limit) - margin;
                 // If the timeout can't be read, it counts as 30 s.

@@ -101,7 +101,6 @@ async fn a_finished_pod_does_not_delay_the_next_tier() {
     let replica = stage.start(&[]).await;
     let token = stage.terminate(0, s(600), Wrapping::Event);
     sleep(s(12)).await;
-    println!("r09 {:?}", ended(&stage));
     stage.until_handled(s(120)).await;
     stage.completed_once(&token);
     let took = stage.world.calls.of("CompleteLifecycleAction")[0].at;

@@ -121,8 +121,8 @@ async fn a_failing_eviction_on_a_dead_node_is_still_a_failure() {
     stage.world.kube.deny("create pods/eviction");
     let replica = stage.start(&["--at-deadline", "leave"]).await;
     stage.world.kube.set_ready(&node(0), false);
-    let token = stage.terminate(0, s(600), Wrapping::Event);
-    sleep(s(500)).await;
+    let token = stage.terminate(0, s(900), Wrapping::Event);
+    sleep(s(800)).await;
     assert!(stage.results(&token).is_empty());
     stage.until_handled(s(140)).await;
     replica.ended_once("asg-terminate", "failed");

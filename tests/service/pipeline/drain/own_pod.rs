@@ -84,8 +84,8 @@ async fn a_replica_whose_own_pod_is_blocked_goes_on_working() {
     });
     stage.world.kube.add_budget("default", "ebbtide", [("app", "ebbtide")], Limit::MaxUnavailable(0));
     let replica = stage.start(&runs_in("ours")).await;
-    let token = stage.terminate(0, s(60), Wrapping::Event);
-    sleep(s(89)).await;
+    let token = stage.terminate(0, s(900), Wrapping::Event);
+    sleep(s(929)).await;
     assert_eq!(stage.calls("CompleteLifecycleAction"), 0);
     let tries = stage.tries_of("ours");
     assert!(tries.len() > 5 && tries[0] >= s(5), "{tries:?}");

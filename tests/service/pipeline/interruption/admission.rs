@@ -77,12 +77,12 @@ async fn a_hook_is_completed_only_if_its_instance_waits_at_one() {
     let replica = stage.start(&LIMITED).await;
     stage.spot(0);
     stage.until("the first is cordoned", s(10), || stage.cordoned(0)).await;
-    let token = stage.terminate(1, s(300), Wrapping::Event);
+    let token = stage.terminate(1, s(900), Wrapping::Event);
     // A forged one names a hook that there is, and an instance that is in service.
     stage.world.aws.autoscaling.join("group", &instance(2));
     stage.send_terminate(2, "00000000-0000-4000-8000-000000000000", Wrapping::Event);
     stage.until("the second is drained", s(60), || stage.world.kube.pods_on(&node(1)).is_empty()).await;
-    stage.until_handled(s(600)).await;
+    stage.until_handled(s(1000)).await;
     stage.completed_once(&token);
     untouched(&stage, 2);
     replica.all_ended("asg-terminate", &[("drained", 1), ("not-admitted", 1)]);

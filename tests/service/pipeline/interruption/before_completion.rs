@@ -48,7 +48,7 @@ async fn until_held(stage: &Stage, point: &str) {
 async fn an_uncordon_ends_a_hold_before_the_completion_and_leaves_the_hook() {
     let stage = Stage::new(1, 1);
     let replica = stage.start(&["--hold", "before-completion"]).await;
-    let token = stage.terminate(0, s(600), Wrapping::Event);
+    let token = stage.terminate(0, s(900), Wrapping::Event);
     until_held(&stage, "before-completion").await;
     for _ in 0..2 {
         sleep(s(10)).await;
@@ -57,7 +57,7 @@ async fn an_uncordon_ends_a_hold_before_the_completion_and_leaves_the_hook() {
     sleep(s(5)).await;
     assert!(!stage.cordoned(0));
     stage.world.kube.add_pod(Pod::on(&node(0)).named("new"));
-    sleep(s(700)).await;
+    sleep(s(1000)).await;
     assert_eq!(stage.results(&token), Vec::<String>::new(), "somebody wants the node to stay");
     stage.rest(&[&replica]).await;
 }
@@ -67,11 +67,11 @@ async fn an_uncordon_ends_a_hold_before_the_completion_and_leaves_the_hook() {
 async fn a_node_that_is_ignored_in_a_hold_before_the_completion_keeps_its_hook() {
     let stage = Stage::new(1, 1);
     let replica = stage.start(&["--hold", "before-completion"]).await;
-    let token = stage.terminate(0, s(600), Wrapping::Event);
+    let token = stage.terminate(0, s(900), Wrapping::Event);
     until_held(&stage, "before-completion").await;
     stage.annotate(0, "ebbtide/ignore", "true");
     stage.set_cordon(0, false);
-    sleep(s(700)).await;
+    sleep(s(1000)).await;
     assert_eq!(stage.results(&token), Vec::<String>::new(), "its owner completes the hook");
     stage.rest(&[&replica]).await;
 }

@@ -46,7 +46,7 @@ async fn a_cordon_opens_no_door_for_a_drain_with_the_same_identity() {
     stage.block(0);
     stage.block(1);
     stage.world.aws.autoscaling.join("group", &instance(0));
-    stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(s(60)));
+    stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(s(900)));
     let replica = stage.start(&flags).await;
     for (n, id) in [(0, "group/hook/token"), (1, "x")] {
         stage.world.aws.sqs.send(messages::rebalance(id, &instance(n), now(&stage)));
@@ -55,7 +55,7 @@ async fn a_cordon_opens_no_door_for_a_drain_with_the_same_identity() {
     stage.send_terminate(0, "token", Wrapping::Event);
     request(&stage, 1, "fulfilled");
     stage.world.aws.sqs.send(messages::spot("x", &instance(1), now(&stage)));
-    stage.until_handled(s(600)).await;
+    stage.until_handled(s(1000)).await;
     assert!(stage.has_pod("web-0-0") && stage.has_pod("web-1-0"), "{}", stage.story());
     replica.ended_once("asg-terminate", "not-admitted");
     replica.ended_once("spot", "not-admitted");
@@ -65,7 +65,7 @@ async fn a_cordon_opens_no_door_for_a_drain_with_the_same_identity() {
 /// A drain is counted by its mark, and a node carries 64.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_is_full_of_cordons_counts_when_it_is_drained() {
-    let stage = Stage::new(3, 1);
+    let stage = Stage::new(15, 1);
     (0..3).for_each(|n| stage.block(n));
     let replica = stage.start(&["--max-draining", "1"]).await;
     for n in 0..3 {
@@ -334,10 +334,10 @@ async fn a_forged_hook_of_an_instance_that_waits_presses_no_drain() {
 async fn an_old_message_of_a_real_hook_is_proven_by_its_first_heartbeat() {
     let stage = Stage::new(1, 1);
     stage.block(0);
-    stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(s(300)));
+    stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(s(900)));
     let token = stage.world.aws.autoscaling.begin("group", "hook", &instance(0));
     stage.send_terminate(0, &token, Wrapping::Event);
-    sleep(s(200)).await;
+    sleep(s(800)).await;
     let replica = stage.start(&VERIFIED).await;
     stage.until_handled(s(200)).await;
     assert!(drained(&stage, 0), "the hook's end is hard\n{}", stage.story());

@@ -82,10 +82,10 @@ async fn a_hold_that_nobody_releases_ends_in_time() {
     let stage = Stage::new(1, 3);
     let replica = stage.start(&["--hold", "both"]).await;
     let begun = Instant::now();
-    let token = stage.terminate(0, s(100), Wrapping::Event);
-    stage.until("the first eviction", s(90), || !stage.world.kube.evictions().is_empty()).await;
-    assert!((s(45)..s(55)).contains(&begun.elapsed()), "{:?}", begun.elapsed());
-    stage.until_handled(s(120)).await;
+    let token = stage.terminate(0, s(900), Wrapping::Event);
+    stage.until("the first eviction", s(450), || !stage.world.kube.evictions().is_empty()).await;
+    assert!((s(430)..s(440)).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    stage.until_handled(s(460)).await;
     stage.completed_once(&token);
     replica.ended_once("asg-terminate", "drained");
     assert!(ended(&replica, "before-drain", "time-over") && ended(&replica, "before-completion", "time-over"));
@@ -226,13 +226,13 @@ async fn failed_writes_of_the_hold_are_repeated_and_a_missing_right_delays_nothi
 async fn the_end_of_one_hold_leaves_that_of_another_hook() {
     let stage = Stage::new(1, 1);
     let replica = stage.start(&["--hold", "before-completion"]).await;
-    let short = stage.terminate(0, s(60), Wrapping::Event);
-    stage.world.aws.autoscaling.add_hook("group", "other", HookSpec::terminating(s(600)));
+    let short = stage.terminate(0, s(900), Wrapping::Event);
+    stage.world.aws.autoscaling.add_hook("group", "other", HookSpec::terminating(s(1800)));
     let long = stage.world.aws.autoscaling.begin("group", "other", &instance(0));
     let hook = ("group", "other", &*long);
     stage.world.aws.sqs.send(lifecycle(Wrapping::Event, true, hook, &instance(0), stage.world.clock.now()));
     let completions = |token: &str| stage.world.aws.autoscaling.action(token).unwrap().completions.len();
-    stage.until("the end of the first", s(200), || completions(&short) == 1).await;
+    stage.until("the end of the first", s(900), || completions(&short) == 1).await;
     sleep(s(5)).await;
     assert_eq!((annotation(&stage, HOLD).as_deref(), completions(&long)), (Some("before-completion"), 0));
     release(&stage, "before-completion");
@@ -258,14 +258,14 @@ async fn a_deadline_that_moves_nearer_shortens_both_holds() {
     stage.world.faults.add(Rule::on("DescribeLifecycleHooks", Fault::Status(403)));
     let replica = stage.start(&["--hold", "both"]).await;
     let begun = Instant::now();
-    let token = stage.terminate(0, s(300), Wrapping::Event);
+    let token = stage.terminate(0, s(900), Wrapping::Event);
     until_held(&stage, "before-drain").await;
     sleep(s(20)).await;
     stage.world.faults.clear();
-    stage.until("the first eviction", s(400), || !stage.world.kube.evictions().is_empty()).await;
-    assert!((s(100)..s(330)).contains(&begun.elapsed()), "{:?}", begun.elapsed());
-    stage.until_handled(s(400)).await;
-    assert!((s(280)..s(350)).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    stage.until("the first eviction", s(900), || !stage.world.kube.evictions().is_empty()).await;
+    assert!((s(430)..s(450)).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    stage.until_handled(s(450)).await;
+    assert!((s(865)..s(880)).contains(&begun.elapsed()), "{:?}", begun.elapsed());
     stage.completed_once(&token);
     stage.rest(&[&replica]).await;
 }

@@ -10,6 +10,8 @@ use tokio::time::sleep;
 
 const WAIT: [&str; 2] = ["--wait-for-load-balancers", "wait"];
 const DEREGISTER: [&str; 2] = ["--wait-for-load-balancers", "deregister"];
+/// The drain of a hook ends before the longest wait for load balancers.
+const SHORT: [&str; 2] = ["--drain-timeout", "asg-terminate=100s"];
 
 /// Returns a world of these nodes, with an Auto Scaling group whose target group `web`, with this delay, lists them on two ports; and
 /// the target group's ARN.
@@ -108,12 +110,11 @@ async fn a_target_that_stays_holds_no_hook_longer_than_six_minutes() {
 #[tokio::test(start_paused = true)]
 async fn a_wait_ends_in_time_for_the_hook() {
     let (stage, _) = behind(1, s(30));
-    let replica = stage.start(&WAIT).await;
+    let replica = stage.start(&[&WAIT[..], &SHORT].concat()).await;
     let token = stage.terminate(0, s(100), Wrapping::Event);
     stage.until_handled(s(150)).await;
-    // The timeout, and the pod's grace period; the margin is no longer needed after it.
     let at = completed_at(&stage, &token);
-    assert!((s(85)..s(131)).contains(&at), "{at:?}");
+    assert!((s(85)..s(95)).contains(&at), "{at:?}");
     waited(&replica, "time-over", 1);
     stage.rest(&[&replica]).await;
 }
@@ -546,7 +547,7 @@ async fn a_group_that_does_not_answer_delays_no_other() {
     for fault in [Fault::Hang, Fault::Throttle] {
         let (stage, web, _) = behind_two(1);
         stage.world.faults.add(Rule::on(LOOK, fault).subject("api"));
-        let replica = stage.start(&DEREGISTER).await;
+        let replica = stage.start(&[&DEREGISTER[..], &SHORT].concat()).await;
         let token = stage.terminate(0, s(100), Wrapping::Event);
         sleep(s(10)).await;
         assert!(stage.world.aws.elb.registered(&web).is_empty(), "{fault:?}");

@@ -411,7 +411,7 @@ async fn a_terminating_hook_of_a_group_that_shrinks_waits_for_nothing() {
     for (timeout, desired, reason) in [(600, 2, "complete"), (200, 3, "too-late")] {
         let stage = Stage::with_group(3);
         stage.world.aws.autoscaling.change_group("group", |spec| spec.desired = desired);
-        let replica = stage.start(&["--on", "asg-terminate=replace"]).await;
+        let replica = stage.start(&["--on", "asg-terminate=replace", "--heartbeat", "off"]).await;
         let token = stage.terminate(0, s(timeout), Wrapping::Event);
         stage.until_handled(s(10)).await;
         stage.completed_once(&token);

@@ -18,12 +18,12 @@ async fn of_two_hooks_the_latest_counts_whoever_received_it() {
         let other = one.with_own_queue();
         let (first, second) = (one.start(&[]).await, other.start(&[]).await);
         let (short, long) = if short_first {
-            (terminate(&one, "short", s(60)), terminate(&other, "long", s(600)))
+            (terminate(&one, "short", s(60)), terminate(&other, "long", s(1200)))
         } else {
-            let long = terminate(&other, "long", s(600));
+            let long = terminate(&other, "long", s(1200));
             (terminate(&one, "short", s(60)), long)
         };
-        sleep(s(565)).await;
+        sleep(s(1165)).await;
         assert!(ended(&one).is_empty(), "nothing is deleted in spite of the budget: {:?}", ended(&one));
         one.until_handled(s(70)).await;
         other.until_handled(s(5)).await;
@@ -43,13 +43,13 @@ async fn the_end_of_one_replica_s_hook_is_not_that_of_the_other_s() {
     let other = one.with_own_queue();
     let (first, second) = (one.start(&[]).await, other.start(&[]).await);
     let short = terminate(&one, "short", s(60));
-    let long = terminate(&other, "long", s(600));
+    let long = terminate(&other, "long", s(1200));
     sleep(s(100)).await;
     one.world.aws.autoscaling.complete(&short, HookResult::Continue);
     one.until_handled(s(100)).await;
     assert!(ended(&one).is_empty(), "nothing is deleted in spite of the budget: {:?}", ended(&one));
-    other.until_handled(s(540)).await;
-    assert_eq!(ended(&one), [("held".to_owned(), 598, Some(30), By::Delete)]);
+    other.until_handled(s(1140)).await;
+    assert_eq!(ended(&one), [("held".to_owned(), 1198, Some(30), By::Delete)]);
     one.completed_once(&long);
     one.rest(&[&first, &second]).await;
 }
@@ -88,9 +88,9 @@ async fn a_made_up_hook_puts_off_no_end_of_the_other_replica_s() {
     let (made_up, at) = (("group", "made-up", "token"), one.world.clock.now() - s(1200));
     other.world.aws.sqs.send(messages::lifecycle(Wrapping::Event, true, made_up, &instance(0), at));
     one.until("marked", s(10), || one.cordoned(0)).await;
-    let token = terminate(&one, "real", s(600));
-    one.until_handled(s(640)).await;
-    assert_eq!(ended(&one)[0], ("held".to_owned(), 598, Some(30), By::Delete));
+    let token = terminate(&one, "real", s(900));
+    one.until_handled(s(940)).await;
+    assert_eq!(ended(&one)[0], ("held".to_owned(), 898, Some(30), By::Delete));
     one.completed_once(&token);
     other.until_handled(s(60)).await;
     one.rest(&[&first, &second]).await;

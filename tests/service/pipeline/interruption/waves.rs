@@ -122,25 +122,25 @@ async fn the_drains_of_two_replicas_count_together() {
     one.rest(&[&first, &second]).await;
 }
 
-/// The third waits for four times the hook's timeout, and has all of its time for the drain then.
+/// The third waits for four times the time of a drain, and has all of its time for the drain then.
 #[tokio::test(start_paused = true)]
 async fn a_hook_lives_on_in_the_wave_and_its_time_begins_with_the_place() {
     let stage = zones("aaa");
     for n in 0..3 {
-        stage.world.kube.add_pod(Pod::on(&node(n)).named(&format!("slow-{n}")).grace(s(300)).stops_in(s(120)));
+        stage.world.kube.add_pod(Pod::on(&node(n)).named(&format!("slow-{n}")).grace(s(4500)).stops_in(s(1800)));
     }
     let replica = stage.start(&ONE).await;
-    let tokens: Vec<_> = (0..3).map(|n| stage.terminate(n, s(60), Wrapping::Event)).collect();
-    sleep(s(200)).await;
+    let tokens: Vec<_> = (0..3).map(|n| stage.terminate(n, s(90), Wrapping::Event)).collect();
+    sleep(s(3000)).await;
     assert_eq!(begins(&stage, 0..3).len(), 2, "{}", stage.story());
-    stage.until_handled(s(300)).await;
+    stage.until_handled(s(2500)).await;
     for (n, token) in tokens.iter().enumerate() {
         stage.completed_once(token);
         let slow = stage.ends_of(&format!("slow-{n}"));
         assert_eq!((slow.len(), slow[0].by, slow[0].grace), (1, By::Eviction, None), "its own grace period: {slow:?}");
     }
     let apart: Vec<_> = begins(&stage, 0..3).windows(2).map(|pair| (pair[1] - pair[0]).as_secs()).collect();
-    assert!(apart.iter().all(|apart| (120..=124).contains(apart)), "{apart:?}");
+    assert!(apart.iter().all(|apart| (1800..=1804).contains(apart)), "{apart:?}");
     replica.all_ended("asg-terminate", &[("drained", 3)]);
     stage.rest(&[&replica]).await;
 }
@@ -165,8 +165,8 @@ async fn released(stage: &Stage) {
 async fn a_hook_waits_until_its_life_just_leaves_the_time_of_a_drain() {
     let (stage, replica) = taken(&[]).await;
     let token = stage.terminate(1, s(60), Wrapping::Event);
-    // Of a life of 6,000 s less the margin of 6 s, the drain keeps its 54 s.
-    sleep(s(5938)).await;
+    // Of a life of 6,000 s less the margin of 6 s, the drain keeps its 894 s.
+    sleep(s(5098)).await;
     assert_eq!(stage.first_eviction(1), None);
     sleep(s(4)).await;
     assert!(stage.first_eviction(1).is_some(), "{}", stage.story());
@@ -180,14 +180,14 @@ async fn a_hook_waits_until_its_life_just_leaves_the_time_of_a_drain() {
 #[tokio::test(start_paused = true)]
 async fn a_hook_leaves_the_wave_in_time_for_the_grace_periods() {
     let (stage, replica) = taken(&[]).await;
-    stage.world.kube.add_pod(Pod::on(&node(1)).named("slow").grace(s(600)).stops_in(s(600)));
+    stage.world.kube.add_pod(Pod::on(&node(1)).named("slow").grace(s(1800)).stops_in(s(1800)));
     let token = stage.terminate(1, s(60), Wrapping::Event);
-    // 600 s, and 12 s to try and to remove it.
-    sleep(s(5994 - 612 - 2)).await;
+    // 1800 s, and 12 s to try and to remove it.
+    sleep(s(5994 - 1812 - 2)).await;
     assert_eq!(stage.first_eviction(1), None);
     sleep(s(4)).await;
     assert!(stage.first_eviction(1).is_some(), "{}", stage.story());
-    sleep(s(610)).await;
+    sleep(s(1810)).await;
     assert_eq!((stage.ends_of("slow")[0].grace, stage.has_pod("slow")), (None, false));
     released(&stage).await;
     stage.completed_once(&token);
@@ -356,15 +356,15 @@ async fn a_restart_after_a_wait_that_was_cut_short_leaves_the_hook_its_time() {
     let stage = zones("a");
     stage.block(0);
     let replica = stage.start(&[&ONE[..], &["--hold", "both"]].concat()).await;
-    let token = stage.terminate(0, s(300), Wrapping::Event);
+    let token = stage.terminate(0, s(900), Wrapping::Event);
     sleep(s(30)).await;
     let (code, now) = ("AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED", stage.world.clock.now());
-    stage.world.aws.sqs.send(messages::scheduled_change("h", code, &[&instance(0)], now, now + s(140)));
-    sleep(s(71)).await;
+    stage.world.aws.sqs.send(messages::scheduled_change("h", code, &[&instance(0)], now, now + s(420)));
+    sleep(s(211)).await;
     assert!(place(&stage, 0).ends_with('Z'), "{}", stage.story());
-    sleep(s(80)).await;
+    sleep(s(240)).await;
     stage.reboot(0).await;
-    stage.until("completed", s(300), || !stage.action(&token).completions.is_empty()).await;
+    stage.until("completed", s(900), || !stage.action(&token).completions.is_empty()).await;
     stage.completed_once(&token);
     stage.until_handled(s(60)).await;
     stage.rest(&[&replica]).await;

@@ -113,7 +113,7 @@ async fn taints_written_by_others_at_the_same_time_are_kept() {
 
 #[tokio::test(start_paused = true)]
 async fn taints_of_others_stay_when_ours_are_removed() {
-    let stage = Stage::new(30, 0);
+    let stage = Stage::new(150, 0);
     let replica = stage.start(&["--taint", "going=soon:NoSchedule", "--uncordon-after", "5m"]).await;
     for n in 0..30 {
         stage.rebalance(n);
@@ -165,6 +165,7 @@ fn other_half_to_the_other(stage: &Stage) {
 #[tokio::test(start_paused = true)]
 async fn two_replicas_mark_for_two_notices_at_once() {
     let stage = Stage::new(30, 1);
+    (30..150).for_each(|n| stage.world.kube.add_node(&node(n), &instance(n)));
     let flags = ["--taint", "going=soon:NoSchedule"];
     let (first, second) = (stage.start(&flags).await, stage.start(&flags).await);
     sleep(s(1)).await;

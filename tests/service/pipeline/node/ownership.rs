@@ -216,8 +216,8 @@ async fn a_hook_is_no_success_if_the_watch_of_nodes_fails_until_its_end() {
     stage.world.aws.ec2.put(&instance(5), &[(TAG, "")]);
     let replica = stage.start(&["--on-failed-drain", "leave"]).await;
     blind(&stage).await;
-    let token = stage.terminate(5, s(300), Wrapping::Bare);
-    stage.until_handled(s(320)).await;
+    let token = stage.terminate(5, s(900), Wrapping::Bare);
+    stage.until_handled(s(920)).await;
     assert_eq!(stage.results(&token), Vec::<String>::new());
     replica.ended_once("asg-terminate", "failed");
     stage.world.faults.clear();

@@ -101,9 +101,9 @@ async fn a_reboot_while_the_longest_grace_period_keeps_the_hook_releases_nothing
     stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").grace(s(300)).stops_in(s(290)));
     stage.block(0);
     let replica = stage.start(&[]).await;
-    let token = stage.terminate(0, s(600), Wrapping::Event);
+    let token = stage.terminate(0, s(900), Wrapping::Event);
     // Its eviction is not allowed for that long; then its grace period must still fit.
-    sleep(s(765)).await;
+    sleep(s(1065)).await;
     stage.reboot(0).await;
     sleep(s(60)).await;
     assert!(stage.cordoned(0) && stage.has_pod("slow"), "the drain goes on");
@@ -118,8 +118,8 @@ async fn a_reboot_while_the_longest_grace_period_keeps_the_hook_releases_nothing
 async fn a_reboot_during_the_drain_of_a_late_message_releases_nothing() {
     let stage = Stage::new(1, 0);
     stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").grace(s(60)).stops_in(s(55)));
-    let token = stage.terminate(0, s(600), Wrapping::Event);
-    sleep(s(598)).await;
+    let token = stage.terminate(0, s(900), Wrapping::Event);
+    sleep(s(898)).await;
     let replica = stage.start(&[]).await;
     sleep(s(35)).await;
     stage.world.kube.reboot(&node(0));
@@ -465,13 +465,13 @@ async fn a_restart_ends_no_drain_for_a_hook_that_goes_on_for_another() {
     let since = stage.world.clock.now();
     let boot = stage.world.kube.node(&node(0)).and_then(|node| Some(node.status?.node_info?.boot_id)).unwrap();
     let mark =
-        json!({"kind": "asg-terminate", "since": since, "deadline": since + s(600), "message": "m", "boot": boot});
+        json!({"kind": "asg-terminate", "since": since, "deadline": since + s(1800), "message": "m", "boot": boot});
     stage.annotate(0, "ebbtide/notice.d5b09660fdc9cfa3", &mark.to_string());
     let replica = stage.start(&[]).await;
     let token = stage.terminate(0, s(120), Wrapping::Event);
     sleep(s(100)).await;
     stage.world.kube.reboot(&node(0));
-    stage.until_handled(s(900)).await;
+    stage.until_handled(s(2100)).await;
     assert!(stage.cordoned(0), "{}", stage.story());
     stage.completed_once(&token);
     stage.rest(&[&replica]).await;

@@ -192,7 +192,7 @@ fn written(stage: &Stage) -> usize {
 
 #[tokio::test(start_paused = true)]
 async fn two_replicas_release_a_node_once() {
-    let stage = Stage::new(20, 0);
+    let stage = Stage::new(100, 0);
     let (first, second) = (stage.start(&[]).await, stage.start(&[]).await);
     for n in 0..20 {
         stage.rebalance(n);

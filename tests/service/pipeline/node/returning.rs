@@ -36,8 +36,8 @@ async fn returned() -> Stage {
 async fn a_restart_in_the_last_minute_of_a_drain_is_no_return_from_the_warm_pool() {
     let stage = Stage::new(1, 0);
     stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").grace(s(60)).stops_in(s(55)));
-    let token = stage.terminate_between(0, s(600), Wrapping::Event, TO_POOL);
-    sleep(s(598)).await;
+    let token = stage.terminate_between(0, s(900), Wrapping::Event, TO_POOL);
+    sleep(s(898)).await;
     let replica = stage.start(&[]).await;
     sleep(s(35)).await;
     stage.world.kube.reboot(&node(0));
@@ -58,10 +58,10 @@ async fn a_drain_that_is_taken_over_after_its_first_deadline_goes_on() {
     stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").grace(s(900)).stops_in(s(890)));
     stage.block(0);
     let first = stage.start(&[]).await;
-    let token = stage.terminate_between(0, s(600), Wrapping::Event, TO_POOL);
+    let token = stage.terminate_between(0, s(900), Wrapping::Event, TO_POOL);
     sleep(s(40)).await;
     stage.reboot(0).await;
-    sleep(s(600)).await;
+    sleep(s(900)).await;
     assert!(stage.cordoned(0) && stage.results(&token).is_empty(), "{}", stage.story());
     first.kill().await;
     let second = stage.start(&[]).await;

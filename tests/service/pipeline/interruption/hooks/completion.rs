@@ -19,8 +19,8 @@ async fn on_failed_drain_decides_the_hook_of_a_blocked_drain() {
         let replica = stage.start(&["--at-deadline", "leave", "--on-failed-drain", chosen]).await;
         let begun = Instant::now();
         let token = stage.terminate(0, s(60), Wrapping::Event);
-        // 60 s, and the pod's grace period.
-        sleep_until(begun + s(89)).await;
+        // 15 minutes, and the pod's grace period.
+        sleep_until(begun + s(929)).await;
         assert_eq!((stage.calls(COMPLETE), stage.world.aws.sqs.in_flight()), (0, 1), "{chosen}");
         stage.until_handled(s(3)).await;
         assert_eq!(stage.results(&token), expected, "{chosen}");
@@ -94,9 +94,9 @@ async fn complete_after_ends_at_the_deadline() {
     let stage = Stage::new(1, 1);
     let replica = stage.start(&["--complete-after", "1h"]).await;
     let begun = Instant::now();
-    let token = stage.terminate(0, s(60), Wrapping::Event);
-    // 60 s, and the pod's grace period.
-    sleep_until(begun + s(89)).await;
+    let token = stage.terminate(0, s(900), Wrapping::Event);
+    // 900 s less the margin: the pod, which is gone, needs no more time.
+    sleep_until(begun + s(869)).await;
     assert_eq!(stage.calls(COMPLETE), 0);
     stage.until_handled(s(3)).await;
     stage.completed_once(&token);

@@ -16,13 +16,13 @@ async fn of_two_hooks_the_latest_counts_and_both_live() {
     let stage = held(s(30));
     let replica = stage.start(&[]).await;
     let short = terminate(&stage, "short", s(60));
-    let long = terminate(&stage, "long", s(600));
-    sleep(s(590)).await;
+    let long = terminate(&stage, "long", s(1200));
+    sleep(s(1190)).await;
     assert!(ended(&stage).is_empty(), "nothing is deleted in spite of the budget: {:?}", ended(&stage));
     stage.until_handled(s(45)).await;
-    // 600 s, and the pod's grace period; 2 s for its removal.
-    assert_eq!(ended(&stage), [("held".to_owned(), 598, Some(30), By::Delete)]);
-    assert!(stage.world.aws.autoscaling.action(&short).is_some_and(|action| action.beats.len() >= 10));
+    // 1200 s, and the pod's grace period; 2 s for its removal.
+    assert_eq!(ended(&stage), [("held".to_owned(), 1198, Some(30), By::Delete)]);
+    assert!(stage.world.aws.autoscaling.action(&short).is_some_and(|action| action.beats.len() >= 20));
     stage.completed_once(&short);
     stage.completed_once(&long);
     replica.all_ended("asg-terminate", &[("drained", 2)]);
@@ -35,13 +35,13 @@ async fn the_end_of_one_hook_is_not_that_of_the_other() {
     let stage = held(s(30));
     let replica = stage.start(&[]).await;
     let short = terminate(&stage, "short", s(60));
-    let long = terminate(&stage, "long", s(600));
+    let long = terminate(&stage, "long", s(1200));
     sleep(s(100)).await;
     stage.world.aws.autoscaling.complete(&short, HookResult::Continue);
-    sleep(s(490)).await;
+    sleep(s(1090)).await;
     assert!(ended(&stage).is_empty(), "nothing is deleted in spite of the budget: {:?}", ended(&stage));
     stage.until_handled(s(45)).await;
-    assert_eq!(ended(&stage), [("held".to_owned(), 598, Some(30), By::Delete)]);
+    assert_eq!(ended(&stage), [("held".to_owned(), 1198, Some(30), By::Delete)]);
     stage.completed_once(&long);
     stage.rest(&[&replica]).await;
 }
@@ -50,15 +50,15 @@ async fn the_end_of_one_hook_is_not_that_of_the_other() {
 #[tokio::test(start_paused = true)]
 async fn a_takeover_waits_for_the_first_list() {
     let stage = Stage::new(1, 0);
-    add(&stage, "slow", s(600));
+    add(&stage, "slow", s(1800));
     let first = stage.start(&[]).await;
-    let token = stage.terminate(0, s(300), Wrapping::Event);
-    sleep(s(400)).await;
+    let token = stage.terminate(0, s(900), Wrapping::Event);
+    sleep(s(1000)).await;
     stage.world.faults.add(Rule::on("list pods", Fault::Status(503)).times(6));
     let second = stage.start(&[]).await;
     let (exit, ..) = first.stop().await;
     assert_eq!(exit, ebbtide::service::Exit::Clean);
-    sleep(s(190)).await;
+    sleep(s(790)).await;
     assert!(stage.has_pod("slow"));
     assert!(stage.world.aws.autoscaling.action(&token).is_some_and(|action| action.completions.is_empty()));
     stage.until_handled(s(60)).await;
@@ -83,16 +83,16 @@ async fn two_hooks_wait_for_each_other_no_longer_than_either_can_live() {
 
 #[tokio::test(start_paused = true)]
 async fn a_hook_s_default_leaves_a_budget_the_hook_s_timeout() {
-    for (flags, deleted_after) in [(&[][..], Some(s(298))), (&["--heartbeat", "off"], None)] {
-        let stage = held(s(600));
+    for (flags, deleted_after) in [(&[][..], Some(s(898))), (&["--heartbeat", "off"], None)] {
+        let stage = held(s(1800));
         let replica = stage.start(flags).await;
-        let token = stage.terminate(0, s(300), Wrapping::Event);
-        sleep(s(150)).await;
+        let token = stage.terminate(0, s(900), Wrapping::Event);
+        sleep(s(450)).await;
         assert_eq!(ended(&stage).is_empty(), deleted_after.is_some(), "{flags:?}: {:?}", ended(&stage));
-        stage.until_handled(s(751)).await;
+        stage.until_handled(s(2251)).await;
         let deletion = stage.ends_of("held").remove(0);
         if let Some(after) = deleted_after {
-            assert_eq!((deletion.at, deletion.grace), (after, Some(600)));
+            assert_eq!((deletion.at, deletion.grace), (after, Some(1800)));
         }
         stage.completed_once(&token);
         stage.rest(&[&replica]).await;
@@ -132,16 +132,16 @@ async fn a_failed_look_up_is_repeated_while_the_drain_goes_on() {
     let stage = held(s(30));
     stage.world.faults.add(Rule::on("DescribeLifecycleHooks", Fault::Throttle));
     let replica = stage.start(&[]).await;
-    let token = stage.terminate(0, s(600), Wrapping::Event);
+    let token = stage.terminate(0, s(900), Wrapping::Event);
     sleep(s(100)).await;
     assert!(stage.calls(BEAT) >= 5, "it may expire after 30 s: {}", stage.calls(BEAT));
     stage.world.faults.clear();
-    sleep(s(300)).await;
+    sleep(s(600)).await;
     let beats = stage.calls(BEAT);
     sleep(s(190)).await;
     assert!(stage.calls(BEAT) <= beats + 1, "the hook's own timeout counts: {beats} {}", stage.calls(BEAT));
     stage.until_handled(s(45)).await;
-    assert_eq!(ended(&stage), [("held".to_owned(), 598, Some(30), By::Delete)]);
+    assert_eq!(ended(&stage), [("held".to_owned(), 898, Some(30), By::Delete)]);
     stage.completed_once(&token);
     stage.rest(&[&replica]).await;
 }
@@ -154,11 +154,11 @@ async fn a_hook_of_unknown_times_may_be_the_latest() {
     let short = terminate(&stage, "short", s(30));
     sleep(s(5)).await;
     stage.world.faults.add(Rule::on("DescribeLifecycleHooks", Fault::Throttle));
-    let long = terminate(&stage, "long", s(600));
+    let long = terminate(&stage, "long", s(1200));
     sleep(s(200)).await;
     stage.world.faults.clear();
-    stage.until_handled(s(440)).await;
-    assert_eq!(ended(&stage), [("held".to_owned(), 603, Some(30), By::Delete)]);
+    stage.until_handled(s(1040)).await;
+    assert_eq!(ended(&stage), [("held".to_owned(), 1203, Some(30), By::Delete)]);
     stage.completed_once(&short);
     stage.completed_once(&long);
     stage.rest(&[&replica]).await;
@@ -203,12 +203,12 @@ async fn a_launch_is_awaited_for_the_hook_s_own_time_once_that_is_known() {
 async fn the_end_of_the_longer_hook_is_not_that_of_one_that_came_later() {
     let stage = held(s(30));
     let replica = stage.start(&[]).await;
-    let long = terminate(&stage, "long", s(900));
+    let long = terminate(&stage, "long", s(1500));
     sleep(s(50)).await;
-    let short = terminate(&stage, "short", s(700));
+    let short = terminate(&stage, "short", s(1200));
     sleep(s(50)).await;
     stage.world.aws.autoscaling.complete(&long, HookResult::Continue);
-    sleep(s(500)).await;
+    sleep(s(1000)).await;
     assert!(ended(&stage).is_empty(), "{:?}", ended(&stage));
     stage.unblock(0);
     stage.until_handled(s(60)).await;

@@ -1,0 +1,67 @@
+//! The nodes that hints hold cordoned: each may go, and nobody knows whether it does. Such hints come for whole clusters at once, so that
+//! they take a fifth of the nodes at most.
+
+use crate::pipeline::node::{FullOfHints, HintedNodes, Index, Node};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Time for which a count is kept: a storm asks a thousand times.
+const COUNT_KEPT: Duration = Duration::from_secs(1);
+
+/// The nodes that hints hold cordoned, or are about to.
+#[derive(Debug, Default)]
+pub struct Hints(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    counted: Option<(Instant, HintedNodes)>,
+    /// The groups of the nodes that are about to be cordoned, by UID.
+    seats: HashMap<Arc<str>, Box<str>>,
+}
+
+impl Hints {
+    /// Returns a seat for the node.
+    ///
+    /// # Errors
+    /// Hints hold as many nodes as they may.
+    pub(super) fn seat(&self, index: &Index, node: &Node) -> Result<HintSeat<'_>, FullOfHints> {
+        let now = Instant::now();
+        let mut state = self.lock();
+        let State { counted, seats } = &mut *state;
+        if counted.as_ref().is_none_or(|(at, _)| now >= *at + COUNT_KEPT) {
+            *counted = Some((now, count(index)));
+        }
+        if let Some(full) = counted.as_ref().and_then(|(_, counted)| counted.full(node, seats)) {
+            return Err(full);
+        }
+        seats.insert(Arc::clone(&node.uid), node.pool.named().group.into());
+        Ok(HintSeat { hints: self, uid: Arc::clone(&node.uid) })
+    }
+
+    /// Whether the node is held beyond the limit, and others were before it.
+    pub(super) fn is_late(index: &Index, node: &Node) -> bool {
+        count(index).is_late(node)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A node that is about to be cordoned for a hint. It counts while this lives.
+pub(super) struct HintSeat<'a> {
+    hints: &'a Hints,
+    uid: Arc<str>,
+}
+
+impl Drop for HintSeat<'_> {
+    fn drop(&mut self) {
+        self.hints.lock().seats.remove(&self.uid);
+    }
+}
+
+fn count(index: &Index) -> HintedNodes {
+    index.count_ours(|nodes| HintedNodes::of(nodes))
+}
