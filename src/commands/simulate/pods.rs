@@ -115,8 +115,7 @@ impl<'a> PodList<'a> {
     /// Tells of a grace period that gets only a part of its time from a hook.
     pub fn room(&self, DrainSpan { begun, end }: DrainSpan) -> Option<String> {
         let (pod, grace) = self.selection.longest_grace(self.settings.pod_grace)?;
-        let by_default = matches!(end, Deadline::Hook(end) if end.grace_from.is_some());
-        let is_cut = by_default && grace > MAX_ADDED_GRACE && begun + grace > end.at();
+        let is_cut = end.has_room() && grace > MAX_ADDED_GRACE && begun + grace > end.at();
         is_cut.then(|| {
             format!(
                 "{pod} has a grace period of {}, of which a hook waits for {} at most; --drain-timeout asg-terminate gives it more",

@@ -96,6 +96,12 @@ impl Deadline {
         }
     }
 
+    /// Whether the deadline leaves room for pods: a hook's does, unless the user has chosen its end.
+    #[must_use]
+    pub const fn has_room(self) -> bool {
+        matches!(self, Self::Hook(HookEnd { grace_from: Some(_), .. }))
+    }
+
     /// Returns the deadline on a node with these pods: a hook's default leaves room for them.
     #[must_use]
     pub fn lengthened(self, pods: Remaining) -> Self {

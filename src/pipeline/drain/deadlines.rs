@@ -1,7 +1,7 @@
 //! The deadlines of the interruptions that share a drain. Each adds its own, and may move it. The hooks that other replicas keep alive
 //! are known by their marks on the Node.
 
-use super::deadline::{Deadline, HookEnd, Plan};
+use super::deadline::{Deadline, Plan};
 use super::pod_times::PodTimes;
 use super::recorder::Progress;
 use super::remaining::Remaining;
@@ -117,8 +117,7 @@ impl Deadlines {
     fn settle(&self, entries: &Entries) {
         let all = entries.deadlines.values().map(|deadline| deadline.lengthened(entries.remaining));
         // Their default has room for the same pods.
-        let by_default = |deadline| matches!(deadline, Deadline::Hook(HookEnd { grace_from: Some(_), .. }));
-        let pods = if all.clone().any(by_default) { entries.remaining } else { Remaining::default() };
+        let pods = if all.clone().any(Deadline::has_room) { entries.remaining } else { Remaining::default() };
         let elsewhere = entries.elsewhere().map(|ends| pods.after(ends).map_or(ends, |end| end.max(ends)));
         // Without an entry the drain is on its way out, and its last plan stands.
         if let Some(plan) = Plan::of(all, entries.fixed_ends.values().copied().min(), elsewhere) {

@@ -3,7 +3,7 @@
 use super::evict::Evictions;
 use super::select::{Selection, leaving_addresses, select};
 use super::wire::{TrimmedPod, pods_of};
-use super::{Deadline, Drainer, Grace, HookEnd, MAX_ADDED_GRACE, Remaining};
+use super::{Deadline, Drainer, Grace, MAX_ADDED_GRACE, Remaining};
 use crate::clients::gate::{Backoff, Call, Class, KubeError};
 use crate::clients::watch::older;
 use crate::fact::{DrainStep, Fact};
@@ -68,8 +68,7 @@ impl Room {
     #[must_use]
     pub fn before(self, end: Deadline) -> Option<Instant> {
         // A hook's default leaves room for this much of them.
-        let by_default = matches!(end, Deadline::Hook(HookEnd { grace_from: Some(_), .. }));
-        let all = if by_default { self.all.min(MAX_ADDED_GRACE) } else { self.all };
+        let all = if end.has_room() { self.all.min(MAX_ADDED_GRACE) } else { self.all };
         Grace { wanted: Some(all), own: None }.undisturbed_until(end.lengthened(Remaining::of(self.longest)), None)
     }
 }
@@ -123,6 +122,7 @@ impl Evictions<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::HookEnd;
     use super::*;
 
     #[test]
