@@ -82,7 +82,9 @@ impl Policy {
         let at = clock.notice_instant(notice.at);
         let hook = times.map(|times| (times, self.heartbeats));
         let timeout = self.drain_timeout.of(notice.kind());
-        let deadline = times::deadline(&notice.detail, at, now, timeout, hook, |time| clock.instant_of(time));
+        // The patience with a change that is not near yet begins when the drain may: its Node may register in between.
+        let begin = self.acts_from(notice).map_or(now, |from| clock.instant_of(from).max(now));
+        let deadline = times::deadline(&notice.detail, at, begin, timeout, hook, |time| clock.instant_of(time));
         match times {
             Some(times) => times::within_life(deadline, life_begin(notice, node, times, clock), times),
             None => deadline,

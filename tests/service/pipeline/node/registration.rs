@@ -66,6 +66,26 @@ async fn a_node_that_registers_late_keeps_its_mark() {
     stage.rest(&[&replica]).await;
 }
 
+/// The Node registers when the change is near enough for its drain.
+#[tokio::test(start_paused = true)]
+async fn the_time_for_the_drain_of_a_change_begins_when_it_is_near() {
+    let stage = Stage::new(1, 0);
+    stage.world.aws.ec2.put(&instance(5), &[(TAG, "")]);
+    let flags = ["--when", "scheduled-change=600s-before", "--drain-timeout", "scheduled-change=5m"];
+    let replica = stage.start(&flags).await;
+    let told = stage.world.clock.elapsed();
+    stage.health(5, ("h", "AWS_EC2_INSTANCE_STOP_SCHEDULED"), stage.world.clock.now() + s(700), "upcoming");
+    sleep(s(150)).await;
+    stage.world.kube.add_node(&node(5), &instance(5));
+    stage.world.kube.add_pod(Pod::on(&node(5)).named("web-5-0"));
+    stage.block(5);
+    stage.until_handled(s(300)).await;
+    let ended = stage.world.clock.elapsed() - told;
+    assert!((s(400)..s(405)).contains(&ended), "{ended:?}");
+    replica.ended_once("scheduled-change", "blocked");
+    stage.rest(&[&replica]).await;
+}
+
 /// One replica waits for the Node of a change, and another learns that AWS has called the change off.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_registers_after_its_change_is_called_off_stays_as_it_is() {
