@@ -1,8 +1,8 @@
 //! Counts the facts that the service emits.
 
 use ebbtide::fact::{Fact, Subscriber, WaitOutcome};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 /// The counts.
@@ -67,7 +67,7 @@ impl Tally {
     }
 
     fn lock(&self) -> MutexGuard<'_, Counted> {
-        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+        self.counted.lock()
     }
 }
 

@@ -5,10 +5,11 @@ use crate::plan::{NEW, OTHER, Plan, QUEUELESS};
 use ebbtide::fact::{
     DrainOutcome, Fact, HeartbeatResult, MessageRelease, NoticeOutcome, NoticeRef, Subscriber, WaitOutcome,
 };
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -116,7 +117,7 @@ impl Teller {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 impl Subscriber for Teller {

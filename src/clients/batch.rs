@@ -98,7 +98,7 @@ async fn collect<Q, A, F, C>(
 mod tests {
     use super::*;
     use crate::fact::Facts;
-    use std::sync::Mutex;
+    use parking_lot::Mutex;
 
     const OPERATION: Operation = Operation::new("sqs", "DeleteMessageBatch");
 
@@ -112,13 +112,13 @@ mod tests {
         let calls = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&calls);
         let batcher = Batcher::start(&tasks, OPERATION, 3, Duration::from_millis(50), move |questions: Vec<u32>| {
-            seen.lock().unwrap().push(questions.clone());
+            seen.lock().push(questions.clone());
             async move { doubled(questions) }
         });
         let begun = Instant::now();
         let answers = futures_util::future::try_join_all((0..4).map(|n| batcher.ask(n))).await.unwrap();
         assert_eq!(answers, [0, 2, 4, 6]);
-        assert_eq!(*calls.lock().unwrap(), [vec![0, 1, 2], vec![3]]);
+        assert_eq!(*calls.lock(), [vec![0, 1, 2], vec![3]]);
         assert_eq!(begun.elapsed(), Duration::from_millis(50), "the fourth waited for company");
         drop(batcher);
         tasks.gone(|_| true).await;
@@ -130,7 +130,7 @@ mod tests {
         let calls = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&calls);
         let batcher = Batcher::start(&tasks, OPERATION, 10, Duration::from_millis(50), move |questions: Vec<u32>| {
-            seen.lock().unwrap().push(questions.clone());
+            seen.lock().push(questions.clone());
             async move { doubled(questions) }
         });
         let leaves = |n| tokio::time::timeout(Duration::from_millis(20), batcher.ask(n));
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!((second.unwrap(), fourth.unwrap()), (2, 6), "the others are given their own answers");
         assert!(leaves(4).await.is_err());
         tokio::time::sleep(Duration::from_millis(50)).await;
-        assert_eq!(*calls.lock().unwrap(), [vec![1, 3]], "there is no call for nobody");
+        assert_eq!(*calls.lock(), [vec![1, 3]], "there is no call for nobody");
         assert_eq!(batcher.ask(5).await.unwrap(), 10, "and the next is asked");
     }
 

@@ -28,9 +28,10 @@ use crate::pipeline::queue::{Message, Queue, VISIBILITY_TIMEOUT};
 use crate::runtime::task::TaskError;
 use futures_util::future::join;
 use futures_util::{StreamExt, stream};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, sleep};
@@ -203,10 +204,10 @@ impl Deliverer {
         };
         // Before the message goes, so that the interruptions that no other message holds, and their heartbeats, have stopped when the
         // next receiver begins.
-        let open = copies.open.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let open = copies.open.into_inner();
         let open = open.into_values().filter_map(Arc::into_inner);
         futures_util::future::join_all(open.map(NoticeCopy::leave)).await;
-        let called_off = copies.called_off.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let called_off = copies.called_off.into_inner();
         match (end, lost.into_inner()) {
             (DeliveryEnd::Verdict(Verdict::Delete), true) => {
                 Box::pin(unclaimed::note_called_off(&self.interrupter, called_off)).await;
@@ -307,7 +308,7 @@ impl Deliverer {
             let polled = Some(&notice).filter(|notice| self.has_other_sources && self.is_told_first(notice)).cloned();
             let said = self.has_other_sources.then(|| self.said_before(&notice, message)).flatten();
             let copy = Arc::new(self.join_listed(notice, message));
-            let lock = || copies.open.lock().unwrap_or_else(PoisonError::into_inner);
+            let lock = || copies.open.lock();
             lock().insert(number, Arc::clone(&copy));
             let end = self.ended(&copy, visibility);
             let end = match said {
@@ -320,7 +321,7 @@ impl Deliverer {
             lock().remove(&number);
             if let (NoticeCopy::Running(_, seat), Ok(NoticeOutcome::Uncordoned)) = (&*copy, end) {
                 let notice = Arc::clone(&seat.shared().notice.borrow());
-                copies.called_off.lock().unwrap_or_else(PoisonError::into_inner).push(notice);
+                copies.called_off.lock().push(notice);
             }
             end
         });

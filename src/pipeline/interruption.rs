@@ -81,7 +81,8 @@ use crate::pipeline::drain::PodAddresses;
 use crate::pipeline::event::Notice;
 use crate::pipeline::node::Node;
 use crate::runtime::task::Ending;
-use std::sync::{Arc, Mutex};
+use parking_lot::Mutex;
+use std::sync::Arc;
 
 pub use crate::fact::NoticeOutcome;
 

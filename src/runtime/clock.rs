@@ -7,10 +7,10 @@
 
 use aws_smithy_async::time::TimeSource;
 use jiff::{SignedDuration, Timestamp};
+use parking_lot::{Mutex, MutexGuard};
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -205,7 +205,7 @@ impl Clock {
     }
 
     fn last(&self) -> MutexGuard<'static, Followed> {
-        self.wall.last.lock().unwrap_or_else(PoisonError::into_inner)
+        self.wall.last.lock()
     }
 
     /// Returns wall time at the clock's start, by what is known now.

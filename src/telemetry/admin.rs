@@ -100,7 +100,7 @@ mod tests {
     use super::*;
     use crate::fact::TaskKind;
     use crate::telemetry::http::Server;
-    use std::sync::Mutex;
+    use parking_lot::Mutex;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
     use tracing_subscriber::filter::Targets;
@@ -111,7 +111,7 @@ mod tests {
         let first: Targets = "info".parse().unwrap();
         let applies = Arc::clone(&applied);
         let filter = LogFilter::new(&first, move |filter| {
-            applies.lock().unwrap().push(filter.to_string());
+            applies.lock().push(filter.to_string());
             true
         });
         let tasks = Tasks::new(facts.clone());
@@ -149,7 +149,7 @@ mod tests {
         assert!(with_body.starts_with("HTTP/1.1 400"), "{with_body}");
         assert!(ask("PUT /log").await.contains("now info"));
         assert!(ask("POST /log?info").await.starts_with("HTTP/1.1 405"));
-        assert_eq!(applied.lock().unwrap().len(), 2);
+        assert_eq!(applied.lock().len(), 2);
     }
 
     /// Any pod may reach the port of the probes. One that holds many connections open must not restart the service.

@@ -18,10 +18,10 @@ use crate::runtime::clock::Clock;
 use crate::telemetry::pools::{PoolKey, Pools};
 use entry::{Deadline, Hook, Outcome};
 use jiff::{SignedDuration, Timestamp};
+use parking_lot::Mutex;
 use report::{Replica, Report};
 use state::State;
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use words::Condition;
 
@@ -94,7 +94,7 @@ impl History {
     #[must_use]
     pub fn report(&self, since: Since, held: usize) -> (Report, u64) {
         let now = millis(self.clock.now());
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let Inner { state, condition, nodes, queue, pools, .. } = &mut *inner;
         let oldest = queue.oldest.filter(|(at, _)| now.duration_since(*at) <= SignedDuration::from_mins(1));
         let replica = Replica {
@@ -130,7 +130,7 @@ impl History {
     /// Whether everything that was removed after this count of changes is still known.
     #[must_use]
     pub fn is_known(&self, change: u64) -> bool {
-        self.lock().state.knows(change)
+        self.inner.lock().state.knows(change)
     }
 
     /// Returns the name of this replica.
@@ -142,11 +142,7 @@ impl History {
     /// Returns the count of changes.
     #[must_use]
     pub fn revision(&self) -> u64 {
-        self.lock().state.revision()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock().state.revision()
     }
 }
 
@@ -159,7 +155,7 @@ impl Subscriber for History {
             return;
         }
         let now = millis(self.clock.now());
-        self.lock().note(fact, now);
+        self.inner.lock().note(fact, now);
     }
 }
 

@@ -1,7 +1,8 @@
 //! The filter of the log, which can be changed while the process runs: a night's question needs no restart.
 
+use parking_lot::Mutex;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
 /// The filter of the log. Clones share it.
@@ -59,7 +60,7 @@ impl LogFilter {
     /// Returns the filter.
     #[must_use]
     pub fn now(&self) -> String {
-        self.texts.lock().unwrap_or_else(PoisonError::into_inner).now.clone()
+        self.texts.lock().now.clone()
     }
 
     /// Changes the filter; an empty text means that of the settings. Returns the new one.
@@ -67,7 +68,7 @@ impl LogFilter {
     /// # Errors
     /// When the text is not a filter. The old one stays.
     pub fn change(&self, text: &str) -> Result<String, BadFilter> {
-        let mut texts = self.texts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut texts = self.texts.lock();
         let text = if text.is_empty() { &texts.first } else { text };
         let filter = parse(text)?;
         texts.now = filter.to_string();

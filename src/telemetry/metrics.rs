@@ -14,12 +14,12 @@ use crate::runtime::task::{TaskOutcome, Tasks};
 use crate::telemetry::pools::{PoolKey, Pools};
 use blocked::BlockedPods;
 use make::{counter, counters, fractions, gauge, gauges, histograms};
+use parking_lot::Mutex;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{MetricFamily, MetricType};
 use prometheus::{
     CounterVec, Encoder, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder,
 };
-use std::sync::{Mutex, PoisonError};
 
 /// Buckets of calls in seconds: from a fast answer to a long poll.
 const CALL_SECONDS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
@@ -266,7 +266,7 @@ impl Metrics {
     /// Returns the text for Prometheus, with the current counts of `tasks`.
     #[must_use]
     pub fn render(&self, tasks: &Tasks) -> String {
-        let _scrape = self.scrape.lock().unwrap_or_else(PoisonError::into_inner);
+        let _scrape = self.scrape.lock();
         self.copy_tasks(tasks);
         self.copy_runtime();
         let longest = self.blocked.longest().as_secs();
@@ -315,8 +315,7 @@ impl Subscriber for Metrics {
             Fact::PodBlocked { pod, .. } => self.blocked.add(pod),
             Fact::PodUnblocked { pod, .. } => self.blocked.remove(pod),
             Fact::NoticeBegun { about, again: false, pool, .. } if about.kind != NoticeKind::AsgLaunch => {
-                let PoolKey { kind, instance_type, zone, group } =
-                    self.pools.lock().unwrap_or_else(PoisonError::into_inner).count(about.kind, *pool);
+                let PoolKey { kind, instance_type, zone, group } = self.pools.lock().count(about.kind, *pool);
                 self.all.interruptions.with_label_values(&[kind.as_str(), &instance_type, &zone, &group]).inc();
             }
             _ => {}

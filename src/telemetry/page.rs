@@ -18,10 +18,11 @@ use http::header::{HeaderName, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
+use parking_lot::Mutex;
 use peers::Peers;
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedSemaphorePermit, Semaphore, broadcast};
 use tokio::time::{Instant, sleep};
@@ -169,7 +170,7 @@ impl Page {
             return;
         }
         let answers = peers::ask(&self.peers, self.history.replica()).await;
-        let mut shared = self.lock();
+        let mut shared = self.shared.lock();
         shared.peers.take(answers);
         if self.frames.receiver_count() == 0 {
             // A viewer who comes gets a whole report first.
@@ -182,7 +183,7 @@ impl Page {
 
     fn send_frame(&self) {
         // Under the lock, so that a viewer who comes gets its whole report before or after this frame.
-        let mut shared = self.lock();
+        let mut shared = self.shared.lock();
         let now = Instant::now();
         let since = match shared.framed {
             Some((change, at)) => {
@@ -242,7 +243,7 @@ impl Page {
 
     /// Returns the changes from now on, beginning with a whole report.
     fn events(&self) -> Response<Body> {
-        let mut shared = self.lock();
+        let mut shared = self.shared.lock();
         if self.frames.receiver_count() >= MAX_VIEWERS {
             return plain(StatusCode::SERVICE_UNAVAILABLE, "too many viewers; ask for api/status instead\n");
         }
@@ -268,10 +269,6 @@ impl Page {
     fn held(&self) -> usize {
         usize::try_from(self.tasks.alive(TaskKind::Message)).unwrap_or(0)
     }
-
-    fn lock(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Answers for Page {
@@ -285,12 +282,12 @@ impl Answers for Page {
         let path = request.uri().path();
         let mut response = match path {
             "/api/status" if request.uri().query() == Some("scope=replica") => {
-                let report = self.own(&mut self.lock());
+                let report = self.own(&mut self.shared.lock());
                 self.report_for_reader(report)
             }
             "/api/status" => {
                 self.ask_peers().await;
-                let report = self.whole(&mut self.lock());
+                let report = self.whole(&mut self.shared.lock());
                 self.report_for_reader(report)
             }
             "/api/events" => self.events(),

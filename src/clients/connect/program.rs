@@ -15,8 +15,9 @@ use futures_util::future::{BoxFuture, Shared};
 use http::{HeaderValue, Request, header};
 use jiff::{SignedDuration, Timestamp};
 use kube::config::ExecConfig;
+use parking_lot::Mutex;
 use run::run;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// Time before the expiry of credentials at which they are renewed, while calls still use the old ones.
 const RENEW_AHEAD: SignedDuration = SignedDuration::from_secs(60);
@@ -80,7 +81,7 @@ impl Program {
 
     async fn bearer(&self) -> Result<Option<HeaderValue>, BadProgram> {
         let (old, current) = {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             if state.credentials.bearer.is_none() || state.credentials.last(self.clock.now(), RENEW_AHEAD) {
                 return Ok(state.credentials.bearer.clone());
             }
@@ -92,7 +93,7 @@ impl Program {
         let is_valid = old.last(self.clock.now(), SignedDuration::ZERO);
         let answer = if is_valid { current.clone().now_or_never() } else { Some(current.clone().await) };
         let Some(answer) = answer else { return Ok(old.bearer) };
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         // Only the first of the calls that waited for this run finds it here.
         if state.run.as_ref().is_some_and(|run| run.ptr_eq(&current)) {
             state.run = None;
@@ -104,9 +105,5 @@ impl Program {
             Err(_) if is_valid => Ok(old.bearer),
             answer => answer.map(|credentials| credentials.bearer),
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

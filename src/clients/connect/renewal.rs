@@ -11,7 +11,8 @@ use aws_smithy_runtime_api::client::retries::classifiers::{ClassifyRetry, RetryA
 use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use aws_smithy_types::config_bag::ConfigBag;
 use aws_smithy_types::retry::ErrorKind;
-use std::sync::{Arc, Mutex, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -46,7 +47,7 @@ impl Renewal {
 
     /// Forgets the credentials, so that the next attempt loads them.
     fn renew(&self) {
-        let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cached = self.0.lock();
         if cached.renewed_at.is_none_or(|at| at.elapsed() >= MIN_INTERVAL) {
             *cached = Cached { identities: empty(), renewed_at: Some(Instant::now()) };
         }
@@ -64,7 +65,7 @@ impl ResolveCachedIdentity for Renewal {
         components: &'a RuntimeComponents,
         config: &'a ConfigBag,
     ) -> IdentityFuture<'a> {
-        let identities = self.0.lock().unwrap_or_else(PoisonError::into_inner).identities.clone();
+        let identities = self.0.lock().identities.clone();
         IdentityFuture::new(async move { identities.resolve_cached_identity(resolver, components, config).await })
     }
 }

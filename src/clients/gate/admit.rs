@@ -28,8 +28,9 @@ mod places;
 mod tests;
 
 use super::{CALL_TIMEOUT, CallClass, Category, LAST_CALL};
+use parking_lot::Mutex;
 use places::Places;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -121,7 +122,7 @@ impl Admitter {
 
     async fn enter(&self, rank: usize, deadline: Instant) -> Permit {
         let permit = {
-            let mut places = self.lock();
+            let mut places = self.0.places.lock();
             if places.can_enter(rank) {
                 places.enter(rank);
                 return Permit { admitter: Some(self.clone()), rank };
@@ -138,17 +139,13 @@ impl Admitter {
     /// held while a permit is sent.
     fn admit_waiting(&self) {
         loop {
-            let Some((waiter, rank)) = self.lock().next_waiter() else { return };
+            let Some((waiter, rank)) = self.0.places.lock().next_waiter() else { return };
             // `Err` returns the permit. Dropping it would recurse, so its place is given back here.
             if let Err(mut refused) = waiter.send(Permit { admitter: Some(self.clone()), rank }) {
                 refused.admitter = None;
-                self.lock().leave(rank);
+                self.0.places.lock().leave(rank);
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Places> {
-        self.0.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -172,7 +169,7 @@ impl Admission {
     /// Ends the admission with the call's answer. A throttled call waits here, so that its caller may try again at once.
     pub(super) async fn finish(self, failed: Option<Category>, retry_after: Option<Duration>) {
         let wait = match &self.permit.admitter {
-            Some(admitter) => admitter.lock().learn(self.begun, failed, retry_after),
+            Some(admitter) => admitter.0.places.lock().learn(self.begun, failed, retry_after),
             None => Duration::ZERO,
         };
         let until = Instant::now() + self.bounded(wait);
@@ -188,7 +185,7 @@ impl Admission {
 impl Drop for Permit {
     fn drop(&mut self) {
         if let Some(admitter) = self.admitter.take() {
-            admitter.lock().leave(self.rank);
+            admitter.0.places.lock().leave(self.rank);
             admitter.admit_waiting();
         }
     }

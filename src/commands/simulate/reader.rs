@@ -20,8 +20,9 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Api;
 use kube::api::ListParams;
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -46,7 +47,7 @@ struct Failures(Mutex<Vec<String>>);
 impl Subscriber for Failures {
     fn note(&self, fact: &Fact<'_>) {
         if let Fact::LoadBalancerFailed { error, .. } = fact {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(error.to_string());
+            self.0.lock().push(error.to_string());
         }
     }
 }
@@ -188,7 +189,7 @@ impl<'a> Reader<'a> {
         let groups =
             TargetGroups::new(kube, self.gate.clone(), autoscaling, facts).with_group_lookup(self.group_lookup.clone());
         let found = groups.of(instance, hook.map(|hook| &*hook.group)).await;
-        let failures = std::mem::take(&mut *failures.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let failures = std::mem::take(&mut *failures.0.lock());
         (found.groups.to_vec(), failures)
     }
 

@@ -2,8 +2,9 @@
 
 use crate::pipeline::event::{Identity, Version};
 use crate::pipeline::interruption::NoticeOutcome;
+use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -36,13 +37,13 @@ impl Entries {
 impl OutcomeCache {
     /// Returns the outcome of the notice, if it has ended.
     pub(super) fn get(&self, version: &Version) -> Option<NoticeOutcome> {
-        let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let entries = self.0.lock();
         entries.outcomes.get(version).filter(|(_, at)| at.elapsed() < KEPT_FOR).map(|(outcome, _)| *outcome)
     }
 
     /// Forgets the outcomes of the notice with this identity.
     pub(super) fn forget(&self, identity: &Identity) {
-        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.0.lock();
         entries.outcomes.retain(|version, _| !version.is_of(identity));
         let Entries { outcomes, order } = &mut *entries;
         order.retain(|(version, _)| outcomes.contains_key(version));
@@ -64,7 +65,7 @@ impl OutcomeCache {
         ) {
             return;
         }
-        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.0.lock();
         let now = Instant::now();
         entries.sweep(now);
         // Copies that waited together end together, and are one notice.
@@ -85,7 +86,7 @@ mod tests {
     impl OutcomeCache {
         /// The number of outcomes, and that of entries in their order.
         fn len(&self) -> (usize, usize) {
-            let entries = self.0.lock().unwrap();
+            let entries = self.0.lock();
             (entries.outcomes.len(), entries.order.len())
         }
     }

@@ -8,7 +8,7 @@ use crate::pipeline::interruption::Action;
 use crate::pipeline::node::{Listing, passing_checks};
 use crate::runtime::random;
 use futures_util::future::join3;
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 use std::time::Duration;
 use tokio::time::sleep;
 
@@ -45,7 +45,7 @@ enum Question {
 impl Answers {
     /// Returns the notices of all answers.
     pub fn notices(&self) -> Vec<Notice> {
-        let of = |answer: &Mutex<Vec<Notice>>| answer.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let of = |answer: &Mutex<Vec<Notice>>| answer.lock().clone();
         [of(&self.changes), of(&self.blocks), of(&self.checks)].concat()
     }
 
@@ -55,7 +55,7 @@ impl Answers {
             Question::Blocks => &self.blocks,
             Question::Checks => &self.checks,
         };
-        *answer.lock().unwrap_or_else(PoisonError::into_inner) = notices;
+        *answer.lock() = notices;
     }
 }
 

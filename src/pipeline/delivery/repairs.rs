@@ -7,9 +7,10 @@ use crate::pipeline::interruption::{Action, Interrupter};
 use crate::pipeline::node::handled::message_of;
 use crate::pipeline::node::mark::{is_going, is_repaired, newest_copy};
 use crate::pipeline::node::{Brake, Node, Share};
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashSet};
 use std::future::pending;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 
@@ -62,16 +63,12 @@ impl FailingChecks {
 
     /// Notes EC2's answer.
     pub(super) fn answered(&self, failing: HashSet<InstanceId>) {
-        *self.lock() = Some(failing);
+        *self.0.lock() = Some(failing);
     }
 
     /// Notes that EC2 gave no answer: the last one counts, or none.
     pub(super) fn not_answered(&self) {
-        self.lock().get_or_insert_default();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<HashSet<InstanceId>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().get_or_insert_default();
     }
 }
 
@@ -83,7 +80,7 @@ impl Deliverer {
         let Interrupter { policy, index, .. } = &*self.interrupter;
         let rules: Vec<_> = policy.conditions.iter().filter(|rule| rule.action != Action::Report).collect();
         let counts = repairs(policy.actions.of(NoticeKind::StatusCheck));
-        let checks = self.failing.lock().clone().filter(|_| counts).unwrap_or_default();
+        let checks = self.failing.0.lock().clone().filter(|_| counts).unwrap_or_default();
         let is_broken = |node: &Node| {
             let shows = || checks.contains(&node.instance) || rules.iter().any(|rule| node.has_condition(&rule.name));
             is_repaired(node) || !is_going(node) && shows()
@@ -93,7 +90,7 @@ impl Deliverer {
 
     /// Whether all that says which Nodes are broken was heard, since the start.
     pub(super) fn knows_broken(&self) -> bool {
-        !repairs(self.interrupter.policy.actions.of(NoticeKind::StatusCheck)) || self.failing.lock().is_some()
+        !repairs(self.interrupter.policy.actions.of(NoticeKind::StatusCheck)) || self.failing.0.lock().is_some()
     }
 
     /// Waits until work that waits to begin is not to begin any more: nothing of it is on the Node, and what it is for is over, as

@@ -7,10 +7,11 @@ use crate::fact::{Fact, MessageRelease};
 use crate::pipeline::event::Notice;
 use crate::pipeline::queue::{Lease, LeaseEnd};
 use futures_util::future::join;
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::future::pending;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep};
@@ -31,7 +32,7 @@ impl Unclaimed {
     pub(super) async fn given_back(&self, message: &str, absence: &Absence) {
         absence.lasted(MAX_ABSENCE).await;
         let is_unclaimed = {
-            let lost = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let lost = self.0.lock();
             lost.get(message).is_some_and(|later| later.strong_count() > 0)
         };
         if is_unclaimed {
@@ -43,7 +44,7 @@ impl Unclaimed {
     pub(super) async fn superseded(&self, message: &Arc<str>) {
         let later = Arc::new(Notify::new());
         {
-            let mut lost = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut lost = self.0.lock();
             lost.retain(|_, later| later.strong_count() > 0);
             if let Some(earlier) = lost.insert(Arc::clone(message), Arc::downgrade(&later)).and_then(|it| it.upgrade())
             {

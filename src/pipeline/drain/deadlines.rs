@@ -8,8 +8,9 @@ use super::remaining::Remaining;
 use super::select::Tier;
 use crate::pipeline::node::Node;
 use crate::pipeline::node::mark::mark_names;
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -65,7 +66,7 @@ impl Deadlines {
 
     /// Adds the deadline of the notice whose mark has this name, until the entry is dropped.
     pub fn add(self: &Arc<Self>, mark: String, deadline: Deadline) -> DeadlineEntry {
-        let mut entries = self.lock();
+        let mut entries = self.entries.lock();
         entries.fixed_ends.remove(&mark);
         entries.marks.insert(mark.clone());
         let id = entries.deadlines.last_key_value().map_or(0, |(id, _)| id + 1);
@@ -77,7 +78,7 @@ impl Deadlines {
     /// Whether the Node carries the mark of an interruption here, or has carried it since. The marks of those that have left are undone
     /// without them.
     pub(super) fn has_had_mark(&self, node: &Node) -> bool {
-        let mut entries = self.lock();
+        let mut entries = self.entries.lock();
         for (mark, is_seen) in entries.own.values_mut() {
             *is_seen |= mark_names(node).any(|name| name == mark);
         }
@@ -86,7 +87,7 @@ impl Deadlines {
 
     /// Changes the times of the pods that are left, and leaves room for them, where a deadline can be put off.
     pub(super) fn change_pods(&self, change: impl FnOnce(&mut PodTimes)) {
-        let mut entries = self.lock();
+        let mut entries = self.entries.lock();
         change(&mut entries.pods);
         let end = self.plan.borrow().hooks_end();
         entries.remaining = entries.pods.remaining(Instant::now(), end);
@@ -95,13 +96,13 @@ impl Deadlines {
 
     /// Returns the time in which the pods of `tier` and of those after it can stop, one tier after the other.
     pub(super) fn needed_from(&self, tier: Tier) -> Duration {
-        self.lock().pods.needed_from(tier as usize, Instant::now())
+        self.entries.lock().pods.needed_from(tier as usize, Instant::now())
     }
 
     /// Takes the names of the marks on the Node, and the ends of the hooks that they tell of. Those of interruptions here are known
     /// better, and don't count. A mark that is gone ends what its notice has left.
     pub(super) fn take_marks(&self, all: BTreeSet<String>, hooks: Vec<(String, Instant)>) {
-        let mut entries = self.lock();
+        let mut entries = self.entries.lock();
         for gone in entries.on_node.difference(&all).cloned().collect::<Vec<_>>() {
             entries.fixed_ends.remove(&gone);
         }
@@ -124,10 +125,6 @@ impl Deadlines {
             self.plan.send_if_modified(|current| std::mem::replace(current, plan) != plan);
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, Entries> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// An interruption's deadline in a drain.
@@ -144,7 +141,7 @@ impl DeadlineEntry {
     /// Moves the deadline.
     pub fn set(&mut self, deadline: Deadline) {
         self.own = deadline;
-        self.deadlines.insert(&mut self.deadlines.lock(), self.id, deadline);
+        self.deadlines.insert(&mut self.deadlines.entries.lock(), self.id, deadline);
     }
 
     /// Puts the deadline off. The hook's own has room for the pods that were left; this one gets the room for those that are.
@@ -155,21 +152,21 @@ impl DeadlineEntry {
     /// Whether another lifecycle hook keeps the instance.
     #[must_use]
     pub fn has_other_hook(&self) -> bool {
-        let entries = self.deadlines.lock();
+        let entries = self.deadlines.entries.lock();
         let is_other = |(id, deadline): (&u64, &Deadline)| *id != self.id && matches!(deadline, Deadline::Hook(_));
         entries.deadlines.iter().any(is_other) || entries.elsewhere().is_some_and(|ends| ends > Instant::now())
     }
 
     /// Leaves the end of the capacity, if it is known, to the drain, because the patience of this interruption is over.
     pub fn outlive(self) {
-        let mut entries = self.deadlines.lock();
+        let mut entries = self.deadlines.entries.lock();
         entries.fixed_ends.extend(self.own.fixed_end().map(|ends| (self.mark.clone(), ends)));
     }
 
     /// Returns the deadline, with the room that the drain has made for its pods.
     #[must_use]
     pub fn deadline(&self) -> Deadline {
-        self.own.lengthened(self.deadlines.lock().remaining)
+        self.own.lengthened(self.deadlines.entries.lock().remaining)
     }
 
     /// Returns when the patience of this interruption is over while the drain goes on for others; never, if the drain ends with that
@@ -187,7 +184,7 @@ impl DeadlineEntry {
 
 impl Drop for DeadlineEntry {
     fn drop(&mut self) {
-        let mut entries = self.deadlines.lock();
+        let mut entries = self.deadlines.entries.lock();
         entries.deadlines.remove(&self.id);
         entries.own.remove(&self.id);
         self.deadlines.settle(&entries);

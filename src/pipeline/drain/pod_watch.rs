@@ -14,8 +14,9 @@ use crate::fact::{Fact, Facts, TaskKind, WatchedResource};
 use crate::runtime::task::{Handle, Tasks};
 use kube::Api;
 use kube::ResourceExt;
+use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep};
@@ -84,7 +85,7 @@ impl PodWatch {
 
     /// Returns a share in the watch, and starts the watch for the first.
     pub(super) fn join(&self) -> (WatchShare, WatchGaps) {
-        let mut state = self.lock();
+        let mut state = self.0.state.lock();
         state.drains += 1;
         let mut gaps = state.task.get_or_insert_with(|| self.start()).gaps.clone();
         // The drain's own list shows what earlier gaps have missed.
@@ -101,26 +102,22 @@ impl PodWatch {
 
     /// Restarts the watch if its task died. The caller has a share, so the watch must run.
     fn restart(&self) -> watch::Receiver<u64> {
-        let mut state = self.lock();
+        let mut state = self.0.state.lock();
         let alive = state.task.take().filter(|task| task.gaps.has_changed().is_ok());
         state.task.insert(alive.unwrap_or_else(|| self.start())).gaps.clone()
     }
 
     fn saw_gone(&self, pod: &impl ResourceExt) {
         if let Some(uid) = pod.uid() {
-            self.lock().gone(&uid.into());
+            self.0.state.lock().gone(&uid.into());
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, PodWatchState> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl WatchShare {
     /// Returns the version that a list must not be older than; `None` before the first list.
     pub(super) fn version(&self) -> Option<String> {
-        let state = self.0.lock();
+        let state = self.0.0.state.lock();
         let range = state.task.as_ref()?.range.borrow();
         range.as_ref().map(|range| range.until.clone())
     }
@@ -128,7 +125,7 @@ impl WatchShare {
     /// Reports the version of a list. The watch begins from it if it has not begun yet. Returns whether the list is usable: between
     /// an older list and the watch's beginning, nobody has seen the events.
     pub(super) fn listed_at(&self, version: &str) -> bool {
-        let state = self.0.lock();
+        let state = self.0.0.state.lock();
         let Some(task) = &state.task else { return true };
         let mut usable = true;
         task.range.send_if_modified(|range| {
@@ -145,7 +142,7 @@ impl WatchShare {
     /// Returns a receiver that resolves when the pod with this UID is gone; at once if its deletion is remembered.
     pub(super) fn follow(&self, uid: &Arc<str>) -> oneshot::Receiver<()> {
         let (sender, receiver) = oneshot::channel();
-        let mut state = self.0.lock();
+        let mut state = self.0.0.state.lock();
         if state.deletions.contains(uid) {
             let _ = sender.send(());
         } else {
@@ -158,12 +155,12 @@ impl WatchShare {
 
     /// Reports a pod that a list no longer shows.
     pub(super) fn saw_gone(&self, uid: &Arc<str>) {
-        self.0.lock().gone(uid);
+        self.0.0.state.lock().gone(uid);
     }
 
     /// Forgets the followers of a pod that have been dropped.
     pub(super) fn unfollow(&self, uid: &Arc<str>) {
-        let mut state = self.0.lock();
+        let mut state = self.0.0.state.lock();
         if let Some(followers) = state.followers.get_mut(uid) {
             followers.retain(|follower| !follower.is_closed());
             if followers.is_empty() {
@@ -175,7 +172,7 @@ impl WatchShare {
 
 impl Drop for WatchShare {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
+        let mut state = self.0.0.state.lock();
         state.drains -= 1;
         if state.drains == 0 {
             *state = PodWatchState::default();

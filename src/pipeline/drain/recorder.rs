@@ -6,8 +6,9 @@ use super::select::{Selection, StayReason};
 use super::wire::{PodAddresses, PodId};
 use crate::fact::{DrainOutcome, Fact, Facts};
 use crate::pipeline::node::Node;
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -19,11 +20,7 @@ impl Progress {
     /// Returns the outcome that the drain would have if its deadline were now.
     #[must_use]
     pub fn outcome(&self) -> DrainOutcome {
-        self.lock().outcome()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Record> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().outcome()
     }
 }
 
@@ -70,7 +67,7 @@ impl<'a> Recorder<'a> {
 
     /// Records the state of a pod. Emits a fact when the pod becomes held, when it no longer is, and when it is gone.
     pub(super) fn set(&self, pod: &PodId, state: PodState) {
-        let mut record = self.lock();
+        let mut record = self.progress.0.lock();
         let entry = record.pods.entry(pod.clone()).or_insert(PodState::Waiting);
         let held_by = state.held_by().cloned();
         let before = std::mem::replace(entry, state);
@@ -96,14 +93,14 @@ impl<'a> Recorder<'a> {
 
     /// Records that an eviction failed. A pod that was held before stays held.
     pub(super) fn failed(&self, pod: &PodId, why: Arc<str>) {
-        if !matches!(self.lock().pods.get(pod), Some(PodState::Refused(_))) {
+        if !matches!(self.progress.0.lock().pods.get(pod), Some(PodState::Refused(_))) {
             self.set(pod, PodState::Failing(why));
         }
     }
 
     /// Records that a pod is gone, by the cause that made it terminate.
     pub(super) fn gone(&self, pod: &PodId) {
-        let cause = match self.lock().pods.get(pod) {
+        let cause = match self.progress.0.lock().pods.get(pod) {
             Some(PodState::Terminating(cause) | PodState::Stuck(cause, _) | PodState::Gone(cause)) => cause.clone(),
             _ => RemovalCause::Other,
         };
@@ -112,7 +109,7 @@ impl<'a> Recorder<'a> {
 
     /// Records that a pod that terminates is stuck.
     pub(super) fn stuck(&self, pod: &PodId, by: Arc<str>) {
-        let cause = match self.lock().pods.get(pod) {
+        let cause = match self.progress.0.lock().pods.get(pod) {
             Some(PodState::Terminating(cause) | PodState::Stuck(cause, _)) => cause.clone(),
             _ => return,
         };
@@ -121,7 +118,7 @@ impl<'a> Recorder<'a> {
 
     /// Returns what holds the pod, in a sentence.
     pub(super) fn held_by(&self, pod: &PodId) -> Arc<str> {
-        match self.lock().pods.get(pod) {
+        match self.progress.0.lock().pods.get(pod) {
             Some(PodState::Refused(by) | PodState::Failing(by)) => Arc::clone(by),
             _ => "its eviction was not answered".into(),
         }
@@ -133,7 +130,7 @@ impl<'a> Recorder<'a> {
         let Selection { evict, terminating, finished, left_alone, own_pod } = selection;
         let pods = || evict.iter().chain(terminating).chain(finished).map(|departure| &departure.pod);
         let all: HashSet<&PodId> = pods().chain(own_pod.as_ref().map(|departure| &departure.pod)).collect();
-        let mut record = self.lock();
+        let mut record = self.progress.0.lock();
         record.error = None;
         record.left_alone = left_alone.len();
         let come_back = left_alone.iter().filter(|(_, why)| *why == StayReason::ComesBack);
@@ -157,17 +154,17 @@ impl<'a> Recorder<'a> {
 
     /// Records the addresses of pods that must leave.
     pub(super) fn leaving_from(&self, addresses: PodAddresses) {
-        self.lock().addresses.extend(addresses);
+        self.progress.0.lock().addresses.extend(addresses);
     }
 
     /// Records that listing pods failed.
     pub(super) fn list_failed(&self, error: Arc<str>) {
-        self.lock().error = Some(error);
+        self.progress.0.lock().error = Some(error);
     }
 
     /// Returns whether the eviction of a pod fails.
     pub(super) fn is_failing(&self) -> bool {
-        self.lock().pods.values().any(|state| matches!(state, PodState::Failing(_)))
+        self.progress.0.lock().pods.values().any(|state| matches!(state, PodState::Failing(_)))
     }
 
     /// Returns the outcome if the drain ends at its deadline now.
@@ -177,7 +174,7 @@ impl<'a> Recorder<'a> {
 
     /// Ends the record, and returns the report.
     pub(super) fn report(&self, outcome: DrainOutcome) -> Report {
-        let mut record = self.lock();
+        let mut record = self.progress.0.lock();
         record.ended = true;
         let Record { pods, left_alone, come_back, error, addresses, .. } = &*record;
         let (pods, come_back, error, addresses) = (pods.clone(), come_back.clone(), error.clone(), addresses.clone());
@@ -187,15 +184,11 @@ impl<'a> Recorder<'a> {
     fn unblocked(&self, pod: &PodId) {
         self.facts.emit(&Fact::PodUnblocked { on: self.node.named(), pod: pod.named() });
     }
-
-    fn lock(&self) -> MutexGuard<'_, Record> {
-        self.progress.lock()
-    }
 }
 
 impl Drop for Recorder<'_> {
     fn drop(&mut self) {
-        let record = self.lock();
+        let record = self.progress.0.lock();
         for (pod, state) in &record.pods {
             if state.held_by().is_some() {
                 self.unblocked(pod);

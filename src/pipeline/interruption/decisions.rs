@@ -82,8 +82,10 @@ impl Policy {
         let at = clock.notice_instant(notice.at);
         let hook = times.map(|times| (times, self.heartbeats));
         let timeout = self.drain_timeout.of(notice.kind());
-        // The patience with a change that is not near yet begins when the drain may: its Node may register in between.
-        let begin = self.acts_from(notice).map_or(now, |from| clock.instant_of(from).max(now));
+        // A Node that registers for a change that is soon near has the whole time for its drain from then on.
+        let wait = timeout.unwrap_or(times::DEFAULT_DRAIN_TIMEOUT);
+        let from = self.acts_from(notice).filter(|_| !notice.is_withdrawn()).map(|from| clock.instant_of(from));
+        let begin = from.filter(|from| (now..now + wait).contains(from)).unwrap_or(now);
         let deadline = times::deadline(&notice.detail, at, begin, timeout, hook, |time| clock.instant_of(time));
         match times {
             Some(times) => times::within_life(deadline, life_begin(notice, node, times, clock), times),

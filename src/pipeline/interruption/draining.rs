@@ -2,9 +2,10 @@
 
 use crate::pipeline::event::{InstanceId, NoticeKind};
 use jiff::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
@@ -114,7 +115,7 @@ impl Draining {
         at_most: usize,
         marked: impl FnOnce() -> HashSet<InstanceId>,
     ) -> Result<Admitted, usize> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.has_room(instance, at_most, marked)?;
         Ok(self.admitted(state, instance, true))
     }
@@ -129,12 +130,12 @@ impl Draining {
         at_most: usize,
         marked: impl FnOnce() -> HashSet<InstanceId>,
     ) -> Result<(), usize> {
-        self.lock().has_room(instance, at_most, marked)
+        self.state.lock().has_room(instance, at_most, marked)
     }
 
     /// Admits a notice of the instance, however many nodes are drained.
     pub(super) fn admit_anyway(self: &Arc<Self>, instance: &InstanceId) -> Admitted {
-        self.admitted(self.lock(), instance, false)
+        self.admitted(self.state.lock(), instance, false)
     }
 
     fn admitted(self: &Arc<Self>, mut state: MutexGuard<'_, State>, instance: &InstanceId, by_room: bool) -> Admitted {
@@ -146,14 +147,14 @@ impl Draining {
 
     /// Whether the instance is drained because there was room.
     fn had_room(&self, instance: &InstanceId) -> bool {
-        self.lock().admitted.get(instance).is_some_and(|places| places.by_room > 0)
+        self.state.lock().admitted.get(instance).is_some_and(|places| places.by_room > 0)
     }
 
     /// Counts a notice of the instance that waits unproven. Where there are too many, one wait of the kind and instance that have the
     /// most is ended by its token: what is real is confirmed within seconds, and is one of its kind.
     /// `nodes` is their number: of each the honest notices of two kinds have room.
     pub(super) fn wait_unproven(self: &Arc<Self>, wait: UnprovenWait, nodes: usize) -> Unproven {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let of_one = state.unproven.iter().filter(|other| other.instance == wait.instance).count();
         let last = match of_one {
             MAX_UNPROVEN_OF_ONE.. => state.last_of_most(|of| *of == wait.instance),
@@ -190,10 +191,6 @@ impl Draining {
             () = sleep(LOOK_AGAIN) => {}
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// A notice that was admitted. Its node counts as drained while this lives.
@@ -213,13 +210,13 @@ pub(super) struct Unproven {
 
 impl Drop for Unproven {
     fn drop(&mut self) {
-        self.draining.lock().unproven.retain(|wait| wait.end != self.end);
+        self.draining.state.lock().unproven.retain(|wait| wait.end != self.end);
     }
 }
 
 impl Drop for Admitted {
     fn drop(&mut self) {
-        let mut state = self.draining.lock();
+        let mut state = self.draining.state.lock();
         if let Some(places) = state.admitted.get_mut(&self.instance) {
             places.all -= 1;
             places.by_room -= usize::from(self.by_room);
@@ -257,7 +254,7 @@ mod tests {
         let confirmed = draining.admit_anyway(&id(4));
         assert_eq!(draining.admit(&id(5), 3, marked).unwrap_err(), 4);
         drop((first, again, second, third, confirmed));
-        assert_eq!(draining.lock().admitted, HashMap::new());
+        assert_eq!(draining.state.lock().admitted, HashMap::new());
         assert_eq!(draining.admit(&id(5), 4, marked).unwrap_err(), 4, "the marks stay, and those of the last second");
         sleep(COUNT_KEPT).await;
         draining.admit(&id(5), 2, HashSet::new).expect("they are gone");

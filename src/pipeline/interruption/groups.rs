@@ -6,8 +6,9 @@ use crate::clients::gate::{AwsClass, AwsError, Backoff, CALL_TIMEOUT, Category, 
 use crate::fact::{Fact, Facts, Replacement};
 use aws_sdk_autoscaling::Client;
 use aws_sdk_autoscaling::types::{AutoScalingGroup, Instance, LifecycleState};
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::{Instant, sleep};
@@ -50,7 +51,7 @@ impl Entry {
     /// Whether the entry is in use, or has an answer that still counts.
     fn is_kept(self: &Arc<Self>) -> bool {
         let is_recent = |at: Instant| at.elapsed() < DENIAL_KEPT;
-        let denied_at = *self.denied_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let denied_at = *self.denied_at.lock();
         Arc::strong_count(self) > 1
             || denied_at.is_some_and(is_recent)
             || self.looked.try_lock().map_or(true, |looked| looked.as_ref().is_some_and(|looked| is_recent(looked.at)))
@@ -70,7 +71,7 @@ impl Groups {
     }
 
     fn entry(&self, group: &str) -> Arc<Entry> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         sweep(&mut known, Entry::is_kept);
         Arc::clone(known.entry(group.to_owned()).or_default())
     }
@@ -131,7 +132,7 @@ impl Groups {
     /// Auto Scaling did not accept it.
     pub(super) async fn set_unhealthy(&self, group: &str, instance: &str) -> Result<(), Replacement> {
         let entry = self.entry(group);
-        let denied_at = *entry.denied_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let denied_at = *entry.denied_at.lock();
         if denied_at.is_some_and(|at| at.elapsed() < DENIAL_KEPT) {
             return Err(Replacement::Denied);
         }
@@ -146,7 +147,7 @@ impl Groups {
             if !passes || attempt == ATTEMPTS {
                 let reason = self.failed(group, &error, Replacement::Refused);
                 if reason == Replacement::Denied {
-                    *entry.denied_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+                    *entry.denied_at.lock() = Some(Instant::now());
                 }
                 return Err(reason);
             }
@@ -162,7 +163,7 @@ impl Groups {
 
     /// Tells of a failure, once for each of a row of the same category.
     fn failed(&self, group: &str, error: &AwsError, otherwise: Replacement) -> Replacement {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.told.lock();
         if told.is_none_or(|(category, at)| category != error.category || at.elapsed() >= DENIAL_KEPT) {
             *told = Some((error.category, Instant::now()));
             self.facts.emit(&Fact::ReplacementFailed { group, error });

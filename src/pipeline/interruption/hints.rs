@@ -2,8 +2,9 @@
 //! they take a fifth of the nodes at most.
 
 use crate::pipeline::node::{FullOfHints, HintedNodes, Index, Node};
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -28,7 +29,7 @@ impl Hints {
     /// Hints hold as many nodes as they may.
     pub(super) fn seat(&self, index: &Index, node: &Node) -> Result<HintSeat<'_>, FullOfHints> {
         let now = Instant::now();
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let State { counted, seats } = &mut *state;
         if counted.as_ref().is_none_or(|(at, _)| now >= *at + COUNT_KEPT) {
             *counted = Some((now, count(index)));
@@ -44,10 +45,6 @@ impl Hints {
     pub(super) fn is_late(index: &Index, node: &Node) -> bool {
         count(index).is_late(node)
     }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// A node that is about to be cordoned for a hint. It counts while this lives.
@@ -58,7 +55,7 @@ pub(super) struct HintSeat<'a> {
 
 impl Drop for HintSeat<'_> {
     fn drop(&mut self) {
-        self.hints.lock().seats.remove(&self.uid);
+        self.hints.0.lock().seats.remove(&self.uid);
     }
 }
 

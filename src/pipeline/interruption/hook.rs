@@ -6,9 +6,10 @@ use crate::clients::gate::{AwsClass, AwsError, Backoff, Category, Gate, Operatio
 use crate::fact::HookLack;
 use crate::pipeline::event::{Hook, InstanceId};
 use aws_sdk_autoscaling::Client;
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -92,11 +93,11 @@ struct Beats(Arc<Mutex<HashMap<String, Instant>>>);
 
 impl Beats {
     fn last(&self, token: &str) -> Option<Instant> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(token).copied()
+        self.0.lock().get(token).copied()
     }
 
     fn remember(&self, token: &str, beat: Instant) {
-        let mut beats = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut beats = self.0.lock();
         sweep(&mut beats, |last| last.elapsed() < MAX_HEARTBEAT_TIMEOUT);
         beats.insert(token.to_owned(), beat);
     }
@@ -176,7 +177,7 @@ impl Hooks {
 
     async fn kept_times(&self, hook: &Hook) -> TimesResult {
         let slot = {
-            let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut cache = self.cache.lock();
             let now = Instant::now();
             // One that is locked is being looked up.
             sweep(&mut cache, |slot| {

@@ -19,7 +19,7 @@ use futures_util::future::{join, join_all};
 use jiff::Timestamp;
 use std::convert::Infallible;
 use std::future::pending;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -408,7 +408,7 @@ impl Case {
     /// Keeps what the waits after the drain need of its report.
     fn remember(&self, report: &Report) {
         if !report.addresses.is_empty() {
-            let mut addresses = self.drained_addresses.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut addresses = self.drained_addresses.lock();
             addresses.extend(report.addresses.iter().cloned());
         }
     }

@@ -3,8 +3,8 @@
 //! Capacity goes in bursts, and the messages of one burst come in several receives. A pod that is evicted after the first may be moved to
 //! the node of the next. So evictions wait until no notice of a drain has come for a while, and all cordons are set.
 
+use parking_lot::Mutex;
 use std::pin::pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
@@ -33,7 +33,7 @@ impl Settling {
     /// lasted long enough, begins a burst.
     pub(super) fn cordoning(&self, quiet: Duration) -> Cordoning<'_> {
         let now = Instant::now();
-        let mut burst = self.lock();
+        let mut burst = self.burst.lock();
         let goes_on = |(first, last): &(Instant, Instant)| now < *last + quiet && now < *first + MAX_SETTLE;
         let first = burst.notices.filter(goes_on).map_or(now, |(first, _)| first);
         burst.notices = Some((first, now));
@@ -50,13 +50,13 @@ impl Settling {
         elsewhere: impl Fn() -> Option<Instant> + Send,
     ) {
         let now = Instant::now();
-        let first = self.lock().notices.map_or(now, |(first, _)| first);
+        let first = self.burst.lock().notices.map_or(now, |(first, _)| first);
         let give_up = (now + at_most).min(first + MAX_SETTLE);
         loop {
             let mut cordoned = pin!(self.cordoned.notified());
             cordoned.as_mut().enable();
             let (last, cordons) = {
-                let burst = self.lock();
+                let burst = self.burst.lock();
                 (burst.notices.map_or(now, |(_, last)| last), burst.cordons)
             };
             let last = elsewhere().map_or(last, |elsewhere| last.max(elsewhere));
@@ -74,10 +74,6 @@ impl Settling {
             }
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, Burst> {
-        self.burst.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// A cordon under way.
@@ -85,7 +81,7 @@ pub(super) struct Cordoning<'a>(&'a Settling);
 
 impl Drop for Cordoning<'_> {
     fn drop(&mut self) {
-        let mut burst = self.0.lock();
+        let mut burst = self.0.burst.lock();
         burst.cordons -= 1;
         if burst.cordons == 0 {
             self.0.cordoned.notify_waiters();

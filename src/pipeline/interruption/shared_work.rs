@@ -6,10 +6,11 @@
 
 use crate::fact::TaskKind;
 use crate::runtime::task::{Ending, Handle, TaskError, Tasks};
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -64,7 +65,7 @@ where
     where
         F: Future<Output = T> + Send + 'static,
     {
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.entries.lock();
         let running = entries.get(&key).and_then(Weak::upgrade);
         if let Some(entry) = running.as_ref().filter(|entry| entry.is_joinable()) {
             entry.seats.fetch_add(1, Ordering::Relaxed);
@@ -103,7 +104,7 @@ where
 impl<K: Hash + Eq, X, T> Slots<K, X, T> {
     /// Joins the work that runs for `key`, if there is any.
     pub fn join_running(&self, key: &K) -> Option<Seat<K, X, T>> {
-        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let entries = self.entries.lock();
         let entry = entries.get(key).and_then(Weak::upgrade)?;
         if !entry.is_joinable() {
             // The drop of its last owner takes the lock.
@@ -154,7 +155,7 @@ impl<K: Hash + Eq, X, T: Clone> Seat<K, X, T> {
 impl<K: Hash + Eq, X, T> Drop for Seat<K, X, T> {
     fn drop(&mut self) {
         // Under the lock, so that no seat is taken in work that is told to stop.
-        let _entries = self.entry.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let _entries = self.entry.entries.lock();
         if self.entry.seats.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.entry.stop.cancel();
         }
@@ -163,7 +164,7 @@ impl<K: Hash + Eq, X, T> Drop for Seat<K, X, T> {
 
 impl<K: Hash + Eq, X, T> Drop for Entry<K, X, T> {
     fn drop(&mut self) {
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.entries.lock();
         // A successor may have the key already.
         if entries.get(&self.key).is_some_and(|entry| entry.strong_count() == 0) {
             entries.remove(&self.key);
@@ -205,7 +206,7 @@ mod tests {
         drop(second);
         assert_eq!(starts.load(Ordering::SeqCst), 1);
         tasks.gone(|_| true).await;
-        assert!(slots.entries.lock().unwrap().is_empty());
+        assert!(slots.entries.lock().is_empty());
     }
 
     #[tokio::test(start_paused = true)]
@@ -233,6 +234,6 @@ mod tests {
         let starts = Arc::new(AtomicUsize::new(0));
         drop(slots.join("a", AtomicUsize::default, |_, stop| work(Arc::clone(&starts), stop)));
         tasks.gone(|_| true).await;
-        assert!(slots.entries.lock().unwrap().is_empty());
+        assert!(slots.entries.lock().is_empty());
     }
 }

@@ -4,7 +4,8 @@ use super::policy::ShiftedResources;
 use crate::pipeline::node::shift::{Shift, holding_back, notes_shift, shifts};
 use crate::pipeline::node::{Index, Node};
 use jiff::Timestamp;
-use std::sync::{Arc, Mutex, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -38,7 +39,7 @@ impl Shifts {
         if self.resources == ShiftedResources::None {
             return None;
         }
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         if known.as_ref().is_none_or(|(read_at, _)| read_at.elapsed() >= READ_EVERY) {
             *known = Some((Instant::now(), shifts_of(&self.resources, &self.index.all_that(notes_shift), now)));
         }

@@ -9,8 +9,9 @@ use crate::pipeline::node::mark::{WaveState, wave_state};
 use crate::pipeline::node::{Index, Node};
 use crate::runtime::clock::Clock;
 use jiff::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use tokio::sync::watch;
 
 /// The nodes of the waves, as the index shows them.
@@ -130,7 +131,7 @@ impl Waves {
     }
 
     fn read(&self, waves: &[Wave], now: Timestamp) -> MutexGuard<'_, State> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         // The sender lives in the index.
         let has_changed = state.changes.has_changed().unwrap_or(true);
         if has_changed || state.until.is_some_and(|until| until <= now) {
@@ -175,7 +176,7 @@ pub(super) struct Taking<'a> {
 
 impl Drop for Taking<'_> {
     fn drop(&mut self) {
-        let mut state = self.waves.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.waves.state.lock();
         state.taking.remove(&self.node);
     }
 }

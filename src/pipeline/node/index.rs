@@ -12,7 +12,8 @@ use super::wire::{Node, NodeApi, TrimmedNode};
 use crate::fact::Facts;
 use crate::pipeline::event::InstanceId;
 use kube::core::Selector;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 use table::NodeTable;
 use tokio::sync::oneshot;
@@ -77,25 +78,25 @@ impl Index {
     /// Returns the Nodes that carry marks.
     #[must_use]
     pub fn marked(&self) -> Vec<Arc<Node>> {
-        self.lock().all().filter(|node| is_marked(node)).map(Arc::clone).collect()
+        self.0.nodes.lock().all().filter(|node| is_marked(node)).map(Arc::clone).collect()
     }
 
     /// Returns the Nodes for which `wanted` holds.
     #[must_use]
     pub fn all_that(&self, wanted: impl Fn(&Node) -> bool) -> Vec<Arc<Node>> {
-        self.lock().all().filter(|node| wanted(node)).map(Arc::clone).collect()
+        self.0.nodes.lock().all().filter(|node| wanted(node)).map(Arc::clone).collect()
     }
 
     /// Returns the instances whose Nodes have lost their last mark of a drain in the last 15 minutes, without a restart, as far as this
     /// process has seen it.
     #[must_use]
     pub fn let_go(&self) -> Vec<InstanceId> {
-        self.lock().let_go().cloned().collect()
+        self.0.nodes.lock().let_go().cloned().collect()
     }
 
     /// Counts the Nodes that Ebbtide may act on. A Node whose instance has another one by now is none.
     pub fn count_ours<T>(&self, count: impl FnOnce(&mut dyn Iterator<Item = &Arc<Node>>) -> T) -> T {
-        let nodes = self.lock();
+        let nodes = self.0.nodes.lock();
         let is_current = |node: &&Arc<Node>| nodes.get(&node.instance).is_some_and(|current| current.uid == node.uid);
         count(&mut nodes.all().filter(|node| !node.is_excluded()).filter(is_current))
     }
@@ -109,7 +110,7 @@ impl Index {
     /// Returns the plans on Nodes that Ebbtide may act on.
     #[must_use]
     pub fn plans(&self) -> Vec<(Arc<Node>, Plan)> {
-        let nodes = self.lock();
+        let nodes = self.0.nodes.lock();
         let planned = nodes.all().filter(|node| !node.is_excluded());
         planned.flat_map(|node| Plan::all(node).map(|plan| (Arc::clone(node), plan))).collect()
     }
@@ -117,12 +118,12 @@ impl Index {
     /// Returns when the watch has last shown a new mark of a drain, which no write of this process has left.
     #[must_use]
     pub fn marked_at(&self) -> Option<Instant> {
-        *self.0.marked_at.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.0.marked_at.lock()
     }
 
     /// Notes a new mark of another replica.
     fn marked_elsewhere(&self) {
-        *self.0.marked_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        *self.0.marked_at.lock() = Some(Instant::now());
     }
 
     /// Returns a receiver that is signalled when a marked Node changes.
@@ -146,38 +147,38 @@ impl Index {
     /// Returns the instance's Node, as last seen; of several the one that is Ready.
     #[must_use]
     pub fn get(&self, instance: &InstanceId) -> Option<Arc<Node>> {
-        self.lock().get(instance).cloned()
+        self.0.nodes.lock().get(instance).cloned()
     }
 
     /// Returns the other Nodes of this Node's instance.
     #[must_use]
     pub fn others(&self, node: &Node) -> Vec<Arc<Node>> {
-        let nodes = self.lock();
+        let nodes = self.0.nodes.lock();
         nodes.of(&node.instance).iter().filter(|other| other.uid != node.uid).map(Arc::clone).collect()
     }
 
     /// Returns this Node as last seen; `None` if it is gone, or another has taken its place.
     #[must_use]
     pub fn newest(&self, node: &Node) -> Option<Arc<Node>> {
-        self.lock().named(&node.name).filter(|known| known.uid == node.uid).map(Arc::clone)
+        self.0.nodes.lock().named(&node.name).filter(|known| known.uid == node.uid).map(Arc::clone)
     }
 
     /// Returns whether another Node has taken this Node's name.
     #[must_use]
     pub fn has_another(&self, node: &Node) -> bool {
-        self.lock().named(&node.name).is_some_and(|known| known.uid != node.uid)
+        self.0.nodes.lock().named(&node.name).is_some_and(|known| known.uid != node.uid)
     }
 
     /// Returns the instance of some Node.
     #[must_use]
     pub fn any_instance(&self) -> Option<InstanceId> {
-        self.lock().all().next().map(|node| node.instance.clone())
+        self.0.nodes.lock().all().next().map(|node| node.instance.clone())
     }
 
     /// Returns the number of Nodes known.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.lock().len()
+        self.0.nodes.lock().len()
     }
 
     /// Returns whether no Node is known.
@@ -200,7 +201,7 @@ impl Index {
     async fn until_table<T>(&self, instance: &InstanceId, mut wanted: impl FnMut(&NodeTable) -> Option<T>) -> T {
         let mut subscription = Subscription::new(self, instance);
         loop {
-            let found = wanted(&self.lock());
+            let found = wanted(&self.0.nodes.lock());
             match found {
                 Some(found) => return found,
                 // The index keeps the sender for as long as the subscription lives.
@@ -247,7 +248,7 @@ impl Index {
     /// Stores a newer version of a known Node, such as the answer to a patch or a fresh read, before the watch delivers it.
     pub fn put(&self, node: Node) {
         let (marked, mut says) = (is_marked(&node), false);
-        let mut nodes = self.lock();
+        let mut nodes = self.0.nodes.lock();
         let known = nodes.named(&node.name).filter(|known| known.uid == node.uid);
         let moved = known.is_some() && self.moves_places(known, &node);
         if let Some(known) = known {
@@ -265,7 +266,7 @@ impl Index {
     pub(super) fn read(&self, object: TrimmedNode) -> Option<Node> {
         let is_used = |key: &str| self.0.labels.iter().any(|label| **label == *key);
         let node = Node::from_wire(object, &self.0.selector, is_used, &self.0.rules)?;
-        let pool = self.0.pools.lock().unwrap_or_else(PoisonError::into_inner).share(Arc::clone(&node.pool));
+        let pool = self.0.pools.lock().share(Arc::clone(&node.pool));
         Some(Node { pool, ..node })
     }
 
@@ -304,10 +305,6 @@ impl Index {
             self.0.turns.send_replace(());
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, NodeTable> {
-        self.0.nodes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// A subscription to the changes of one instance's Node. The last subscription to be dropped removes the table's entry.
@@ -319,14 +316,14 @@ struct Subscription<'a> {
 
 impl<'a> Subscription<'a> {
     fn new(index: &'a Index, instance: &'a InstanceId) -> Self {
-        let changes = index.lock().subscribe(instance);
+        let changes = index.0.nodes.lock().subscribe(instance);
         Self { index, instance, changes }
     }
 }
 
 impl Drop for Subscription<'_> {
     fn drop(&mut self) {
-        let mut table = self.index.lock();
+        let mut table = self.index.0.nodes.lock();
         let (_, other) = signal::channel(());
         table.unsubscribe(self.instance, std::mem::replace(&mut self.changes, other));
     }
@@ -338,7 +335,7 @@ impl Index {
     pub(crate) fn for_tests(labels: &[&str], nodes: impl IntoIterator<Item = Node>) -> Self {
         let index =
             Self::new(Selector::default(), labels.iter().map(|label| (*label).into()).collect(), Arc::default());
-        nodes.into_iter().for_each(|node| index.lock().apply(node));
+        nodes.into_iter().for_each(|node| index.0.nodes.lock().apply(node));
         index
     }
 }

@@ -12,9 +12,10 @@ use crate::fact::HoldPoint;
 use crate::pipeline::event::Notice;
 use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
+use parking_lot::Mutex;
 use serde_json::Value;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -278,7 +279,7 @@ impl NodeLocks {
     const CLEANUP_FROM: usize = 256;
 
     fn of(&self, name: &Arc<str>) -> Arc<tokio::sync::Mutex<()>> {
-        let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut locks = self.0.lock();
         if let Some(lock) = locks.get(name).and_then(Weak::upgrade) {
             return lock;
         }

@@ -9,9 +9,10 @@ use aws_sdk_ec2::Client;
 use aws_sdk_ec2::operation::describe_instances::DescribeInstancesOutput;
 use aws_sdk_ec2::types::{Filter, Instance, InstanceStateName, Tag};
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -270,12 +271,12 @@ impl OwnerLookup {
     }
 
     fn cached(&self, instance: &InstanceId) -> Option<Found> {
-        let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let cache = self.cache.lock();
         cache.records.get(instance).filter(|(_, expires)| Instant::now() < *expires).map(|(found, _)| found.clone())
     }
 
     fn cache(&self, instance: &InstanceId, found: Found) {
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner).keep(instance, found);
+        self.cache.lock().keep(instance, found);
     }
 }
 

@@ -60,7 +60,7 @@ async fn memory_is_bounded_whatever_comes() {
     let long = "ü".repeat(5_000);
     for number in 0..9_000 {
         note_worst(&history, number, &long);
-        let inner = history.lock();
+        let inner = history.inner.lock();
         assert!(inner.state.size() <= MAX_BYTES, "after {number}");
         if number % 1000 == 0 {
             inner.state.check();
@@ -71,10 +71,10 @@ async fn memory_is_bounded_whatever_comes() {
     for number in 0..9_000 {
         end(&history, number, &long, NoticeOutcome::Blocked);
         if number % 1000 == 0 {
-            history.lock().state.check();
+            history.inner.lock().state.check();
         }
     }
-    let inner = history.lock();
+    let inner = history.inner.lock();
     inner.state.check();
     assert_eq!(inner.state.running(), 0);
     drop(inner);
@@ -133,7 +133,7 @@ async fn an_ended_interruption_is_bounded_too() {
     let long = "ü".repeat(5_000);
     note_worst(&history, 1, &long);
     end(&history, 1, &long, NoticeOutcome::Blocked);
-    history.lock().state.check();
+    history.inner.lock().state.check();
     assert_eq!(history.report(Since::Ever, 0).0.interruptions.len(), 1);
 }
 

@@ -301,7 +301,7 @@ mod tests {
     use super::*;
     use crate::fact::{NodeRef, PodRef, Subscriber};
     use crate::telemetry::kube_events::{MAX_BACKLOG, Scope, event_subscriber};
-    use std::sync::Mutex;
+    use parking_lot::Mutex;
     use tokio::time::timeout;
 
     const ON: NodeRef<'_> = NodeRef { node: "node-1", uid: "u-1", instance: "i-1" };
@@ -317,7 +317,7 @@ mod tests {
                 Fact::KubeEventsDropped { count } => format!("{count} dropped"),
                 _ => return,
             };
-            self.0.lock().unwrap().push(text);
+            self.0.lock().push(text);
         }
     }
 
@@ -341,7 +341,7 @@ mod tests {
         let failures = Arc::new(Failures::default());
         let running = writer(backlog, Arc::clone(&failures)).run(CancellationToken::new());
         tokio::pin!(running);
-        let reported = || failures.0.lock().unwrap().clone();
+        let reported = || failures.0.lock().clone();
         assert!(timeout(Duration::from_secs(1), running.as_mut()).await.is_err());
         assert_eq!(reported(), ["7 dropped"]);
         overflow(3);
@@ -380,7 +380,7 @@ mod tests {
         let both = facts.with(Arc::clone(&second) as _);
         facts.emit(&Fact::KubeEventFailed { category: Category::Denied, error: &"1" });
         both.emit(&Fact::KubeEventFailed { category: Category::Invalid, error: &"2" });
-        assert_eq!(*first.0.lock().unwrap(), ["denied: 1", "invalid: 2"]);
-        assert_eq!(*second.0.lock().unwrap(), ["invalid: 2"]);
+        assert_eq!(*first.0.lock(), ["denied: 1", "invalid: 2"]);
+        assert_eq!(*second.0.lock(), ["invalid: 2"]);
     }
 }

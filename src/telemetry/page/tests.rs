@@ -172,7 +172,7 @@ async fn replicas_show_each_others_work_and_name_one_that_is_silent() {
     assert_eq!(both.day.notices.iter().sum::<u32>(), 2);
     assert_eq!(nodes(&served.report("/api/status?scope=replica").await), [pair("this", "of-this")]);
 
-    assert!(!served.page.lock().peers.has_changes(), "nobody would ever take the changes");
+    assert!(!served.page.shared.lock().peers.has_changes(), "nobody would ever take the changes");
     let mut viewer = served.ask("GET /api/events").await;
     until(&mut viewer, "of-other").await;
     other.notice("i-3", "later");

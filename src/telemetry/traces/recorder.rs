@@ -8,10 +8,11 @@ use super::trace_id;
 use crate::fact::{Fact, HeartbeatResult, LeaseEnd, MessageRelease, NodeRef, NoticeRef, PoolRef, Subscriber, Wait};
 use crate::runtime::clock::Clock;
 use jiff::{SignedDuration, Timestamp};
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fmt::Display;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc;
 
 /// Maximum number of unfinished traces, and of messages. What comes then is not traced, and counted.
@@ -54,7 +55,7 @@ impl FinishedTraces {
 
 impl Subscriber for TraceSubscriber {
     fn note(&self, fact: &Fact<'_>) {
-        let mut recorder = self.recorder.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recorder = self.recorder.lock();
         recorder.note(fact, self.clock);
         let dropped = std::mem::take(&mut recorder.dropped)
             + recorder.finished.drain(..).filter_map(|trace| self.sender.try_send(trace).err()).count();

@@ -4,10 +4,10 @@
 use clap::{Arg, ArgMatches, Command, value_parser};
 use ebbtide_explorer::plan::{Kind, Plan, Teller};
 use ebbtide_explorer::{shrink, world};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What the worlds met.
@@ -131,7 +131,7 @@ fn main() -> ExitCode {
                         continue;
                     }
                     let outcome = world::run(&plan);
-                    let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut tally = tally.lock();
                     if tally.broken >= MAX_BROKEN {
                         return;
                     }
@@ -147,7 +147,7 @@ fn main() -> ExitCode {
             });
         }
     });
-    let tally = tally.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let tally = tally.into_inner();
     println!("{}", tally.line());
     if tally.broken > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }

@@ -18,8 +18,9 @@ mod waves;
 use crate::plan::{Flags, Kind, Owner, Plan, PodKind, PodPlan, Source};
 use ebbtide_sim::World;
 use ebbtide_sim::calls::{Call, Moment};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -156,7 +157,7 @@ impl Oracle {
 
     /// Returns what was seen.
     pub fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        self.seen.lock()
     }
 
     /// Notes something besides calls, for the story.

@@ -13,7 +13,7 @@ const LARGE_TYPES: [(&str, usize); 6] = [
     ("pipeline::delivery::Deliverer", 50),
     ("pipeline::interruption::Case", 111),
     ("pipeline::interruption::policy::Policy", 29),
-    ("pipeline::node::index::Index", 37),
+    ("pipeline::node::index::Index", 36),
     ("telemetry::history::state::State", 28),
 ];
 

@@ -10,8 +10,9 @@ use http::{Method, Request, Response};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use kube::client::Body;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
@@ -52,19 +53,19 @@ struct State {
 
 impl Service {
     fn set(&self, path: &'static str, text: impl Into<String>) {
-        self.0.lock().unwrap().texts.insert(path, text.into());
+        self.0.lock().texts.insert(path, text.into());
     }
 
     fn clear(&self, path: &'static str) {
-        self.0.lock().unwrap().texts.remove(path);
+        self.0.lock().texts.remove(path);
     }
 
     fn mood(&self, mood: Mood) {
-        self.0.lock().unwrap().mood = mood;
+        self.0.lock().mood = mood;
     }
 
     fn count(&self) -> (usize, usize) {
-        let state = self.0.lock().unwrap();
+        let state = self.0.lock();
         (state.tokens.len(), state.gets)
     }
 
@@ -78,7 +79,7 @@ impl Service {
     }
 
     async fn answer(&self, head: &Parts) -> Result<Response<Full<Bytes>>, std::io::Error> {
-        let mood = self.0.lock().unwrap().mood;
+        let mood = self.0.lock().mood;
         let said = |code: u16, text: String| Ok(Response::builder().status(code).body(Full::from(text)).unwrap());
         match mood {
             Mood::Refuses => return Err(std::io::Error::other("connection refused")),
@@ -87,7 +88,7 @@ impl Service {
             _ => {}
         }
         let header = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
-        let mut state = self.0.lock().unwrap();
+        let mut state = self.0.lock();
         let (path, now) = (head.uri.path().to_owned(), Instant::now());
         if head.method == Method::PUT {
             assert_eq!(
@@ -126,7 +127,7 @@ impl Subscriber for Lines {
             Fact::SayingFailed { .. } => "refused".to_owned(),
             _ => return,
         };
-        *self.0.lock().unwrap().entry(line).or_default() += 1;
+        *self.0.lock().entry(line).or_default() += 1;
     }
 }
 
@@ -140,7 +141,7 @@ struct Running {
 
 impl Running {
     fn lines(&self, line: &str) -> usize {
-        self.lines.0.lock().unwrap().get(line).copied().unwrap_or_default()
+        self.lines.0.lock().get(line).copied().unwrap_or_default()
     }
 }
 
@@ -310,7 +311,7 @@ async fn what_somebody_removed_is_said_again() {
 async fn what_somebody_removed_is_said_again_though_another_path_has_no_answer() {
     let stage = Stage::new(1, 0);
     let agent = stage.agent(0, Service::default());
-    agent.service.0.lock().unwrap().statuses.insert(ACTION, 403);
+    agent.service.0.lock().statuses.insert(ACTION, 403);
     agent.service.set(REBALANCE, r#"{"noticeTime":"2026-11-24T12:00:00Z"}"#);
     stage.until("said", s(5), || stage.says(0).len() == 1).await;
     stage.world.kube.update_node(&node(0), |node| {
@@ -345,7 +346,7 @@ async fn a_token_is_renewed_at_half_of_its_life_and_when_it_is_refused() {
     assert_eq!(agent.service.count().0, 1);
     sleep(s(120)).await;
     assert_eq!(agent.service.count().0, 2);
-    agent.service.0.lock().unwrap().life = Some(s(1800));
+    agent.service.0.lock().life = Some(s(1800));
     sleep(Duration::from_hours(2)).await;
     assert!((5..=7).contains(&agent.service.count().0), "{:?}", agent.service.count());
     assert_eq!(agent.lines("refused"), 0);
@@ -407,7 +408,7 @@ async fn a_failure_of_one_path_hides_no_other_and_takes_nothing_back() {
         agent.service.set(ACTION, action(&stage.in_seconds(120)));
         stage.until("said", s(5), || stage.says(0).len() == 1).await;
         match status {
-            Some(status) => drop(agent.service.0.lock().unwrap().statuses.insert(ACTION, status)),
+            Some(status) => drop(agent.service.0.lock().statuses.insert(ACTION, status)),
             None => agent.service.set(ACTION, "x".repeat(64 * 1024 + 1)),
         }
         sleep(s(60)).await;
@@ -415,7 +416,7 @@ async fn a_failure_of_one_path_hides_no_other_and_takes_nothing_back() {
         stage.until("said, too", s(5), || stage.says(0).len() == 2).await;
         sleep(s(600)).await;
         assert_eq!((agent.lines(reason), stage.says(0).len()), (1, 2), "{status:?}");
-        agent.service.0.lock().unwrap().statuses.clear();
+        agent.service.0.lock().statuses.clear();
         agent.service.clear(ACTION);
         stage.until("taken back", s(20), || stage.says(0).len() == 1).await;
         assert_eq!((agent.lines("answer"), agent.metrics.ready().is_ok()), (1, true), "{status:?}");
@@ -448,7 +449,7 @@ async fn an_instance_that_goes_back_to_the_warm_pool_says_so() {
 async fn a_path_that_is_kept_from_the_agent_hides_no_other() {
     let stage = Stage::new(1, 0);
     let agent = stage.agent(0, Service::default());
-    agent.service.0.lock().unwrap().statuses.insert(ACTION, 503);
+    agent.service.0.lock().statuses.insert(ACTION, 503);
     agent.service.set(STATE, "Terminated");
     stage.until("said", s(5), || stage.says(0).len() == 1).await;
     assert_eq!(agent.lines("throttled"), 1);

@@ -6,9 +6,10 @@ use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
 use aws_smithy_types::body::SdkBody;
 use ebbtide::fact::TaskKind;
 use ebbtide_sim::messages::Wrapping;
+use parking_lot::Mutex;
 use serde_json::Value;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
@@ -36,11 +37,11 @@ impl HttpConnector for Receiver {
     fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
         assert_eq!((request.method(), request.uri()), ("POST", URL));
         let body = serde_json::from_slice(request.body().bytes().expect("a body must be there")).expect("JSON");
-        self.got.lock().unwrap().push((Instant::now(), body));
+        self.got.lock().push((Instant::now(), body));
         if self.silent {
             return HttpConnectorFuture::new(std::future::pending());
         }
-        let answer = self.answers.lock().unwrap().pop_front();
+        let answer = self.answers.lock().pop_front();
         let Answer { status, retry_after, body } =
             answer.unwrap_or(Answer { status: 200, retry_after: None, body: "ok".to_owned() });
         let mut response = http::Response::builder().status(status);
@@ -62,7 +63,7 @@ impl Receiver {
     }
 
     fn bodies(&self) -> Vec<Value> {
-        self.got.lock().unwrap().iter().map(|(_, body)| body.clone()).collect()
+        self.got.lock().iter().map(|(_, body)| body.clone()).collect()
     }
 
     fn ids(&self) -> Vec<String> {
@@ -76,7 +77,7 @@ impl Receiver {
     }
 
     async fn until(&self, stage: &Stage, number: usize) {
-        stage.until("the notifications", s(180), || self.got.lock().unwrap().len() >= number).await;
+        stage.until("the notifications", s(180), || self.got.lock().len() >= number).await;
     }
 }
 
@@ -226,7 +227,7 @@ async fn a_silent_receiver_delays_nothing_and_is_told_once() {
     let (told, stage, replica) = drained(Some(&receiver)).await;
     assert!(told < alone + Duration::from_millis(50), "{told:?} instead of {alone:?}");
     stage.until("given up", s(600), || counted(&replica, "failed") == 2).await;
-    assert_eq!(receiver.got.lock().unwrap().len(), 10, "five tries each");
+    assert_eq!(receiver.got.lock().len(), 10, "five tries each");
     assert!((7.0..9.0).contains(&replica.metric("ebbtide_retries_total{category=\"timed-out\",step=\"notify\"}")));
     stage.rest(&[&replica]).await;
     let (_, took, _) = replica.stop().await;
@@ -237,22 +238,22 @@ async fn a_silent_receiver_delays_nothing_and_is_told_once() {
 async fn a_receiver_in_trouble_is_asked_again_when_it_wants() {
     let (stage, receiver) = (Stage::new(2, 1), Receiver::default());
     let answer = |status, retry_after| Answer { status, retry_after, body: "no".to_owned() };
-    receiver.answers.lock().unwrap().extend([answer(503, None), answer(429, Some("40")), answer(200, None)]);
+    receiver.answers.lock().extend([answer(503, None), answer(429, Some("40")), answer(200, None)]);
     let replica = receiver.replica(&stage, "done", &[]).await;
     stage.spot(0);
     receiver.until(&stage, 3).await;
-    let times: Vec<Instant> = receiver.got.lock().unwrap().iter().map(|(at, _)| *at).collect();
+    let times: Vec<Instant> = receiver.got.lock().iter().map(|(at, _)| *at).collect();
     let pauses = [times[1] - times[0], times[2] - times[1]];
     assert!(pauses[0] >= Duration::from_millis(500) && pauses[0] <= s(1), "{pauses:?}");
     assert!(pauses[1] >= s(40) && pauses[1] <= s(41), "{pauses:?}");
     assert_eq!([counted(&replica, "sent"), counted(&replica, "failed")], [1, 0]);
 
     // What is not accepted is not sent again.
-    receiver.answers.lock().unwrap().extend([answer(400, Some("1"))]);
+    receiver.answers.lock().extend([answer(400, Some("1"))]);
     stage.spot(1);
     stage.until("refused", s(60), || counted(&replica, "refused") == 1).await;
     stage.rest(&[&replica]).await;
-    assert_eq!(receiver.got.lock().unwrap().len(), 4);
+    assert_eq!(receiver.got.lock().len(), 4);
 }
 
 #[tokio::test(start_paused = true)]

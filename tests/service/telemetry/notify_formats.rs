@@ -17,9 +17,10 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -64,7 +65,7 @@ impl Server {
                         let (head, sent) = request.into_parts();
                         let line = format!("{} {}", head.method, head.uri);
                         let sent = String::from_utf8(sent.collect().await.unwrap().to_bytes().to_vec()).unwrap();
-                        taken.lock().unwrap().push(Arrived { line, headers: head.headers, body: sent });
+                        taken.lock().push(Arrived { line, headers: head.headers, body: sent });
                         let mut response = Response::new(Full::new(Bytes::from(body)));
                         *response.status_mut() = StatusCode::from_u16(status).unwrap();
                         for (name, value) in headers {
@@ -91,7 +92,7 @@ impl Server {
     }
 
     fn take(&self) -> Arrived {
-        let mut arrived = self.arrived.lock().unwrap();
+        let mut arrived = self.arrived.lock();
         assert_eq!(arrived.len(), 1, "one request");
         arrived.remove(0)
     }
@@ -366,7 +367,7 @@ async fn the_users_template_and_headers_replace_ours() {
 async fn refused(status: u16, headers: &'static [(&'static str, &'static str)], body: &str) -> (DeliveryError, usize) {
     let server = Server::answering(status, headers, body.to_owned()).await;
     let error = courier(settings(&server.url(), Format::Json)).send(&hostile(BLOCKED)).await.unwrap_err();
-    let number = server.arrived.lock().unwrap().len();
+    let number = server.arrived.lock().len();
     (error, number)
 }
 
@@ -461,7 +462,7 @@ async fn the_command_sends_each_chosen_phase_and_shows_the_answers() {
     let lines =
         ["notice", "blocked", "failed", "done"].map(|phase| format!("{phase}: {host} accepted it with 200: ok\n"));
     assert_eq!((code, said, problems), (0, lines.concat(), String::new()));
-    assert!(server.arrived.lock().unwrap().iter().all(|arrived| arrived.json()["test"] == true));
+    assert!(server.arrived.lock().iter().all(|arrived| arrived.json()["test"] == true));
 
     let broken = Server::answering(500, &[], "s3cret-path is broken".to_owned()).await;
     let (code, said, problems) = tested(&["--notify-url", &broken.url()]).await;

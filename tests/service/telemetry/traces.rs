@@ -6,9 +6,10 @@ use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
 use aws_smithy_types::body::SdkBody;
 use ebbtide::fact::TaskKind;
 use ebbtide_sim::messages::Wrapping;
+use parking_lot::Mutex;
 use serde_json::Value;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use tokio::time::sleep;
 
 /// A collector behind a connector, which answers as it is told.
@@ -29,9 +30,9 @@ impl HttpConnector for Collector {
         if self.silent {
             return HttpConnectorFuture::new(std::future::pending());
         }
-        let status = self.answers.lock().unwrap().pop_front().unwrap_or(200);
+        let status = self.answers.lock().pop_front().unwrap_or(200);
         if status == 200 {
-            self.got.lock().unwrap().push(body);
+            self.got.lock().push(body);
         }
         let response = http::Response::builder().status(status).body(SdkBody::from("{}")).unwrap();
         HttpConnectorFuture::ready(Ok(HttpResponse::try_from(response).unwrap()))
@@ -72,7 +73,7 @@ impl Collector {
 
     fn spans(&self) -> Vec<Span> {
         let scopes = |body: &Value| body["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array().unwrap().clone();
-        self.got.lock().unwrap().iter().flat_map(scopes).map(Span).collect()
+        self.got.lock().iter().flat_map(scopes).map(Span).collect()
     }
 
     /// Returns the whole of each trace.
@@ -134,7 +135,7 @@ async fn an_interruption_is_one_trace_with_its_parts() {
     }
     assert_eq!((root.attribute("k8s.node.name"), root.attribute("ebbtide.action")), ("node-0", "drain"));
     assert!(root.events().contains(&"pod blocked") && root.events().contains(&"heartbeat"), "{:?}", root.events());
-    let resource = collector.got.lock().unwrap()[0]["resourceSpans"][0]["resource"].to_string();
+    let resource = collector.got.lock()[0]["resourceSpans"][0]["resource"].to_string();
     assert!(resource.contains("\"ebbtide\"") && resource.contains("\"blue\""), "{resource}");
     assert_eq!((counted(&replica, "sent"), counted(&replica, "lost")), (1.0, 0.0));
 }
@@ -178,7 +179,7 @@ async fn a_takeover_continues_the_trace() {
 #[tokio::test(start_paused = true)]
 async fn an_overloaded_collector_is_asked_again_and_a_refusal_is_not() {
     let (stage, collector) = (Stage::new(2, 1), Collector::default());
-    collector.answers.lock().unwrap().extend([503, 429, 200, 400]);
+    collector.answers.lock().extend([503, 429, 200, 400]);
     let replica = collector.replica(&stage, &[]).await;
     stage.spot(0);
     stage.until_handled(s(60)).await;
@@ -212,7 +213,7 @@ async fn notifications_name_the_trace() {
     impl HttpConnector for Webhook {
         fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
             let body = serde_json::from_slice(request.body().bytes().unwrap()).unwrap();
-            self.0.lock().unwrap().push(body);
+            self.0.lock().push(body);
             let response = http::Response::builder().status(200).body(SdkBody::empty()).unwrap();
             HttpConnectorFuture::ready(Ok(HttpResponse::try_from(response).unwrap()))
         }
@@ -233,7 +234,7 @@ async fn notifications_name_the_trace() {
     stage.until_handled(s(60)).await;
     collector.until(&stage, 1).await;
     stage.rest(&[&replica]).await;
-    let told = webhook.0.lock().unwrap();
+    let told = webhook.0.lock();
     let ids: Vec<_> = told.iter().map(|body| body["traceId"].as_str().unwrap()).collect();
     assert_eq!(ids, [collector.roots()[0].text("traceId"); 2]);
 }

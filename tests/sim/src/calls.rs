@@ -2,9 +2,10 @@
 
 use crate::clock::Clock;
 use crate::fault::Fault;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// One call as it arrived, before anything was decided about it.
@@ -72,7 +73,7 @@ impl Calls {
     /// Records a call; returns its place, for the later moments.
     pub(crate) fn arrived(&self, service: &'static str, operation: &str, subject: &str) -> usize {
         let place = {
-            let mut log = self.lock();
+            let mut log = self.log.lock();
             log.calls.push(Call {
                 at: self.clock.elapsed(),
                 service,
@@ -100,7 +101,7 @@ impl Calls {
     }
 
     fn change(&self, place: usize, change: impl FnOnce(&mut Call)) -> Option<(Call, Observer)> {
-        let mut log = self.lock();
+        let mut log = self.log.lock();
         let index = place.checked_sub(log.forgotten)?;
         let call = log.calls.get_mut(index)?;
         change(call);
@@ -115,39 +116,35 @@ impl Calls {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Log> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Shows every call from now on to `look`, at each of its moments, as it happens.
     pub fn observe(&self, look: impl Fn(Moment, &Call) + Send + Sync + 'static) {
-        self.lock().observer = Some(Observer(Arc::new(look)));
+        self.log.lock().observer = Some(Observer(Arc::new(look)));
     }
 
     /// Returns all calls so far.
     #[must_use]
     pub fn all(&self) -> Vec<Call> {
-        self.lock().calls.clone()
+        self.log.lock().calls.clone()
     }
 
     /// Returns the calls of one operation so far, in order.
     #[must_use]
     pub fn of(&self, operation: &str) -> Vec<Call> {
-        let log = self.lock();
+        let log = self.log.lock();
         log.calls.iter().filter(|call| call.operation == operation).cloned().collect()
     }
 
     /// Returns the number of calls of one operation so far.
     #[must_use]
     pub fn count(&self, operation: &str) -> usize {
-        let log = self.lock();
+        let log = self.log.lock();
         log.calls.iter().filter(|call| call.operation == operation).count()
     }
 
     /// Returns the number of calls of each operation so far.
     #[must_use]
     pub fn tally(&self) -> BTreeMap<String, usize> {
-        let log = self.lock();
+        let log = self.log.lock();
         let mut tally = BTreeMap::new();
         for call in &log.calls {
             *tally.entry(call.operation.clone()).or_default() += 1;
@@ -157,7 +154,7 @@ impl Calls {
 
     /// Forgets the calls that arrived before a time since the world's start.
     pub(crate) fn forget_before(&self, time: Duration) {
-        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut log = self.log.lock();
         let old = log.calls.partition_point(|call| call.at < time);
         log.calls.drain(..old);
         log.calls.shrink_to_fit();
@@ -166,7 +163,7 @@ impl Calls {
 
     /// Forgets all calls so far, and frees their memory: for worlds with millions of calls.
     pub fn forget(&self) {
-        let mut log = self.lock();
+        let mut log = self.log.lock();
         log.forgotten += log.calls.len();
         log.calls = Vec::new();
     }

@@ -1,7 +1,8 @@
 //! Planned faults: rules that every service's edge consults, before and after a call's effect.
 
 use crate::calls::Calls;
-use std::sync::{Arc, Mutex, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A fault that a call meets.
@@ -104,16 +105,16 @@ impl Faults {
 
     /// Adds a rule.
     pub fn add(&self, rule: Rule) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).rules.push(rule);
+        self.0.lock().rules.push(rule);
     }
 
     /// Removes all rules: everything works again.
     pub fn clear(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).rules.clear();
+        self.0.lock().rules.clear();
     }
 
     fn draw(&self, operation: &str, subject: &str) -> Option<Fault> {
-        let mut plan = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut plan = self.0.lock();
         let Plan { rng, rules } = &mut *plan;
         for rule in rules {
             let named = match &*rule.operation {

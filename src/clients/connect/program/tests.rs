@@ -48,14 +48,14 @@ async fn calls_go_on_with_the_old_token_while_it_lasts() {
     program.exec = Arc::new(shell("exit 1"));
     let old = bearer(&program).await;
     // One of these meets the end of the run.
-    let run = program.lock().run.clone().unwrap();
+    let run = program.state.lock().run.clone().unwrap();
     assert!(run.await.is_err());
     assert_eq!(bearer(&program).await, old);
-    assert!(program.lock().run.is_none(), "the next call runs it again");
+    assert!(program.state.lock().run.is_none(), "the next call runs it again");
 
     program.exec = Arc::new(shell(&token(3600)));
     assert_eq!(bearer(&program).await, old, "no call waits for the run");
-    let run = program.lock().run.clone().unwrap();
+    let run = program.state.lock().run.clone().unwrap();
     assert!(run.await.is_ok());
     let new = bearer(&program).await;
     assert_ne!(new, old);
@@ -66,7 +66,7 @@ async fn calls_go_on_with_the_old_token_while_it_lasts() {
 async fn a_call_that_is_given_up_does_not_restart_the_run() {
     let (program, _) = start(&token(-1)).await.unwrap();
     assert!(program.bearer().now_or_never().is_none(), "it waits");
-    let run = program.lock().run.clone().unwrap();
+    let run = program.state.lock().run.clone().unwrap();
     let bearer = run.await.ok().and_then(|credentials| credentials.bearer);
     assert_eq!(program.bearer().await.unwrap(), bearer);
 }

@@ -16,13 +16,13 @@ const MOMENT: Duration = Duration::from_millis(1);
 
 fn narrow<C: CallClass>(limit: f64) -> Admitter {
     let admitter = Admitter::new::<C>();
-    admitter.lock().limit = limit;
+    admitter.0.places.lock().limit = limit;
     admitter
 }
 
 /// Whether nobody has a place, waits for one, or is counted.
 fn is_empty(admitter: &Admitter) -> bool {
-    let state = admitter.lock();
+    let state = admitter.0.places.lock();
     state.in_flight == 0
         && state.waiting.iter().all(Waiters::is_empty)
         && admitter.0.calls.iter().all(|calls| *calls.borrow() == 0)
@@ -261,7 +261,7 @@ async fn where_nobody_says_how_long_the_time_doubles_until_a_call_is_answered_we
     let admitter = Admitter::new::<AwsClass>();
     let by = Instant::now() + s(3600);
     let kept = async |failed| {
-        admitter.lock().limit = 2.0;
+        admitter.0.places.lock().limit = 2.0;
         // Two at a time: the second says nothing new.
         let turns = [admitter.admit(AwsClass::Heartbeat, by).await, admitter.admit(AwsClass::Heartbeat, by).await];
         tokio::time::advance(MOMENT).await;
@@ -297,7 +297,7 @@ async fn callers_who_give_up_leave_no_hole() {
     let mut given_up = Box::pin(admitter.admit(Class::Urgent, by));
     assert!(polled(&mut given_up).is_none());
     drop(turn);
-    assert_eq!(admitter.lock().in_flight, 1);
+    assert_eq!(admitter.0.places.lock().in_flight, 1);
     drop(given_up);
     assert!(is_empty(&admitter));
     // … while it lets others go first, …
@@ -320,7 +320,7 @@ async fn overload_narrows_the_gate_once_a_second_and_success_widens_it() {
     let admitter = narrow::<Class>(9.0);
     // Its deadline has come, so it keeps its place no longer.
     let answer = async |failed| admitter.admit(Class::List, Instant::now()).await.finish(failed, None).await;
-    let limit = || admitter.lock().limit;
+    let limit = || admitter.0.places.lock().limit;
     answer(Some(Category::Throttled)).await;
     answer(Some(Category::Throttled)).await;
     assert!((limit() - 6.0).abs() < f64::EPSILON);

@@ -9,10 +9,11 @@ use crate::runtime::task::Tasks;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::api::{ApiResource, ListParams};
 use kube::{Api, Client};
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
@@ -77,12 +78,12 @@ impl Attachments {
 
     /// Remembers that a right is missing without which nothing is waited for.
     pub(super) fn deny(&self) {
-        *self.denied_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        *self.denied_at.lock() = Some(Instant::now());
     }
 
     /// Returns a share in the watch; `None` without the right to see attachments.
     pub(super) fn join(&self) -> Option<WatchShare> {
-        let denied_at = *self.denied_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let denied_at = *self.denied_at.lock();
         if denied_at.is_some_and(|at| at.elapsed() < DENIAL_KEPT) {
             return None;
         }
@@ -90,7 +91,7 @@ impl Attachments {
         let work = |known: Arc<watch::Sender<KnownAttachments>>, _stop| async move {
             run(&api, &facts, &known).await;
             // Only a denial ends it.
-            *denied_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+            *denied_at.lock() = Some(Instant::now());
             known.send_replace(KnownAttachments::Denied);
         };
         Some(WatchShare(self.watches.join((), watch::Sender::default, work).0))

@@ -15,8 +15,9 @@ use crate::pipeline::interruption::step::Finding;
 use crate::pipeline::interruption::{Case, NoticeOutcome};
 use crate::runtime::task::{Handle, Tasks};
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -182,7 +183,7 @@ impl Case {
 
     /// Returns the addresses of the pods that were drained here.
     fn addresses(&self) -> PodAddresses {
-        self.drained_addresses.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.drained_addresses.lock().clone()
     }
 }
 
@@ -193,14 +194,14 @@ struct States(Mutex<BTreeMap<Arc<str>, &'static str>>);
 impl States {
     /// Returns all of them, one of which has changed.
     fn set(&self, arn: &Arc<str>, state: &'static str) -> String {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.lock();
         known.insert(Arc::clone(arn), state);
         let all = known.iter().map(|(arn, state)| format!("target group {}: {state}", name_of(arn)));
         all.collect::<Vec<_>>().join(", ")
     }
 
     fn forget(&self, arn: &Arc<str>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(arn);
+        self.0.lock().remove(arn);
     }
 }
 

@@ -11,11 +11,12 @@ use aws_sdk_autoscaling::Client;
 use kube::Api;
 use kube::api::{ApiResource, ListParams};
 use kube::core::GroupVersionKind;
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
@@ -191,7 +192,7 @@ impl TargetGroups {
     async fn group_of(&self, instance: &InstanceId) -> Result<Option<String>, bool> {
         let Some(group_lookup) = &self.group_lookup else { return Ok(None) };
         let is_denied = || {
-            let denied_at = *self.lookup_denied_at.lock().unwrap_or_else(PoisonError::into_inner);
+            let denied_at = *self.lookup_denied_at.lock();
             denied_at.is_some_and(|at| at.elapsed() < DENIAL_KEPT)
         };
         if is_denied() {
@@ -204,7 +205,7 @@ impl TargetGroups {
                 // Told once for the instances of a storm.
                 if error.category != Category::Denied || !is_denied() {
                     if error.category == Category::Denied {
-                        *self.lookup_denied_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+                        *self.lookup_denied_at.lock() = Some(Instant::now());
                     }
                     self.failed(&SearchError::Aws(error));
                 }
@@ -216,7 +217,7 @@ impl TargetGroups {
     /// Returns what was found, or searches. Only the first of several callers asks; the others wait for its answer.
     async fn cached(&self, group: Option<String>) -> Found {
         let slot = {
-            let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut found = self.found.lock();
             let now = Instant::now();
             // One that is locked is being searched.
             sweep(&mut found, |slot| {

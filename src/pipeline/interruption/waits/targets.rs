@@ -10,9 +10,10 @@ use crate::runtime::task::Tasks;
 use aws_sdk_elasticloadbalancingv2::Client;
 use aws_sdk_elasticloadbalancingv2::types::{TargetDescription, TargetHealthDescription, TargetHealthStateEnum};
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::mem::discriminant;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -249,7 +250,7 @@ impl Looks {
     /// Waits for the turn of a look.
     async fn turn(&self) {
         let at = {
-            let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut next = self.next.lock();
             let now = Instant::now();
             let at = now.checked_sub(BURST).map_or(*next, |earliest| earliest.max(*next));
             *next = at + PACE;
@@ -280,19 +281,19 @@ impl Looks {
 
     /// Returns the deregistration of this ID that runs or was accepted lately.
     fn asked(&self, group: &Arc<str>, id: &str) -> Option<Asked> {
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut asked = self.asked.lock();
         asked.retain(|_, known| known.at.elapsed() < ASKED_KEPT);
         asked.get(&(Arc::clone(group), id.to_owned())).copied()
     }
 
     /// Notes that a deregistration runs, whoever waits for it. Before its batch begins, it goes with who has asked.
     fn begins(&self, (group, id, _): &Deregistration) {
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut asked = self.asked.lock();
         asked.insert((Arc::clone(group), id.clone()), Asked { at: Instant::now(), accepted: false });
     }
 
     fn answered(&self, (group, id, _): &Deregistration, answer: &Result<(), AwsError>) {
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut asked = self.asked.lock();
         let key = (Arc::clone(group), id.clone());
         match answer {
             Ok(()) => drop(asked.insert(key, Asked { at: Instant::now(), accepted: true })),
@@ -341,7 +342,7 @@ impl Looks {
         let called = self.gate.aws(DEREGISTER, &subject(arn), class, by, || request.send()).await;
         match &called {
             Ok(_) => {
-                self.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
+                self.failed.lock().take();
                 self.facts.emit(&Fact::TargetsDeregistered { group: name_of(arn), targets: count });
             }
             Err(error) if error.category == Category::Denied => {
@@ -349,7 +350,7 @@ impl Looks {
             }
             Err(error) => {
                 // A storm retries many batches.
-                let last = self.failed.lock().unwrap_or_else(PoisonError::into_inner).replace(error.category);
+                let last = self.failed.lock().replace(error.category);
                 if last != Some(error.category) {
                     self.tell(error);
                 }
@@ -364,7 +365,7 @@ impl Looks {
 
     /// Remembers a denial, and tells the first of some minutes: usually the right to all groups is missing.
     fn denied(&self, right: Right, error: &AwsError) {
-        let mut denied_at = self.denied_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut denied_at = self.denied_at.lock();
         denied_at.retain(|_, at| at.elapsed() < DENIAL_KEPT);
         let is_told = denied_at.keys().any(|known| discriminant(known) == discriminant(&right));
         denied_at.insert(right, Instant::now());
@@ -375,7 +376,7 @@ impl Looks {
     }
 
     fn permitted(&self, right: &Right) -> Result<(), Denied> {
-        let denied_at = self.denied_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let denied_at = self.denied_at.lock();
         let is_denied = denied_at.get(right).is_some_and(|at| at.elapsed() < DENIAL_KEPT);
         if is_denied { Err(Denied) } else { Ok(()) }
     }

@@ -5,8 +5,8 @@ use crate::fact::{Fact, HoldPoint, NodeRef, Wait, WaitOutcome};
 use crate::pipeline::interruption::Case;
 use crate::pipeline::node::Node;
 use crate::runtime::duration::Words;
+use parking_lot::Mutex;
 use std::fmt::Write;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 
 /// A wait that runs. Dropped before its end, it tells that it was given up.
@@ -31,14 +31,14 @@ struct Reason {
 impl<'a> Waiting<'a> {
     /// Begins a wait, or goes on with one that was dropped.
     pub(in crate::pipeline::interruption) fn new(case: &'a Case, log: &'a WaitLog, wait: Wait, until: Instant) -> Self {
-        let dropped = log.lock().dropped.extract_if(.., |dropped| dropped.wait == wait).next();
+        let dropped = log.0.lock().dropped.extract_if(.., |dropped| dropped.wait == wait).next();
         let (begun, text) = dropped.map_or_else(|| (Instant::now(), String::new()), |it| (it.begun, it.reason));
         Self { case, log, wait, until, begun, reason: Mutex::new(Reason { text, is_told: false }), ended: false }
     }
 
     /// Says what is waited for now. The first time its begin is told; if the time is over, the last is what was left undone.
     pub(in crate::pipeline::interruption) fn says(&self, reason: impl Into<String>) {
-        let mut known = lock(&self.reason);
+        let mut known = self.reason.lock();
         let before = std::mem::replace(&mut known.text, reason.into());
         let at_most = self.until.saturating_duration_since(Instant::now());
         let (about, on, wait, reason) = (self.case.about(), self.case.on(), self.wait, &*known.text);
@@ -53,28 +53,28 @@ impl<'a> Waiting<'a> {
     /// Tells the end.
     pub(in crate::pipeline::interruption) fn end(mut self, outcome: WaitOutcome) {
         self.ended = true;
-        let reason = std::mem::take(&mut lock(&self.reason).text);
+        let reason = std::mem::take(&mut self.reason.lock().text);
         self.case.tell_end(self.log, self.wait, outcome, self.begun, &reason);
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        let reason = std::mem::take(&mut *lock(&self.reason));
+        let reason = std::mem::take(&mut *self.reason.lock());
         if self.ended || reason.text.is_empty() {
             return;
         }
         if let Some(on) = self.case.on().filter(|_| reason.is_told) {
             self.case.tell(&Fact::WaitAbandoned { about: self.case.about(), on, wait: self.wait });
         }
-        self.log.lock().dropped.push(Dropped { wait: self.wait, begun: self.begun, reason: reason.text });
+        self.log.0.lock().dropped.push(Dropped { wait: self.wait, begun: self.begun, reason: reason.text });
     }
 }
 
 impl Case {
     /// Tells the ends of the waits that were dropped and not begun again.
     pub(in crate::pipeline::interruption) fn end_dropped(&self, log: &WaitLog, outcome: WaitOutcome) {
-        let all = std::mem::take(&mut log.lock().dropped);
+        let all = std::mem::take(&mut log.0.lock().dropped);
         for Dropped { wait, begun, reason } in all {
             self.tell_end(log, wait, outcome, begun, &reason);
         }
@@ -135,7 +135,7 @@ impl WaitLog {
     const MAX_LENGTH: usize = 1024;
 
     fn add(&self, ended: &dyn std::fmt::Display, left: Option<&str>) {
-        let text = &mut self.lock().text;
+        let text = &mut self.0.lock().text;
         if text.len() >= Self::MAX_LENGTH {
             return;
         }
@@ -151,34 +151,26 @@ impl WaitLog {
 
     /// Returns the point at which the Node says that it is held.
     pub(super) fn hold(&self) -> Option<HoldPoint> {
-        self.lock().hold
+        self.0.lock().hold
     }
 
     /// Remembers what the Node says.
     pub(super) fn set_hold(&self, hold: Option<HoldPoint>) {
-        self.lock().hold = hold;
+        self.0.lock().hold = hold;
     }
 
     /// Returns what the Node's note of a replacement does not say.
     pub(super) fn note(&self) -> ReplacementNote {
-        self.lock().note
+        self.0.lock().note
     }
 
     /// Remembers it.
     pub(super) fn set_note(&self, note: ReplacementNote) {
-        self.lock().note = note;
+        self.0.lock().note = note;
     }
 
     /// Returns how the waits ended, in words.
     pub fn into_text(self) -> String {
-        self.0.into_inner().unwrap_or_else(PoisonError::into_inner).text
+        self.0.into_inner().text
     }
-
-    fn lock(&self) -> MutexGuard<'_, Record> {
-        lock(&self.0)
-    }
-}
-
-fn lock<T>(known: &Mutex<T>) -> MutexGuard<'_, T> {
-    known.lock().unwrap_or_else(PoisonError::into_inner)
 }

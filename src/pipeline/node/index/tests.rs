@@ -31,8 +31,8 @@ impl Server {
         let service = tower::service_fn(move |request: Request<Body>| {
             let server = server.clone();
             async move {
-                server.queries.lock().unwrap().push(request.uri().query().unwrap_or_default().to_owned());
-                let answer = server.answers.lock().unwrap().pop_front();
+                server.queries.lock().push(request.uri().query().unwrap_or_default().to_owned());
+                let answer = server.answers.lock().pop_front();
                 let Some(Answer(status, lines, stays)) = answer else { return std::future::pending().await };
                 let lines = lines.into_iter().map(|line| Ok::<_, std::io::Error>(format!("{line}\n").into_bytes()));
                 let lines = futures_util::stream::iter(lines.collect::<Vec<_>>());
@@ -61,7 +61,7 @@ impl Server {
             query if query.contains("watch=true") => "watch",
             _ => "list",
         };
-        self.queries.lock().unwrap().iter().map(kind).collect()
+        self.queries.lock().iter().map(kind).collect()
     }
 }
 
@@ -106,7 +106,7 @@ impl WatchedIndex {
 
     /// Returns the UIDs of the known Nodes, sorted.
     fn known(&self) -> Vec<String> {
-        let mut known: Vec<_> = self.index.lock().all().map(|node| node.uid.to_string()).collect();
+        let mut known: Vec<_> = self.index.0.nodes.lock().all().map(|node| node.uid.to_string()).collect();
         known.sort();
         known
     }
@@ -173,7 +173,7 @@ async fn after_a_gap_the_index_is_not_live_until_all_nodes_have_arrived_again() 
     let watched = WatchedIndex::new([Answer(200, first, true), Answer(200, second, true)]);
     watched.requests(2).await;
     assert_eq!((watched.known(), watched.is_live()), (vec!["a".into()], false));
-    assert!(watched.server.queries.lock().unwrap()[1].contains("resourceVersion=3"), "not older than what was known");
+    assert!(watched.server.queries.lock()[1].contains("resourceVersion=3"), "not older than what was known");
 }
 
 #[tokio::test(start_paused = true)]
@@ -194,8 +194,9 @@ async fn an_older_sync_does_not_replace_the_answer_to_a_patch() {
     watched.requests(2).await;
     let newer = serde_json::from_value(node(1, "a", 5)).unwrap();
     watched.index.put(watched.index.read(newer).unwrap());
-    watched.server.answers.lock().unwrap().push_back(Answer(200, again, true));
-    let versions = || -> Vec<_> { watched.index.lock().all().map(|node| node.resource_version.to_string()).collect() };
+    watched.server.answers.lock().push_back(Answer(200, again, true));
+    let versions =
+        || -> Vec<_> { watched.index.0.nodes.lock().all().map(|node| node.resource_version.to_string()).collect() };
     assert_eq!(versions(), ["5"]);
     // The request that hangs times out; the next is answered.
     watched.requests(3).await;

@@ -179,7 +179,7 @@ impl NodeWatch {
     /// Applies one event to the index.
     fn apply(&self, seen: WatchUpdate<TrimmedNode>) {
         let (mut marked, mut turned, mut says, mut moved, mut gone) = (false, false, false, false, None);
-        let mut nodes = self.index.lock();
+        let mut nodes = self.index.0.nodes.lock();
         let before = nodes.len();
         match seen {
             WatchUpdate::Applied(object) => {
@@ -219,7 +219,7 @@ impl NodeWatch {
 
     /// Replaces the Nodes of the index by all that there were when they were `asked` for.
     fn sync(&mut self, nodes: NodesByName, asked: Instant) {
-        self.index.lock().replace_all(nodes);
+        self.index.0.nodes.lock().replace_all(nodes);
         self.facts.emit(&Fact::NodesSynced { nodes: self.index.len() });
         self.index.set_live(true);
         self.index.showed(asked);

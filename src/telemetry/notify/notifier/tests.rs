@@ -4,7 +4,7 @@ use crate::telemetry::notify::{Format, PhaseChoice, Phases, notify_subscriber};
 use crate::telemetry::outbound::Receiver;
 use aws_smithy_runtime_api::client::http::{HttpConnector, HttpConnectorFuture};
 use aws_smithy_runtime_api::client::orchestrator::HttpRequest;
-use std::sync::Mutex;
+use parking_lot::Mutex;
 use tokio::time::sleep;
 
 /// A receiver that never answers.
@@ -30,10 +30,10 @@ impl Subscriber for Counts {
         match fact {
             Fact::NotificationFailed { repeated, host, result, .. } => {
                 assert_eq!((*host, *result), ("hooks.example", NotificationResult::Failed));
-                *self.failed.lock().unwrap() += 1;
-                *self.reported.lock().unwrap() += usize::from(!repeated);
+                *self.failed.lock() += 1;
+                *self.reported.lock() += usize::from(!repeated);
             }
-            Fact::NotificationsDropped { count } => self.dropped.lock().unwrap().push(*count),
+            Fact::NotificationsDropped { count } => self.dropped.lock().push(*count),
             _ => {}
         }
     }
@@ -85,8 +85,8 @@ async fn the_oldest_are_dropped_and_counted_and_a_dead_receiver_is_told_seldom()
     tokio::time::timeout(Duration::from_millis(500), &mut running).await.unwrap_err();
     running.abort();
     assert!(running.await.unwrap_err().is_cancelled());
-    let (failed, reported) = (*counts.failed.lock().unwrap(), *counts.reported.lock().unwrap());
-    let dropped = counts.dropped.lock().unwrap().clone();
+    let (failed, reported) = (*counts.failed.lock(), *counts.reported.lock());
+    let dropped = counts.dropped.lock().clone();
     assert!(failed > 3 && failed < 15, "{failed}");
     assert!(reported >= 3 && reported <= minutes / 10 + 1, "{reported} in {minutes} minutes");
     assert!(dropped.len() <= minutes + 2, "once a minute: {dropped:?}");
@@ -101,7 +101,7 @@ struct Endless(Arc<Mutex<usize>>, u16);
 
 impl HttpConnector for Endless {
     fn call(&self, _: HttpRequest) -> HttpConnectorFuture {
-        *self.0.lock().unwrap() += 1;
+        *self.0.lock() += 1;
         let body = http_body_util::StreamBody::new(futures_util::stream::pending::<
             Result<hyper::body::Frame<bytes::Bytes>, std::convert::Infallible>,
         >());
@@ -147,7 +147,7 @@ async fn an_accepted_notification_is_not_sent_again_because_its_answer_has_no_en
     let until = Some(Duration::from_mins(2));
     subscriber.note(&Fact::NoticeBegun { about, action: Action::Drain, until, hard: true, again: false, pool: None });
     sleep(Duration::from_mins(10)).await;
-    assert_eq!(*endless.0.lock().unwrap(), 1, "number of POSTs of one notification that was answered 200 at once");
+    assert_eq!(*endless.0.lock(), 1, "number of POSTs of one notification that was answered 200 at once");
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,8 +5,9 @@ use crate::drains::{CRITICAL, add, end_of, ended, held, pod, terminate};
 use crate::harness::{Stage, s};
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::By;
+use parking_lot::Mutex;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 
@@ -38,14 +39,14 @@ struct Lines(Arc<Mutex<Vec<u8>>>);
 
 impl Lines {
     fn with(&self, part: &str) -> Vec<String> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.lock();
         String::from_utf8_lossy(&all).lines().filter(|line| line.contains(part)).map(str::to_owned).collect()
     }
 }
 
 impl io::Write for Lines {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        self.0.lock().extend_from_slice(bytes);
         Ok(bytes.len())
     }
 

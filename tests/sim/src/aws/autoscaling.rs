@@ -4,9 +4,10 @@ use super::refusal::{Refusal, Words};
 use crate::clock::Clock;
 use crate::fault::{Disconnected, Edge};
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use state::State;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 mod state;
@@ -266,7 +267,7 @@ impl AutoScaling {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         state.now = self.clock.elapsed();
         state
     }

@@ -10,8 +10,9 @@ use crate::fault::{Disconnected, Edge};
 use bytes::Bytes;
 use jiff::Timestamp;
 use listing::{Change, Reservation, SpotRequest};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Maximum number of filter values in a call, over all filters.
@@ -135,7 +136,7 @@ impl Ec2 {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub(super) async fn serve(&self, form: &Form) -> Result<http::Response<Bytes>, Disconnected> {

@@ -6,8 +6,9 @@ use super::{ACCOUNT, REGION};
 use crate::clock::Clock;
 use crate::fault::{Disconnected, Edge};
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 const WORDS: Words = Words {
@@ -127,7 +128,7 @@ impl Elb {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         state.now = self.clock.elapsed();
         let now = state.now;
         for group in state.groups.values_mut() {

@@ -5,10 +5,11 @@ use super::refusal::{Refusal, Words};
 use super::{ACCOUNT, REGION};
 use crate::fault::{Disconnected, Edge};
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 const WORDS: Words = Words {
     throttled_status: 400,
@@ -77,7 +78,7 @@ impl Events {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub(super) async fn serve(&self, operation: &str, body: &Bytes) -> Result<http::Response<Bytes>, Disconnected> {

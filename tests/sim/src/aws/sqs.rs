@@ -5,9 +5,10 @@ use super::{ACCOUNT, REGION};
 use crate::clock::Clock;
 use crate::fault::{Disconnected, Edge};
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use queue::Queue;
 use request::{Call, Receive};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -181,7 +182,7 @@ impl Sqs {
 
     /// Returns the queue as it is now.
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = self.queue.lock();
         queue.settle(self.clock.elapsed());
         queue
     }

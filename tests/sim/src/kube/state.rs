@@ -12,9 +12,10 @@ use super::route::Resource;
 use super::store::{Key, Store};
 use crate::clock::Clock;
 use jiff::SignedDuration;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -98,7 +99,7 @@ impl Shared {
 
     /// Locks the state, after running all due timers.
     pub fn lock(&self) -> MutexGuard<'_, State> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         state.catch_up(Instant::now());
         state
     }
