@@ -136,6 +136,7 @@ pub(crate) mod leases {
 
 /// Calls to AWS and to the API server.
 pub mod clients {
+    pub(crate) mod answers;
     pub(crate) mod batch;
     pub mod connect;
     pub(crate) mod gate;

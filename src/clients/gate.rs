@@ -13,7 +13,7 @@ mod error;
 
 pub use crate::fact::Category;
 pub use absence::Absence;
-pub use backoff::Backoff;
+pub use backoff::{Backoff, Failure};
 pub use class::{AwsClass, CallClass, Class, Limits};
 pub use error::{AwsError, Blocker, KubeError, Operation, Unsigned, category_of_code};
 

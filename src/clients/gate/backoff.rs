@@ -1,7 +1,9 @@
 //! Waits between tries: exponential, with jitter, bounded.
 
+use super::error::{AwsError, KubeError};
 use crate::runtime::random;
 use std::time::Duration;
+use tokio::time::{Instant, sleep};
 
 /// The waits of one sequence of tries.
 #[derive(Clone, Debug)]
@@ -28,6 +30,49 @@ impl Backoff {
     /// Starts over from the first wait, after a success.
     pub fn reset(&mut self) {
         self.next = self.first;
+    }
+
+    /// Calls until the first success. Gives up when `passes` says that another try does not help, or when that would come at `by` or
+    /// later.
+    ///
+    /// # Errors
+    /// The failure of the last call.
+    pub async fn retry<T, E: Failure, F: Future<Output = Result<T, E>>>(
+        mut self,
+        by: Option<Instant>,
+        mut call: impl FnMut() -> F,
+        mut passes: impl FnMut(&E) -> bool,
+    ) -> Result<T, E> {
+        loop {
+            let error = match call().await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            let wait = error.wait(self.step());
+            if !passes(&error) || by.is_some_and(|by| Instant::now() + wait >= by) {
+                return Err(error);
+            }
+            sleep(wait).await;
+        }
+    }
+}
+
+/// The failure of a call that may be tried again.
+pub trait Failure {
+    /// Returns the wait before another try; `delay` is the caller's own.
+    fn wait(&self, delay: Duration) -> Duration;
+}
+
+impl Failure for KubeError {
+    fn wait(&self, delay: Duration) -> Duration {
+        // The server may ask for more.
+        self.wait(delay)
+    }
+}
+
+impl Failure for AwsError {
+    fn wait(&self, delay: Duration) -> Duration {
+        delay
     }
 }
 

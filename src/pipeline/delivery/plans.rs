@@ -5,7 +5,7 @@
 use super::polling::{Answers, Polling};
 use super::repairs::Repairs;
 use super::{Deliverer, NoticeCopy, Verdict, verdict};
-use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category};
+use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category, KubeError};
 use crate::fact::{Fact, NoticeKind, NoticeRef};
 use crate::pipeline::event::{CapacityBlock, Detail, Identity, Notice, Version};
 use crate::pipeline::interruption::NoticeOutcome;
@@ -280,8 +280,6 @@ impl Deliverer {
     /// Notes on the Node that a message has told what the Node had said; or that it has called that off, so that a late copy of an older
     /// message finds it.
     pub(super) async fn note_message(&self, (node, notice): (Arc<Node>, Notice), message: &str) {
-        let by = Instant::now() + NOTE_TIMEOUT;
-        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
         let called_off = |current: &Node| {
             let release = NodeRelease::of_withdrawn(current, &notice.identity.to_string(), notice.at, true)?;
             (!release.has_marks()).then(|| release.patch(current).body)
@@ -289,14 +287,14 @@ impl Deliverer {
         let patch = |current: &Node| {
             if notice.is_withdrawn() { called_off(current) } else { told::patch(current, &notice, message) }
         };
-        while let Err(error) = self.interrupter.marker.note(&node, Instant::now() + CALL_TIMEOUT, patch).await {
-            self.facts.emit(&Fact::ReleaseFailed { on: node.named(), category: error.category, error: &error });
-            let wait = error.wait(backoff.step());
-            if error.category == Category::Denied || Instant::now() + wait >= by {
-                return;
-            }
-            sleep(wait).await;
-        }
+        let note = || self.interrupter.marker.note(&node, Instant::now() + CALL_TIMEOUT, patch);
+        let failed = |error: &KubeError| {
+            self.facts.emit(&Fact::ReleaseFailed { on: node.named(), category: error.category, error });
+            error.category != Category::Denied
+        };
+        let backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
+        // Its failures are told.
+        let _ = backoff.retry(Some(Instant::now() + NOTE_TIMEOUT), note, failed).await;
     }
 
     /// Joins the notice of a message to the one that was acted on first because EC2 lists it, or because its Node gave it.

@@ -2,7 +2,7 @@
 //! one at most for each message, however often it is received and lost.
 
 use super::{Deliverer, DeliveryEnd, Interrupter};
-use crate::clients::gate::{Absence, Backoff, CALL_TIMEOUT};
+use crate::clients::gate::{Absence, Backoff, CALL_TIMEOUT, KubeError};
 use crate::fact::{Fact, MessageRelease};
 use crate::pipeline::event::Notice;
 use crate::pipeline::queue::{Lease, LeaseEnd};
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 /// Time after which a message is given back while the API server is away.
 const MAX_ABSENCE: Duration = Duration::from_mins(2);
@@ -89,16 +89,13 @@ pub(super) async fn hold(
 pub(super) async fn note_called_off(interrupter: &Interrupter, notices: Vec<Arc<Notice>>) {
     for notice in notices {
         let Some(node) = interrupter.index.get(&notice.instance) else { continue };
-        let until = Instant::now() + NOTE_TIMEOUT;
-        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
-        while let Err(error) =
-            interrupter.marker.note_handled(&node, &notice, true, Instant::now() + CALL_TIMEOUT).await
-        {
-            interrupter.facts.emit(&Fact::ReleaseFailed { on: node.named(), category: error.category, error: &error });
-            if Instant::now() >= until {
-                break;
-            }
-            sleep(error.wait(backoff.step())).await;
-        }
+        let note = || interrupter.marker.note_handled(&node, &notice, true, Instant::now() + CALL_TIMEOUT);
+        let failed = |error: &KubeError| {
+            interrupter.facts.emit(&Fact::ReleaseFailed { on: node.named(), category: error.category, error });
+            true
+        };
+        let backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
+        // Its failures are told.
+        let _ = backoff.retry(Some(Instant::now() + NOTE_TIMEOUT), note, failed).await;
     }
 }

@@ -5,7 +5,7 @@ use super::heartbeat::{Beating, Heartbeat, HookState};
 use super::hook::HookReply;
 use super::late::may_be_over;
 use super::{Case, Completion, HookTimes, MessageLink};
-use crate::clients::gate::{Absence, AwsError, Backoff, CALL_TIMEOUT, Category, LAST_CALL};
+use crate::clients::gate::{Absence, AwsError, Backoff, CALL_TIMEOUT, Category, KubeError, LAST_CALL};
 use crate::fact::{CompletionResult, Fact, HeartbeatResult};
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::Hook;
@@ -273,23 +273,21 @@ async fn note_end(case: &Case, node: &Node, is_ours: bool) {
     let (marker, clock) = (&case.interrupter.marker, &case.interrupter.clock);
     let (identity, at) = (case.notice.identity.to_string(), clock.now());
     let by = Instant::now() + NOTE_TIMEOUT;
-    let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(2));
-    loop {
+    let note = async || {
         let within = by.min(Instant::now() + CALL_TIMEOUT);
-        let noted = if is_ours {
+        if is_ours {
             marker.complete(node, &identity, at, within).await
         } else {
             // Others completed it, and nobody knows whether a restart so far was before that.
             marker.end(node, &identity, at, within).await
-        };
-        let Err(error) = noted else { return };
-        case.tell(&Fact::ReleaseFailed { on: node.named(), category: error.category, error: &error });
-        let wait = error.wait(backoff.step());
-        if Instant::now() + wait >= by {
-            return;
         }
-        sleep(wait).await;
-    }
+    };
+    let failed = |error: &KubeError| {
+        case.tell(&Fact::ReleaseFailed { on: node.named(), category: error.category, error });
+        true
+    };
+    // Its failures are told.
+    let _ = Backoff::new(Duration::from_millis(200), Duration::from_secs(2)).retry(Some(by), note, failed).await;
 }
 
 fn give_up(case: &Case, error: &AwsError) -> bool {

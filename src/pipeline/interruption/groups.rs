@@ -1,7 +1,7 @@
 //! Calls to Auto Scaling about groups: their state, and the wish for a replacement.
 
-use super::hook::sweep;
 use super::replaceable::{Group, Member, MemberState};
+use crate::clients::answers::{DENIAL_KEPT, Denial, FAILURE_KEPT, sweep};
 use crate::clients::gate::{AwsClass, AwsError, Backoff, CALL_TIMEOUT, Category, Gate, Operation};
 use crate::fact::{Fact, Facts, Replacement};
 use aws_sdk_autoscaling::Client;
@@ -12,12 +12,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::{Instant, sleep};
-
-/// Time that a failed look-up is kept, so that not every notice of a storm asks again.
-pub(super) const FAILURE_KEPT: Duration = Duration::from_secs(30);
-
-/// Time for which a missing permission is not tried again, so that a storm asks and tells once.
-const DENIAL_KEPT: Duration = Duration::from_mins(5);
 
 /// Maximum number of attempts of a call that may work later, or may have been lost on its way. A second one changes nothing.
 const ATTEMPTS: usize = 3;
@@ -44,17 +38,18 @@ struct Entry {
     /// Held by who decides whether one more instance of the group may be replaced.
     turn: Arc<tokio::sync::Mutex<()>>,
     /// The last time that the wish for a replacement was denied. The right may be there for other groups.
-    denied_at: Mutex<Option<Instant>>,
+    denial: Denial,
 }
 
 impl Entry {
     /// Whether the entry is in use, or has an answer that still counts.
     fn is_kept(self: &Arc<Self>) -> bool {
-        let is_recent = |at: Instant| at.elapsed() < DENIAL_KEPT;
-        let denied_at = *self.denied_at.lock();
         Arc::strong_count(self) > 1
-            || denied_at.is_some_and(is_recent)
-            || self.looked.try_lock().map_or(true, |looked| looked.as_ref().is_some_and(|looked| is_recent(looked.at)))
+            || self.denial.is_recent()
+            || self
+                .looked
+                .try_lock()
+                .map_or(true, |looked| looked.as_ref().is_some_and(|looked| looked.at.elapsed() < DENIAL_KEPT))
     }
 }
 
@@ -132,8 +127,7 @@ impl Groups {
     /// Auto Scaling did not accept it.
     pub(super) async fn set_unhealthy(&self, group: &str, instance: &str) -> Result<(), Replacement> {
         let entry = self.entry(group);
-        let denied_at = *entry.denied_at.lock();
-        if denied_at.is_some_and(|at| at.elapsed() < DENIAL_KEPT) {
+        if entry.denial.is_recent() {
             return Err(Replacement::Denied);
         }
         let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(5));
@@ -147,7 +141,7 @@ impl Groups {
             if !passes || attempt == ATTEMPTS {
                 let reason = self.failed(group, &error, Replacement::Refused);
                 if reason == Replacement::Denied {
-                    *entry.denied_at.lock() = Some(Instant::now());
+                    entry.denial.note();
                 }
                 return Err(reason);
             }

@@ -2,13 +2,13 @@
 
 use super::group_lookup::GroupLookup;
 use super::times::HookTimes;
+use crate::clients::answers::{Answers, FAILURE_KEPT, sweep};
 use crate::clients::gate::{AwsClass, AwsError, Backoff, Category, Gate, Operation};
 use crate::fact::HookLack;
 use crate::pipeline::event::{Hook, InstanceId};
 use aws_sdk_autoscaling::Client;
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
@@ -16,17 +16,11 @@ use tokio::time::{Instant, sleep, timeout};
 /// Time that a hook's times are kept: users change them rarely, and a storm must not ask twice.
 const TIMES_KEPT: Duration = Duration::from_mins(10);
 
-/// Time that a failed look-up is kept, so that not every notice of a storm asks again.
-const FAILURE_KEPT: Duration = Duration::from_secs(30);
-
 /// Timeout of the look-up of a hook's times: a drain waits for it.
 const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Maximum heartbeat timeout of a lifecycle hook: an older beat keeps nothing alive.
 const MAX_HEARTBEAT_TIMEOUT: Duration = Duration::from_hours(2);
-
-/// Number of beats or hooks' times, of some hundred bytes each, at which old ones are swept out; then again at each doubling.
-const SWEPT_AT: usize = 1024;
 
 const DESCRIBE_HOOKS: Operation = Operation::new("autoscaling", "DescribeLifecycleHooks");
 
@@ -82,7 +76,8 @@ pub enum HookSearch {
 pub struct Hooks {
     client: Client,
     gate: Gate<AwsClass>,
-    cache: TimesCache,
+    /// By group and hook, and whether a message has told of it: they differ.
+    times: Arc<Answers<(String, String, bool), TimesResult>>,
     beats: Beats,
     groups: GroupLookup,
 }
@@ -103,13 +98,6 @@ impl Beats {
     }
 }
 
-/// Removes what is no longer kept from a table that has grown: whoever may write to the queue names its keys.
-pub(super) fn sweep<K: Eq + Hash, V>(table: &mut HashMap<K, V>, is_kept: impl Fn(&V) -> bool) {
-    if table.len() >= SWEPT_AT && table.len().is_power_of_two() {
-        table.retain(|_, value| is_kept(value));
-    }
-}
-
 /// The times of a hook, or the reason why they are not known.
 type TimesResult = Result<HookTimes, NoTimes>;
 
@@ -127,17 +115,11 @@ impl From<AwsError> for NoTimes {
     }
 }
 
-/// A look-up's result, and the time until which it is kept.
-type CacheSlot = Arc<tokio::sync::Mutex<Option<(TimesResult, Instant)>>>;
-
-/// Look-ups by group and hook, and whether a message has told of it: they differ.
-type TimesCache = Arc<Mutex<HashMap<(String, String, bool), CacheSlot>>>;
-
 impl Hooks {
     /// Makes calls with `client` through `gate`, and searches by `groups`.
     #[must_use]
     pub fn new(client: Client, gate: Gate<AwsClass>, groups: GroupLookup) -> Self {
-        Self { client, gate, cache: Arc::default(), beats: Beats::default(), groups }
+        Self { client, gate, times: Arc::default(), beats: Beats::default(), groups }
     }
 
     /// Searches the lifecycle action at which the instance waits for its termination, by the hook's name. A few calls serve the
@@ -176,25 +158,12 @@ impl Hooks {
     }
 
     async fn kept_times(&self, hook: &Hook) -> TimesResult {
-        let slot = {
-            let mut cache = self.cache.lock();
-            let now = Instant::now();
-            // One that is locked is being looked up.
-            sweep(&mut cache, |slot| {
-                slot.try_lock().map_or(true, |slot| slot.as_ref().is_some_and(|(_, until)| now < *until))
-            });
-            Arc::clone(cache.entry((hook.group.clone(), hook.name.clone(), hook.token.is_some())).or_default())
+        let ask = || async {
+            let times = self.look_up(hook).await;
+            let kept = if times.is_ok() { TIMES_KEPT } else { FAILURE_KEPT };
+            (times, kept)
         };
-        let mut slot = slot.lock().await;
-        if let Some((times, until)) = &*slot
-            && Instant::now() < *until
-        {
-            return times.clone();
-        }
-        let times = self.look_up(hook).await;
-        let kept = if times.is_ok() { TIMES_KEPT } else { FAILURE_KEPT };
-        *slot = Some((times.clone(), Instant::now() + kept));
-        times
+        self.times.get((hook.group.clone(), hook.name.clone(), hook.token.is_some()), ask).await
     }
 
     async fn look_up(&self, hook: &Hook) -> TimesResult {
@@ -330,6 +299,7 @@ fn subject(hook: &Hook) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clients::answers::SWEPT_AT;
     use tokio::time::advance;
 
     #[tokio::test(start_paused = true)]

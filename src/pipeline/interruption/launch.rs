@@ -5,7 +5,7 @@ use super::completion::KeptHook;
 use super::decisions::ended_marks;
 use super::hook::HookReply;
 use super::step::Finding;
-use crate::clients::gate::{Backoff, CALL_TIMEOUT};
+use crate::clients::gate::{Backoff, CALL_TIMEOUT, KubeError};
 use crate::fact::Fact;
 use crate::pipeline::event::{Detail, Hook};
 use crate::pipeline::node::Node;
@@ -13,7 +13,7 @@ use crate::pipeline::node::Released;
 use crate::pipeline::node::release::NodeRelease;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
 impl Case {
     /// Waits until the watch shows the instance's Node in service, or excluded, while the action lives and the hook's times stay.
@@ -70,25 +70,17 @@ impl Case {
         over: impl Fn(&Node) -> Option<NodeRelease>,
     ) -> bool {
         let marker = &self.interrupter.marker;
-        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
-        loop {
-            let error = match marker.release(node, Instant::now() + CALL_TIMEOUT, &over).await {
-                Ok(None) => return true,
-                Ok(Some(Released { release, .. })) if !release.has_marks() => return true,
-                Ok(Some(Released { release, uncordoned })) => {
-                    let (on, why, has_condition) = (node.named(), release.reason, node.draining.is_some());
-                    self.tell(&Fact::NodeReleased { on, why, uncordoned, has_condition });
-                    return true;
-                }
-                Err(error) => error,
-            };
-            let category = error.category;
-            self.tell(&Fact::ReleaseFailed { on: node.named(), category, error: &error });
-            let wait = error.wait(backoff.step());
-            if Instant::now() + wait >= by {
-                return false;
-            }
-            sleep(wait).await;
+        let release = || marker.release(node, Instant::now() + CALL_TIMEOUT, &over);
+        let failed = |error: &KubeError| {
+            self.tell(&Fact::ReleaseFailed { on: node.named(), category: error.category, error });
+            true
+        };
+        let backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
+        let Ok(released) = backoff.retry(Some(by), release, failed).await else { return false };
+        if let Some(Released { release, uncordoned }) = released.filter(|released| released.release.has_marks()) {
+            let (on, why, has_condition) = (node.named(), release.reason, node.draining.is_some());
+            self.tell(&Fact::NodeReleased { on, why, uncordoned, has_condition });
         }
+        true
     }
 }

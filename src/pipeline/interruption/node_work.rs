@@ -233,10 +233,8 @@ impl Case {
         // Most drains end before, and need no call.
         sleep_until(deadline).await;
         let (identity, at) = (notice.identity.to_string(), interrupter.clock.timestamp_of(at));
-        let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
-        while let Err(error) = interrupter.marker.put_off(node, &identity, at, Instant::now() + CALL_TIMEOUT).await {
-            sleep(error.wait(backoff.step())).await;
-        }
+        let put_off = || interrupter.marker.put_off(node, &identity, at, Instant::now() + CALL_TIMEOUT);
+        let _ = Backoff::new(Duration::from_secs(1), Duration::from_secs(10)).retry(None, put_off, |_| true).await;
     }
 
     /// Says on the Node that the work goes on until `ends`, which is later than its mark tells, when that is so. Never ends.

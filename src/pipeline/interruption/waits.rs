@@ -37,15 +37,16 @@ use super::completion::KeptHook;
 use super::node_work::EarlySeat;
 use super::step::{Finding, Target, Waits};
 use super::{Case, NoticeOutcome};
-use crate::clients::gate::{Backoff, LAST_CALL};
-use crate::fact::{HoldPoint, Wait, WaitOutcome};
+use crate::clients::gate::{Backoff, Category, KubeError, LAST_CALL};
+use crate::fact::{DrainStep, Fact, HoldPoint, Wait, WaitOutcome};
 use crate::pipeline::drain::Room;
+use crate::pipeline::node::Node;
 use futures_util::future::join_all;
 use std::future::{pending, ready};
 use std::pin::pin;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
 /// What ends all waits of a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,19 +168,9 @@ impl Case {
         }
         // Without an answer, half of the time has to be enough.
         let by = Instant::now() + deadline.at().saturating_duration_since(Instant::now()) / 20;
-        let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
-        loop {
-            match Box::pin(self.interrupter.drainer.room(node, by)).await {
-                Ok(room) => return room,
-                Err(error) => {
-                    let wait = error.wait(backoff.step());
-                    if Instant::now() + wait >= by {
-                        return None;
-                    }
-                    sleep(wait).await;
-                }
-            }
-        }
+        let room = || Box::pin(self.interrupter.drainer.room(node, by));
+        let backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
+        backoff.retry(Some(by), room, |_| true).await.ok().flatten()
     }
 
     /// Waits for all of it, until each wait's time is over, or until `cut`. Tells how each ended. A place in a wave is for who can use it:
@@ -270,4 +261,10 @@ async fn cut_by(hook: Option<&KeptHook>) -> Cut {
         () = over.cancelled() => Cut::Over,
         () = KeptHook::times_changed(Some(hook.with_times())) => Cut::Moved,
     }
+}
+
+/// Reports the failure of a step. Returns whether another try may help.
+fn retries(case: &Case, node: &Node, step: DrainStep, error: &KubeError) -> bool {
+    case.tell(&Fact::DrainRetried { on: node.named(), step, category: error.category, error });
+    error.category != Category::Denied
 }

@@ -1,5 +1,6 @@
 //! The attachments of volumes to Nodes, kept current by one watch that lives only while somebody waits.
 
+use crate::clients::answers::Denial;
 use crate::clients::gate::{Backoff, Category, KubeError};
 use crate::clients::trimmed::Trimmed;
 use crate::clients::watch::{self as client, StartPacer, WatchError, WatchUpdate};
@@ -9,14 +10,13 @@ use crate::runtime::task::Tasks;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::api::{ApiResource, ListParams};
 use kube::{Api, Client};
-use parking_lot::Mutex;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 /// Timeout of the list of all attachments.
 const LIST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -53,16 +53,12 @@ enum KnownAttachments {
     Denied,
 }
 
-/// Time for which a missing right is not tried again, so that a storm asks and tells once.
-const DENIAL_KEPT: Duration = Duration::from_mins(5);
-
 /// The attachments. All who wait share one watch.
 pub struct Attachments {
     api: Api<TrimmedAttachment>,
     facts: Facts,
     watches: Slots<(), watch::Sender<KnownAttachments>, ()>,
-    /// The last denial.
-    denied_at: Arc<Mutex<Option<Instant>>>,
+    denial: Arc<Denial>,
 }
 
 /// A share in the watch. Dropping the last share ends the watch.
@@ -73,25 +69,24 @@ impl Attachments {
     #[must_use]
     pub fn new(client: Client, tasks: Tasks, facts: Facts) -> Self {
         let api = Api::all_with(client, &ApiResource::erase::<VolumeAttachment>(&()));
-        Self { api, facts, watches: Slots::new(tasks, TaskKind::AttachmentWatch), denied_at: Arc::default() }
+        Self { api, facts, watches: Slots::new(tasks, TaskKind::AttachmentWatch), denial: Arc::default() }
     }
 
     /// Remembers that a right is missing without which nothing is waited for.
     pub(super) fn deny(&self) {
-        *self.denied_at.lock() = Some(Instant::now());
+        self.denial.note();
     }
 
     /// Returns a share in the watch; `None` without the right to see attachments.
     pub(super) fn join(&self) -> Option<WatchShare> {
-        let denied_at = *self.denied_at.lock();
-        if denied_at.is_some_and(|at| at.elapsed() < DENIAL_KEPT) {
+        if self.denial.is_recent() {
             return None;
         }
-        let (api, facts, denied_at) = (self.api.clone(), self.facts.clone(), Arc::clone(&self.denied_at));
+        let (api, facts, denial) = (self.api.clone(), self.facts.clone(), Arc::clone(&self.denial));
         let work = |known: Arc<watch::Sender<KnownAttachments>>, _stop| async move {
             run(&api, &facts, &known).await;
             // Only a denial ends it.
-            *denied_at.lock() = Some(Instant::now());
+            denial.note();
             known.send_replace(KnownAttachments::Denied);
         };
         Some(WatchShare(self.watches.join((), watch::Sender::default, work).0))

@@ -1,8 +1,8 @@
 //! A hold point: the Node says that somebody else has to act before the interruption goes on.
 
 use super::waiting::{WaitLog, Waiting};
-use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category, KubeError, LAST_CALL};
-use crate::fact::{DrainStep, Fact, HoldPoint, WaitOutcome};
+use crate::clients::gate::{Backoff, CALL_TIMEOUT, KubeError, LAST_CALL};
+use crate::fact::{DrainStep, HoldPoint, WaitOutcome};
 use crate::pipeline::interruption::Case;
 use crate::pipeline::node::Node;
 use crate::pipeline::node::hold::{HoldChange, is_held, is_over};
@@ -56,20 +56,10 @@ impl Case {
     /// # Errors
     /// The right is missing.
     async fn hold(&self, node: &Node, point: HoldPoint) -> Result<bool, KubeError> {
-        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
-        loop {
-            let by = Instant::now() + CALL_TIMEOUT;
-            let error = match self.interrupter.marker.hold(node, point, HoldChange::Begins, by).await {
-                Ok(exists) => return Ok(exists),
-                Err(error) => error,
-            };
-            let (on, category) = (node.named(), error.category);
-            self.tell(&Fact::DrainRetried { on, step: DrainStep::Hold, category, error: &error });
-            if category == Category::Denied {
-                return Err(error);
-            }
-            sleep(error.wait(backoff.step())).await;
-        }
+        let marker = &self.interrupter.marker;
+        let hold = || marker.hold(node, point, HoldChange::Begins, Instant::now() + CALL_TIMEOUT);
+        let failed = |error: &KubeError| super::retries(self, node, DrainStep::Hold, error);
+        Backoff::new(Duration::from_millis(200), Duration::from_secs(5)).retry(None, hold, failed).await
     }
 
     /// Takes back what the Node says of this interruption's hold at the point; `drains` if evictions begin. If that fails, the end of the

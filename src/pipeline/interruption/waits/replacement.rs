@@ -4,11 +4,11 @@
 mod asking;
 
 use super::waiting::{ReplacementNote, Waiting};
+use crate::clients::answers::FAILURE_KEPT;
 use crate::clients::gate::{CALL_TIMEOUT, Category};
 use crate::fact::{Fact, Replacement, WaitOutcome};
 use crate::pipeline::event::{Detail, InstanceId};
 use crate::pipeline::interruption::Case;
-use crate::pipeline::interruption::groups::FAILURE_KEPT;
 use crate::pipeline::node::Node;
 use crate::pipeline::node::replacement::{AskedReplacement, claim, replaces_another};
 use jiff::Timestamp;

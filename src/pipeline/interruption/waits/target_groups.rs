@@ -1,33 +1,26 @@
 //! The target groups that an instance or its pods may be registered with. AWS can't be asked for the groups of a target, so that all
 //! groups are found that its cluster and its Auto Scaling group name: once for all notices of some minutes.
 
-use crate::clients::gate::{AwsClass, AwsError, Backoff, Call, Category, Class, Gate, KubeError, Operation};
+use crate::clients::answers::{Answers, DENIAL_KEPT, Denial, FAILURE_KEPT};
+use crate::clients::gate::{AwsClass, AwsError, Backoff, Call, Category, Class, Failure, Gate, KubeError, Operation};
 use crate::clients::trimmed::Trimmed;
 use crate::fact::{Fact, Facts};
 use crate::pipeline::event::InstanceId;
 use crate::pipeline::interruption::group_lookup::GroupLookup;
-use crate::pipeline::interruption::hook::sweep;
 use aws_sdk_autoscaling::Client;
 use kube::Api;
 use kube::api::{ApiResource, ListParams};
 use kube::core::GroupVersionKind;
-use parking_lot::Mutex;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 /// Time that found target groups are kept.
 const KEPT: Duration = Duration::from_mins(5);
-
-/// Time that a search without an answer is kept, so that not every notice of a storm asks again.
-const FAILURE_KEPT: Duration = Duration::from_secs(30);
-
-/// Time that a search without the right to it is kept.
-const DENIAL_KEPT: Duration = Duration::from_mins(5);
 
 /// Maximum time of a search: a completion waits for it.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -99,9 +92,6 @@ pub struct Found {
     pub may_be_more: bool,
 }
 
-/// Groups that were found, and the time until which they are kept. Locked during a search.
-type Slot = Arc<tokio::sync::Mutex<Option<(Found, Instant)>>>;
-
 /// Finds target groups.
 pub struct TargetGroups {
     bindings: Api<Binding>,
@@ -109,12 +99,11 @@ pub struct TargetGroups {
     client: Client,
     gate: Gate<AwsClass>,
     facts: Facts,
-    /// Slots by Auto Scaling group, and for the bindings by none.
-    found: Mutex<HashMap<Option<String>, Slot>>,
+    /// By Auto Scaling group, and for the bindings by none.
+    found: Answers<Option<String>, Found>,
     /// Finds the Auto Scaling groups of instances that no hook names.
     group_lookup: Option<GroupLookup>,
-    /// When that was last denied.
-    lookup_denied_at: Mutex<Option<Instant>>,
+    lookup_denial: Denial,
 }
 
 /// Why a search failed.
@@ -128,6 +117,15 @@ impl SearchError {
         match self {
             Self::Kube(error) => error.category,
             Self::Aws(error) => error.category,
+        }
+    }
+}
+
+impl Failure for SearchError {
+    fn wait(&self, delay: Duration) -> Duration {
+        match self {
+            Self::Kube(error) => error.wait(delay),
+            Self::Aws(error) => error.wait(delay),
         }
     }
 }
@@ -154,9 +152,9 @@ impl TargetGroups {
             client,
             gate,
             facts,
-            found: Mutex::default(),
+            found: Answers::default(),
             group_lookup: None,
-            lookup_denied_at: Mutex::default(),
+            lookup_denial: Denial::default(),
         }
     }
 
@@ -191,11 +189,7 @@ impl TargetGroups {
     /// Returns the instance's Auto Scaling group, or whether another try may find one.
     async fn group_of(&self, instance: &InstanceId) -> Result<Option<String>, bool> {
         let Some(group_lookup) = &self.group_lookup else { return Ok(None) };
-        let is_denied = || {
-            let denied_at = *self.lookup_denied_at.lock();
-            denied_at.is_some_and(|at| at.elapsed() < DENIAL_KEPT)
-        };
-        if is_denied() {
+        if self.lookup_denial.is_recent() {
             return Err(false);
         }
         match group_lookup.find(instance).await {
@@ -203,9 +197,9 @@ impl TargetGroups {
             Err(error) => {
                 let may_be_more = !is_final(error.category);
                 // Told once for the instances of a storm.
-                if error.category != Category::Denied || !is_denied() {
+                if error.category != Category::Denied || !self.lookup_denial.is_recent() {
                     if error.category == Category::Denied {
-                        *self.lookup_denied_at.lock() = Some(Instant::now());
+                        self.lookup_denial.note();
                     }
                     self.failed(&SearchError::Aws(error));
                 }
@@ -216,32 +210,18 @@ impl TargetGroups {
 
     /// Returns what was found, or searches. Only the first of several callers asks; the others wait for its answer.
     async fn cached(&self, group: Option<String>) -> Found {
-        let slot = {
-            let mut found = self.found.lock();
-            let now = Instant::now();
-            // One that is locked is being searched.
-            sweep(&mut found, |slot| {
-                slot.try_lock().map_or(true, |slot| slot.as_ref().is_some_and(|(_, until)| now < *until))
-            });
-            Arc::clone(found.entry(group.clone()).or_default())
-        };
-        let mut slot = slot.lock().await;
-        if let Some((found, until)) = &*slot
-            && Instant::now() < *until
-        {
-            return found.clone();
-        }
-        let (found, kept) = match self.search(group.as_deref()).await {
-            Ok(found) => (Found { groups: found.into(), may_be_more: false }, KEPT),
-            Err(error) => {
-                self.failed(&error);
-                let denied = error.category() == Category::Denied;
-                let found = Found { groups: Arc::default(), may_be_more: !is_final(error.category()) };
-                (found, if denied { DENIAL_KEPT } else { FAILURE_KEPT })
+        let ask = || async {
+            match self.search(group.as_deref()).await {
+                Ok(found) => (Found { groups: found.into(), may_be_more: false }, KEPT),
+                Err(error) => {
+                    self.failed(&error);
+                    let denied = error.category() == Category::Denied;
+                    let found = Found { groups: Arc::default(), may_be_more: !is_final(error.category()) };
+                    (found, if denied { DENIAL_KEPT } else { FAILURE_KEPT })
+                }
             }
         };
-        *slot = Some((found.clone(), Instant::now() + kept));
-        found
+        self.found.get(group.clone(), ask).await
     }
 
     fn failed(&self, error: &SearchError) {
@@ -250,23 +230,16 @@ impl TargetGroups {
 
     async fn search(&self, group: Option<&str>) -> Result<Vec<TargetGroup>, SearchError> {
         let by = Instant::now() + SEARCH_TIMEOUT;
-        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(2));
-        loop {
-            let searched = match group {
-                Some(group) => self.of_group(group, by).await.map_err(SearchError::Aws),
-                None => self.of_bindings(by).await.map_err(SearchError::Kube),
-            };
-            match searched {
-                Err(error) if !is_final(error.category()) => {
-                    let wait = backoff.step();
-                    if Instant::now() + wait >= by {
-                        return Err(error);
-                    }
-                    sleep(wait).await;
+        let search = || {
+            Box::pin(async move {
+                match group {
+                    Some(group) => self.of_group(group, by).await.map_err(SearchError::Aws),
+                    None => self.of_bindings(by).await.map_err(SearchError::Kube),
                 }
-                searched => return searched,
-            }
-        }
+            })
+        };
+        let backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(2));
+        backoff.retry(Some(by), search, |error| !is_final(error.category())).await
     }
 
     async fn of_bindings(&self, by: Instant) -> Result<Vec<TargetGroup>, KubeError> {

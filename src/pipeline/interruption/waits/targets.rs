@@ -2,6 +2,7 @@
 //! for many targets of a group.
 
 use super::target_groups::{TargetGroup, name_of};
+use crate::clients::answers::DENIAL_KEPT;
 use crate::clients::batch::Batcher;
 use crate::clients::gate::{AwsClass, AwsError, Backoff, CALL_TIMEOUT, Category, Gate, Operation};
 use crate::fact::{Fact, Facts, TaskKind};
@@ -30,9 +31,6 @@ const BURST: Duration = Duration::from_secs(10);
 
 /// Intervals between tries of a look that fails.
 const FAILED_LOOKS: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(30));
-
-/// Time for which a missing right is not tried again, so that a storm asks and tells once.
-const DENIAL_KEPT: Duration = Duration::from_mins(5);
 
 /// Interval between looks at a deregistration that somebody else has begun.
 const RUNNING_LOOK: Duration = Duration::from_millis(500);

@@ -2,8 +2,8 @@
 //! know whether the instance still writes to it. Their pods wait elsewhere meanwhile.
 
 use super::waiting::Waiting;
-use crate::clients::gate::{Backoff, Call, Category, Class, KubeError};
-use crate::fact::{DrainStep, Fact, WaitOutcome};
+use crate::clients::gate::{Backoff, Call, Class, KubeError};
+use crate::fact::{DrainStep, WaitOutcome};
 use crate::pipeline::drain::{TrimmedPod, pods_of};
 use crate::pipeline::interruption::Case;
 use crate::pipeline::node::Node;
@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::Api;
 use std::collections::BTreeSet;
 use std::time::Duration;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 /// Timeout of the questions which volumes pods use that stay on the node.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -48,20 +48,9 @@ impl Case {
 
     /// Returns the volumes of the pods that are on the Node. Retries until they are known; `None` without the right to see them.
     async fn volumes_in_use(&self, node: &Node) -> Option<BTreeSet<String>> {
-        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
-        loop {
-            match Box::pin(self.try_volumes_in_use(node)).await {
-                Ok(used) => return Some(used),
-                Err(error) => {
-                    let (on, category) = (node.named(), error.category);
-                    self.tell(&Fact::DrainRetried { on, step: DrainStep::List, category, error: &error });
-                    if category == Category::Denied {
-                        return None;
-                    }
-                    sleep(error.wait(backoff.step())).await;
-                }
-            }
-        }
+        let used = || Box::pin(self.try_volumes_in_use(node));
+        let failed = |error: &KubeError| super::retries(self, node, DrainStep::List, error);
+        Backoff::new(Duration::from_millis(200), Duration::from_secs(5)).retry(None, used, failed).await.ok()
     }
 
     async fn try_volumes_in_use(&self, node: &Node) -> Result<BTreeSet<String>, KubeError> {

@@ -2,10 +2,10 @@
 //! and none takes back what another has written, unless that was never asked for.
 
 use super::{GROUP_KEPT, LOOK_INTERVAL, MIN_TIME, Progress, change};
+use crate::clients::answers::FAILURE_KEPT;
 use crate::clients::gate::{CALL_TIMEOUT, Category};
 use crate::fact::{Fact, Replacement};
 use crate::pipeline::interruption::Case;
-use crate::pipeline::interruption::groups::FAILURE_KEPT;
 use crate::pipeline::interruption::replaceable::{Group, MemberState, replaceable};
 use crate::pipeline::interruption::waits::waiting::{ReplacementNote, WaitLog, Waiting};
 use crate::pipeline::node::Node;
