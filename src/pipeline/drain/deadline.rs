@@ -196,7 +196,14 @@ impl Plan {
             others => others.at(),
         });
         let capacity_ends = all.filter_map(Deadline::fixed_end).chain(hooks_capacity_ends).chain(fixed_end).min();
-        Some(Self { first: ends.clone().min()?, end: Deadline::first_of(ends.max()?, capacity_ends), hooks_end })
+        let end = match (Deadline::first_of(ends.clone().max()?, capacity_ends), last) {
+            // It says how much room there is for a pod.
+            (Deadline::Capacity { ends }, Some(hook)) if hooks_capacity_ends == Some(ends) => {
+                Deadline::Hook(HookEnd { ends, ..hook })
+            }
+            (end, _) => end,
+        };
+        Some(Self { first: ends.min()?, end, hooks_end })
     }
 
     /// Returns the first deadline. Tiers share the time until then.
@@ -267,7 +274,8 @@ mod tests {
             (vec![hook(3570, 172_800), assumed(2997)], 3570, hard(3570)),
         ] {
             let plan = plan(&all).unwrap();
-            assert_eq!((plan.first(), plan.end()), (now + s(first), end), "{all:?}");
+            let found = (plan.first(), plan.end().at(), plan.end().is_hard());
+            assert_eq!(found, (now + s(first), end.at(), end.is_hard()), "{all:?}");
         }
     }
 

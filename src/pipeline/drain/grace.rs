@@ -1,6 +1,7 @@
 //! The grace period of a pod, and how a deadline shortens it. Pure.
 
 use super::deadline::Deadline;
+use super::remaining::MAX_ADDED_GRACE;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -8,7 +9,7 @@ use tokio::time::Instant;
 pub(super) const REMOVAL_TIME: Duration = Duration::from_secs(2);
 
 /// Maximum time for which an eviction is tried before the pod is deleted; a quarter of the time left, if that is less.
-const MAX_EVICTION_TIME: Duration = Duration::from_secs(10);
+pub(super) const MAX_EVICTION_TIME: Duration = Duration::from_secs(10);
 
 /// Minimum time for which an eviction is tried, however little time is left.
 const MIN_EVICTION_TIME: Duration = Duration::from_millis(500);
@@ -48,6 +49,11 @@ impl Grace {
         Duration::from_secs(self.wanted.map_or_else(own, |wanted| wanted.as_secs()).max(1)).min(MAX_GRACE)
     }
 
+    /// Returns the grace period for which this deadline leaves room: by default a hook's drain is lengthened for the first two hours of one.
+    fn within(self, deadline: Deadline) -> Duration {
+        if deadline.has_room() { self.full().min(MAX_ADDED_GRACE) } else { self.full() }
+    }
+
     /// Returns the grace period at `now`: before a hard deadline at most the time left, less the time of the removal, and at least 1 s.
     #[must_use]
     pub fn at(self, now: Instant, deadline: Deadline) -> Duration {
@@ -78,7 +84,7 @@ impl Grace {
     /// Returns the latest time to tell the pod to stop, so that it can stop before a hard deadline; `None` if the deadline is soft.
     #[must_use]
     pub fn told_by(self, deadline: Deadline) -> Option<Instant> {
-        deadline.is_hard().then(|| earlier(deadline.at(), self.full() + REMOVAL_TIME))
+        deadline.is_hard().then(|| earlier(deadline.at(), self.within(deadline) + REMOVAL_TIME))
     }
 
     /// Returns the end of the time in which a pod that asks not to be disturbed is left alone: the end of its protection, if that is
@@ -86,7 +92,7 @@ impl Grace {
     /// ends it.
     #[must_use]
     pub fn undisturbed_until(self, deadline: Deadline, protection_ends: Option<Instant>) -> Option<Instant> {
-        let needed = self.full() + REMOVAL_TIME + MAX_EVICTION_TIME;
+        let needed = self.within(deadline) + REMOVAL_TIME + MAX_EVICTION_TIME;
         deadline.is_hard().then(|| earlier(deadline.at(), needed)).into_iter().chain(protection_ends).min()
     }
 
@@ -121,6 +127,7 @@ pub fn tier_begins(begun: Instant, deadline: Instant, rank: u32, tiers: u32) -> 
 
 #[cfg(test)]
 mod tests {
+    use super::super::deadline::HookEnd;
     use super::*;
 
     const fn s(seconds: u64) -> Duration {
@@ -165,6 +172,23 @@ mod tests {
             assert_eq!(at, Some(now + Duration::from_millis(after)), "{own} {left}");
         }
         assert_eq!(Grace { wanted: None, own: Some(30) }.deleted_at(Deadline::soft(now + s(120)), now), None);
+    }
+
+    #[test]
+    fn a_hook_with_room_holds_a_pod_until_two_hours_before_its_end() {
+        let now = Instant::now();
+        let from = now + s(900);
+        let ends = from + MAX_ADDED_GRACE;
+        let hook = HookEnd { ends, latest: now + s(30_000), grace_from: Some(from), assumed: false };
+        let week = Grace { wanted: None, own: Some(604_800) };
+        assert_eq!(week.deleted_at(Deadline::Hook(hook), now), Some(from - REMOVAL_TIME));
+        assert_eq!(week.undisturbed_until(Deadline::Hook(hook), None), Some(from - REMOVAL_TIME - MAX_EVICTION_TIME));
+        let chosen = Deadline::Hook(HookEnd { grace_from: None, ..hook });
+        assert_eq!(
+            week.deleted_at(chosen, now),
+            Some(now + MAX_EVICTION_TIME),
+            "a time that the user has chosen has no room"
+        );
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::evict::Evictions;
 use super::select::{Selection, leaving_addresses, select};
 use super::wire::{TrimmedPod, pods_of};
-use super::{Deadline, Drainer, Grace, MAX_ADDED_GRACE, Remaining};
+use super::{Deadline, Drainer, Grace, Remaining};
 use crate::clients::gate::{Backoff, Call, Class, KubeError};
 use crate::clients::watch::older;
 use crate::fact::{DrainStep, Fact};
@@ -67,9 +67,7 @@ impl Room {
     /// is soft.
     #[must_use]
     pub fn before(self, end: Deadline) -> Option<Instant> {
-        // A hook's default leaves room for this much of them.
-        let all = if end.has_room() { self.all.min(MAX_ADDED_GRACE) } else { self.all };
-        Grace { wanted: Some(all), own: None }.undisturbed_until(end.lengthened(Remaining::of(self.longest)), None)
+        Grace { wanted: Some(self.all), own: None }.undisturbed_until(end.lengthened(Remaining::of(self.longest)), None)
     }
 }
 

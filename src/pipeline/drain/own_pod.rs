@@ -1,6 +1,7 @@
 //! The pod of this process. It leaves last, and its eviction ends the process in order.
 
 use super::evict::Evictions;
+use super::pod_times::MAX_WAIT_FOR_OTHERS;
 use super::select::Departure;
 use std::convert::Infallible;
 use std::time::Duration;
@@ -9,9 +10,6 @@ use tokio::time::{sleep, timeout};
 
 /// Grace period after the end of the last other drain, for the completion of its interruptions.
 const COMPLETION_GRACE: Duration = Duration::from_secs(2);
-
-/// Maximum wait for the other drains of this process: the warning time of a spot instance.
-const MAX_WAIT_FOR_OTHERS: Duration = Duration::from_mins(2);
 
 /// The pod of this process, as the latest list shows it.
 #[derive(Debug, Default)]

@@ -1,16 +1,32 @@
 //! The times of the pods that are left on a node. Pure.
 
-use super::grace::REMOVAL_TIME;
-use super::remaining::Remaining;
+use super::grace::{MAX_EVICTION_TIME, REMOVAL_TIME};
+use super::remaining::{MAX_ADDED_GRACE, Remaining};
 use super::select::{Departure, Selection, Tier};
+use super::stuck::RUNNING_GIVEN_UP_AFTER;
 use jiff::Timestamp;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Time for the list that shows that no pod is left, after the last has gone: the end for which others were waited for may have come.
-const LAST_LIST: Duration = Duration::from_secs(30);
+/// Maximum time for which the pod of this process waits for the other drains: the warning time of a spot instance.
+pub(super) const MAX_WAIT_FOR_OTHERS: Duration = Duration::from_mins(2);
+
+/// Time after the end of a pod's grace period, or after the last pod has gone, for the list that shows so.
+const LIST_AFTER: Duration = Duration::from_secs(30);
+
+/// The turn of the pod of this process, after all tiers.
+const OWN_TURN: usize = Tier::ALL.len();
+
+/// Time after that end at which a pod that is still listed is overdue. The API server cuts the end to a second.
+const OVERDUE_AFTER: Duration = Duration::from_secs(5);
+
+/// Time after that end by which the drain gives an overdue pod up as stuck, and a list has shown so.
+const GIVEN_UP_AFTER: Duration = RUNNING_GIVEN_UP_AFTER.unsigned_abs().saturating_add(LIST_AFTER);
+
+/// Time between a pod's first try to leave and its deletion, and for its removal.
+const TELLING_TIME: Duration = MAX_EVICTION_TIME.saturating_add(REMOVAL_TIME);
 
 /// The pods that are left, by UID.
 #[derive(Debug, Default)]
@@ -26,27 +42,53 @@ struct PodTime {
 /// The end of a pod.
 #[derive(Clone, Copy, Debug)]
 enum PodEnd {
-    /// This long after it is told to stop.
-    After(Duration),
+    /// So long after it is told to stop. The pod was first listed at `seen`.
+    After { grace: Duration, seen: Instant },
     /// This time: it terminates.
     At(Instant),
 }
 
+impl PodEnd {
+    /// Returns the time by which the pod is gone, or the drain gives it up.
+    fn gone(self, now: Instant) -> Instant {
+        match self {
+            Self::After { grace, seen } => seen + TELLING_TIME + grace,
+            Self::At(ends) if now < ends + OVERDUE_AFTER => ends + LIST_AFTER,
+            Self::At(ends) => ends + GIVEN_UP_AFTER,
+        }
+    }
+
+    /// Returns the time that the pod needs from `now` on until it has stopped.
+    fn needed(self, now: Instant) -> Duration {
+        match self {
+            Self::After { grace, .. } => MAX_EVICTION_TIME + grace.min(MAX_ADDED_GRACE),
+            Self::At(ends) => ends.saturating_duration_since(now),
+        }
+    }
+}
+
 impl PodTimes {
-    /// Takes the pods that a list shows. `wanted` is the grace period of every pod, if the user sets one; `instant` turns the end of a
-    /// terminating pod into an instant.
-    pub fn list(&mut self, selection: &Selection, wanted: Option<Duration>, instant: impl Fn(Timestamp) -> Instant) {
+    /// Takes the pods that a list shows at `now`. `wanted` is the grace period of every pod, if the user sets one; `instant` turns the end of
+    /// a terminating pod into an instant.
+    pub fn list(
+        &mut self,
+        selection: &Selection,
+        wanted: Option<Duration>,
+        now: Instant,
+        instant: impl Fn(Timestamp) -> Instant,
+    ) {
         let Selection { evict, terminating, own_pod, .. } = selection;
         let time = |departure: &Departure, turn| {
             let uid = &departure.pod.uid;
             // The list may be older than the answer to an eviction.
-            let known = self.0.get(uid).map(|time| time.end).filter(|end| matches!(end, PodEnd::At(_)));
+            let known = self.0.get(uid).map(|time| time.end);
             let listed = departure.ends.map(|ends| PodEnd::At(instant(ends)));
-            let end = listed.or(known).unwrap_or(PodEnd::After(departure.grace_with(wanted).full()));
+            let grace = departure.grace_with(wanted).full();
+            let end = listed.or(known).unwrap_or(PodEnd::After { grace, seen: now });
             (Arc::clone(uid), PodTime { turn, end })
         };
         let others = evict.iter().chain(terminating).map(|departure| time(departure, departure.tier as usize));
-        let own = own_pod.iter().map(|departure| time(departure, Tier::ALL.len()));
+        let own = own_pod.iter().map(|departure| time(departure, OWN_TURN));
         self.0 = others.chain(own).collect();
     }
 
@@ -65,20 +107,16 @@ impl PodTimes {
     /// Returns the time that the pods need at `now`. A drain that would have ended at `end` leaves each its grace period still, tier after
     /// tier, though others have gone for which it would have lasted longer.
     pub fn remaining(&self, now: Instant, end: Option<Instant>) -> Remaining {
-        let grace = self.0.values().filter_map(|time| match time.end {
-            PodEnd::After(grace) => Some(grace),
+        let ends = || self.0.values().map(|time| time.end);
+        let grace = ends().filter_map(|end| match end {
+            PodEnd::After { grace, .. } => Some(grace),
             PodEnd::At(_) => None,
-        });
-        let ends = self.0.values().filter_map(|time| match time.end {
-            PodEnd::After(_) => None,
-            PodEnd::At(ends) => Some(ends),
         });
         let not_before = end.map(|end| match self.needed(now, 0) {
             Some(needed) => end.min(now + needed + REMOVAL_TIME),
-            None => now + LAST_LIST,
+            None => now + LIST_AFTER,
         });
-        let gone = ends.max().map(|ends| ends + REMOVAL_TIME);
-        Remaining { grace: grace.max(), gone, not_before }
+        Remaining { grace: grace.max(), gone: ends().map(|end| end.gone(now)).max(), not_before }
     }
 
     /// Returns the time in which the pods of this turn and of later ones can stop from `now` on, one turn after the other.
@@ -88,13 +126,10 @@ impl PodTimes {
 
     /// Returns the time in which all from this turn on can stop from `now` on, tier after tier; `None` without pods.
     fn needed(&self, now: Instant, from: usize) -> Option<Duration> {
-        let mut turns = [Duration::ZERO; Tier::ALL.len() + 1];
+        let mut turns = [Duration::ZERO; OWN_TURN + 1];
         for time in self.0.values() {
-            let left = match time.end {
-                PodEnd::After(grace) => grace,
-                PodEnd::At(ends) => ends.saturating_duration_since(now),
-            };
-            turns[time.turn] = turns[time.turn].max(left);
+            let wait = if time.turn == OWN_TURN { MAX_WAIT_FOR_OTHERS } else { Duration::ZERO };
+            turns[time.turn] = turns[time.turn].max(wait + time.end.needed(now));
         }
         (!self.0.is_empty()).then(|| turns.into_iter().skip(from).sum())
     }
@@ -126,10 +161,14 @@ mod tests {
         }
     }
 
-    fn listed(pods: &[(&str, u64, Tier)]) -> PodTimes {
+    fn selection(pods: &[(&str, u64, Tier)]) -> Selection {
         let evict = pods.iter().map(|(name, grace, tier)| pod(name, *grace, *tier)).collect();
+        Selection { evict, ..Selection::default() }
+    }
+
+    fn listed(start: Instant, pods: &[(&str, u64, Tier)]) -> PodTimes {
         let mut times = PodTimes::default();
-        times.list(&Selection { evict, ..Selection::default() }, None, |_| unreachable!());
+        times.list(&selection(pods), None, start, |_| unreachable!());
         times
     }
 
@@ -140,17 +179,20 @@ mod tests {
         remaining.after(start + s(900)).map(|end| (end - start).as_secs())
     }
 
+    const WEB: (&str, u64, Tier) = ("web", 30, Tier::Ordinary);
+    const QUEUE: (&str, u64, Tier) = ("queue", WEEK, Tier::Ordinary);
+
     #[test]
     fn only_the_pods_that_are_left_put_off_the_end() {
         let start = Instant::now();
-        let mut times = listed(&[("queue", WEEK, Tier::Ordinary), ("web", 30, Tier::Ordinary)]);
+        let mut times = listed(start, &[QUEUE, WEB]);
         assert_eq!(end(&times, start, 0, 870), Some(900 + 7200), "two hours at most");
         times.terminates("queue", start + s(WEEK));
         assert_eq!(end(&times, start, 0, 8100), Some(8100), "it terminates, and is cut there");
         times.gone("queue");
         assert_eq!(end(&times, start, 60, 8100), Some(930), "it has stopped");
         times.terminates("web", start + s(95));
-        assert_eq!(end(&times, start, 65, 930), Some(97), "no later than its end; the drain's own end stays");
+        assert_eq!(end(&times, start, 65, 930), Some(125), "a list shows whether it is gone");
         times.gone("web");
         assert_eq!(end(&times, start, 90, 930), Some(120), "before the drain's own end");
         assert_eq!(end(&times, start, 929, 930), Some(959), "the drain ends when a list shows that none is left");
@@ -159,23 +201,42 @@ mod tests {
     #[test]
     fn no_pod_is_cut_because_another_has_gone() {
         let start = Instant::now();
-        let mut times = listed(&[("queue", WEEK, Tier::Ordinary), ("web", 30, Tier::Ordinary)]);
+        let mut times = listed(start, &[QUEUE, WEB]);
         times.gone("queue");
-        assert_eq!(end(&times, start, 4000, 8100), Some(4032), "its grace period from now on");
-        assert_eq!(end(&times, start, 4010, 4032), Some(4032), "nothing else puts that off");
-        let mut tiers =
-            listed(&[("queue", WEEK, Tier::Ordinary), ("web", 30, Tier::Ordinary), ("dns", 10, Tier::Critical)]);
+        assert_eq!(end(&times, start, 4000, 8100), Some(4042), "an eviction, and its grace period");
+        assert_eq!(end(&times, start, 4010, 4042), Some(4042), "nothing else puts that off");
+        let mut tiers = listed(start, &[QUEUE, WEB, ("dns", 10, Tier::Critical)]);
         tiers.gone("queue");
-        assert_eq!(end(&tiers, start, 4000, 8100), Some(4042), "tier after tier");
+        assert_eq!(end(&tiers, start, 4000, 8100), Some(4062), "tier after tier");
+    }
+
+    #[test]
+    fn a_pod_that_comes_late_has_its_grace_period() {
+        let start = Instant::now();
+        let mut times = listed(start, &[QUEUE]);
+        times.terminates("queue", start + s(WEEK));
+        times.gone("queue");
+        assert_eq!(end(&times, start, 3000, 8100), Some(3030));
+        times.list(&selection(&[("late", 300, Tier::Ordinary)]), None, start + s(3001), |_| unreachable!());
+        assert_eq!(end(&times, start, 3001, 3030), Some(3313));
+    }
+
+    #[test]
+    fn a_pod_that_is_overdue_is_given_up_before_the_end() {
+        let start = Instant::now();
+        let mut times = listed(start, &[WEB]);
+        times.terminates("web", start + s(1800));
+        assert_eq!(end(&times, start, 1000, 930), Some(1830));
+        assert_eq!(end(&times, start, 1805, 1830), Some(1800 + 15 * 60 + 30));
     }
 
     #[test]
     fn a_list_that_is_older_than_an_eviction_forgets_no_end() {
         let start = Instant::now();
-        let mut times = listed(&[("web", 3600, Tier::Ordinary)]);
+        let slow = [("web", 3600, Tier::Ordinary)];
+        let mut times = listed(start, &slow);
         times.terminates("web", start + s(20));
-        let evict = vec![pod("web", 3600, Tier::Ordinary)];
-        times.list(&Selection { evict, ..Selection::default() }, None, |_| unreachable!());
-        assert_eq!(end(&times, start, 1, 4500), Some(22));
+        times.list(&selection(&slow), None, start, |_| unreachable!());
+        assert_eq!(end(&times, start, 1, 4500), Some(50));
     }
 }

@@ -12,7 +12,7 @@ pub const MAX_ADDED_GRACE: Duration = Duration::from_hours(2);
 pub struct Remaining {
     /// The longest grace period of a pod that does not terminate yet; `None` without such a pod.
     pub(super) grace: Option<Duration>,
-    /// The time by which the pods that terminate are gone; `None` without such a pod.
+    /// The time by which all pods are gone that terminate, or could have terminated since they were first seen; `None` without pods.
     pub(super) gone: Option<Instant>,
     /// The time before which the end does not move because pods have gone.
     pub(super) not_before: Option<Instant>,

@@ -158,7 +158,10 @@ impl<'a> Rounds<'a> {
         self.leave_returning(&mut selection);
         evictions.drain.recorder.listed(&selection);
         let Drainer { pod_grace, clock, .. } = evictions.drain.drainer;
-        evictions.drain.deadlines.change_pods(|pods| pods.list(&selection, *pod_grace, |ends| clock.instant_of(ends)));
+        evictions
+            .drain
+            .deadlines
+            .change_pods(|pods| pods.list(&selection, *pod_grace, Instant::now(), |ends| clock.instant_of(ends)));
         if self.round == 0 {
             self.report_begun(&selection, selection.longest_grace(*pod_grace));
         }

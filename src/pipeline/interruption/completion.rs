@@ -67,14 +67,28 @@ impl KeptHook {
         self.state.borrow().deadline
     }
 
-    /// Moves the deadline of the work, unless the hook's own times have just replaced those that it comes from.
+    /// Returns the deadline of the work before a drain has made room for its pods.
+    pub(super) fn own_deadline(&self) -> Deadline {
+        self.state.borrow().own_deadline
+    }
+
+    /// Moves the deadline of the work, which has waited, unless the hook's own times have just replaced those that it comes from.
+    pub(super) fn set_own_deadline(&self, deadline: Deadline, from: HookTimes) {
+        self.change(from, |state| (state.own_deadline, state.deadline) = (deadline, deadline));
+    }
+
+    /// Moves the deadline of the work for its pods, unless as above.
     pub(super) fn set_deadline(&self, deadline: Deadline, from: HookTimes) {
+        self.change(from, |state| state.deadline = deadline);
+    }
+
+    fn change(&self, from: HookTimes, change: impl FnOnce(&mut HookState)) {
         self.state.send_if_modified(|state| {
-            let moves = state.times == from && state.deadline != deadline;
-            if moves {
-                state.deadline = deadline;
+            let before = state.deadline;
+            if state.times == from {
+                change(state);
             }
-            moves
+            state.deadline != before
         });
     }
 

@@ -30,6 +30,9 @@ pub(super) const REGISTRATION_TIME: Duration = Duration::from_mins(15);
 /// in which a controller notices that a node goes.
 const LOAD_BALANCER_WAIT: Duration = Duration::from_mins(6);
 
+/// Time after a drain for what is waited for before the completion of a hook, however late its default deadline lets the drain end.
+const AFTER_DRAIN: Duration = Duration::from_mins(5);
+
 impl Policy {
     /// Returns the outcome of a notice that is not acted on, whoever owns its instance.
     #[must_use]
@@ -237,9 +240,13 @@ impl Policy {
     ) -> Waits {
         let mut waits = Waits::default();
         let left = deadline.at().saturating_duration_since(end);
+        // A drain that was lengthened for its pods ends when they are gone. Heartbeats carry what follows.
+        let longest = deadline.latest_end().filter(|_| deadline.has_room());
+        let longest = longest.map_or(Duration::ZERO, |latest| latest.saturating_duration_since(end));
+        let bound = left.max(AFTER_DRAIN.min(longest));
         let mut add = |wait, at_most: Duration| {
-            if !at_most.min(left).is_zero() {
-                waits.add(wait, end + at_most.min(left));
+            if !at_most.min(bound).is_zero() {
+                waits.add(wait, end + at_most.min(bound));
             }
         };
         match outcome {
@@ -268,7 +275,7 @@ impl Policy {
                 | NoticeOutcome::Failed
         );
         if worked && self.waits.hold.of(notice.kind()).before_completion && !self.dry_run {
-            add(Wait::HoldBeforeCompletion, left);
+            add(Wait::HoldBeforeCompletion, bound);
         }
         waits
     }

@@ -38,7 +38,9 @@ const LOOK_UP_AGAIN: Backoff = Backoff::new(Duration::from_mins(1), Duration::fr
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HookState {
     pub times: HookTimes,
-    /// The deadline of the work: the latest time at which the completion is expected.
+    /// The deadline of the work that the hook's times and the settings give.
+    pub own_deadline: Deadline,
+    /// The same with room for the pods: the latest time at which the completion is expected.
     pub deadline: Deadline,
     /// Whether the work goes on, and does not wait for its admission.
     pub admitted: bool,
@@ -57,12 +59,14 @@ impl HookState {
     /// Takes this deadline of the hook's times, put off by the time that the API server was away.
     fn take(&mut self, times: HookTimes, deadline: Deadline) {
         let Absent { before, counted } = self.absent;
-        (self.times, self.deadline) = (times, deadline.put_off(counted.saturating_sub(before)));
+        let deadline = deadline.put_off(counted.saturating_sub(before));
+        (self.times, self.own_deadline, self.deadline) = (times, deadline, deadline);
     }
 
     /// Puts the deadline off by what the sum of the absences, `total`, has grown.
     pub fn put_off(&mut self, total: Duration) {
-        self.deadline = self.deadline.put_off(total.saturating_sub(self.absent.counted));
+        let by = total.saturating_sub(self.absent.counted);
+        (self.own_deadline, self.deadline) = (self.own_deadline.put_off(by), self.deadline.put_off(by));
         self.absent.counted = total;
     }
 }

@@ -317,7 +317,7 @@ impl Case {
         early: Option<EarlySeat>,
         leads: bool,
     ) -> Finding {
-        let own = || hook.map_or(target.deadline, |hook| hook.deadline().at_least(Instant::now() + LAST_CALL));
+        let own = || hook.map_or(target.deadline, |hook| hook.own_deadline().at_least(Instant::now() + LAST_CALL));
         let over = hook.map(KeptHook::over).unwrap_or_default();
         let (seat, joined) = self.join_drain(target);
         if joined {

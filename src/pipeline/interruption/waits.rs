@@ -116,7 +116,7 @@ impl Case {
         match (cut, hook) {
             (Some(Cut::Uncordoned), _) => Finding::Ended(NoticeOutcome::Uncordoned),
             (Some(Cut::Moved), Some(hook)) => {
-                let deadline = hook.deadline().at_least(Instant::now() + LAST_CALL);
+                let deadline = hook.own_deadline().at_least(Instant::now() + LAST_CALL);
                 Finding::Cordoned(Target { deadline, ..target.clone() })
             }
             _ => Finding::Delayed(target.clone()),
@@ -150,7 +150,7 @@ impl Case {
                 biased;
                 () = uncordoned => Cut::Uncordoned,
                 cut = cut_by(hook) => cut,
-                never = self.keep_marked(hook.map(|hook| hook.deadline().at())) => match never {},
+                never = self.keep_marked(hook.map(|hook| hook.deadline().at()).max(waits.end())) => match never {},
             }
         };
         match self.side_by_side(waits, cut, hook, log).await {

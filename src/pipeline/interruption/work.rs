@@ -313,7 +313,8 @@ impl Interruption {
         self.hook = notice.hook().zip(times).map(|(hook, times)| {
             let total = interrupter.drainer.gate.absence().total();
             let absent = Absent { before: self.absent, counted: self.absent };
-            let mut state = HookState { times, deadline, admitted: self.admitted.is_some(), absent };
+            let mut state =
+                HookState { times, own_deadline: deadline, deadline, admitted: self.admitted.is_some(), absent };
             state.put_off(total);
             KeptHook::keep(&self.case, &self.link, hook, state)
         });

@@ -126,7 +126,7 @@ impl Case {
     pub(super) fn put_off(&self, hook: Option<&KeptHook>, until: Instant) -> Option<Deadline> {
         let latest = self.ends_after(hook, until)?;
         if let Some((hook, times)) = hook.map(KeptHook::with_times) {
-            hook.set_deadline(latest, times);
+            hook.set_own_deadline(latest, times);
         }
         Some(latest)
     }

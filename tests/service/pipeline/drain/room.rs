@@ -97,22 +97,76 @@ async fn a_grace_period_adds_two_hours_at_most_and_the_log_says_how_to_give_it_m
     stage.rest(&[&replica]).await;
 }
 
+/// Two message brokers on nodes that go together: the budget keeps one of them, for as long as it keeps any other pod.
+#[tokio::test(start_paused = true)]
+async fn a_budget_holds_a_pod_with_a_week_of_grace_as_long_as_any_other() {
+    let stage = held(WEEK);
+    let replica = stage.start(&[]).await;
+    let token = terminate(&stage, "hook", s(300));
+    sleep(s(DEFAULT - 4)).await;
+    assert!(stage.ends_of("held").is_empty(), "{:?}", ended(&stage));
+    sleep(s(4)).await;
+    let end = end_of(&stage, "held");
+    assert_eq!((end.at.as_secs(), end.by, end.grace), (DEFAULT - 2, By::Delete, Some(7200)));
+    stage.until_handled(s(7205)).await;
+    stage.completed_once(&token);
+    replica.ended_once("asg-terminate", "drained");
+    stage.rest(&[&replica]).await;
+}
+
+/// The kubelet needs some seconds for a pod that has used its whole grace period, and one that hangs is given up as such.
+#[tokio::test(start_paused = true)]
+async fn a_drain_leaves_time_for_the_end_of_a_long_grace_period() {
+    for (pod, outcome, over) in [
+        (pod("db").grace(s(1800)).stops_in(s(1799)), "drained", 1799..1802),
+        (pod("db").grace(s(1800)).hangs(), "stuck", 1800 + 300..1800 + 900 + 30),
+    ] {
+        let stage = Stage::new(1, 0);
+        stage.world.kube.add_pod(pod);
+        let replica = stage.start(&["--complete-after", "5m"]).await;
+        let token = terminate(&stage, "hook", s(300));
+        stage.until_handled(s(3300)).await;
+        replica.ended_once("asg-terminate", outcome);
+        let waits = if outcome == "drained" { 300 } else { 0 };
+        let completed = completed_at(&stage, &token).as_secs();
+        assert!((over.start + waits..over.end + waits).contains(&completed), "{completed}");
+        stage.rest(&[&replica]).await;
+    }
+}
+
+/// Somebody has bound a pod to the node long after the drain's own time, when the long pod stops.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_comes_late_has_its_grace_period() {
+    let stage = Stage::new(1, 0);
+    stage.world.kube.add_pod(pod("queue").grace(WEEK).stops_in(s(2400)));
+    let replica = stage.start(&[]).await;
+    let token = terminate(&stage, "hook", s(300));
+    sleep(s(2399)).await;
+    add(&stage, "late", s(300));
+    stage.until_handled(s(310)).await;
+    let end = end_of(&stage, "late");
+    assert_eq!((end.by, end.grace), (By::Eviction, None), "{:?}", ended(&stage));
+    stage.completed_once(&token);
+    replica.ended_once("asg-terminate", "drained");
+    stage.rest(&[&replica]).await;
+}
+
 /// The end moves nearer when the pod is gone for which it was put off, but not into the grace period of another.
 #[tokio::test(start_paused = true)]
 async fn a_pod_has_its_whole_grace_period_when_another_goes_late() {
     let stage = with_queue(s(600), Some(s(2400)));
     let replica = stage.start(&[]).await;
     let token = terminate(&stage, "hook", s(300));
-    sleep(s(2399)).await;
+    sleep(s(2409)).await;
     assert!(stage.ends_of("held").is_empty(), "{:?}", ended(&stage));
     sleep(s(2)).await;
     let end = end_of(&stage, "held");
-    assert_eq!((end.at.as_secs(), end.by, end.grace), (2400, By::Delete, Some(600)));
+    assert_eq!((end.at.as_secs(), end.by, end.grace), (2410, By::Delete, Some(600)));
     sleep(s(597)).await;
     assert!(stage.has_pod("held") && stage.results(&token).is_empty());
     stage.until_handled(s(5)).await;
     assert_eq!(stage.ends_of("held").len(), 1, "its grace period is not shortened");
-    assert!((s(3000)..=s(3002)).contains(&completed_at(&stage, &token)), "{}", stage.story());
+    assert!((s(3010)..=s(3012)).contains(&completed_at(&stage, &token)), "{}", stage.story());
     replica.ended_once("asg-terminate", "drained");
     stage.rest(&[&replica]).await;
 }
@@ -228,9 +282,9 @@ async fn a_takeover_keeps_the_room_and_ends_it_with_its_pod() {
     first.kill().await;
     sleep(s(595)).await;
     assert!(stage.ends_of("held").is_empty(), "{:?}", ended(&stage));
-    sleep(s(7)).await;
+    sleep(s(17)).await;
     let end = end_of(&stage, "held");
-    assert_eq!((end.at.as_secs(), end.by, end.grace), (2400, By::Delete, Some(600)));
+    assert_eq!((end.at.as_secs(), end.by, end.grace), (2410, By::Delete, Some(600)));
     stage.until_handled(s(605)).await;
     assert_eq!((stage.ends_of("held").len(), stage.ends_of("queue").len()), (1, 1), "{:?}", ended(&stage));
     stage.completed_once(&token);

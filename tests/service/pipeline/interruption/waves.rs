@@ -364,7 +364,7 @@ async fn a_restart_after_a_wait_that_was_cut_short_leaves_the_hook_its_time() {
     assert!(place(&stage, 0).ends_with('Z'), "{}", stage.story());
     sleep(s(240)).await;
     stage.reboot(0).await;
-    stage.until("completed", s(900), || !stage.action(&token).completions.is_empty()).await;
+    stage.until("completed", s(1200), || !stage.action(&token).completions.is_empty()).await;
     stage.completed_once(&token);
     stage.until_handled(s(60)).await;
     stage.rest(&[&replica]).await;
