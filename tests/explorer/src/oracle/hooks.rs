@@ -3,6 +3,7 @@
 use super::{Oracle, Seen, Sent, drains, s};
 use crate::harness::instance;
 use crate::plan::{Kind, Notice, Owner, Target, Trouble};
+use ebbtide_sim::aws::ActionState;
 use ebbtide_sim::calls::Call;
 
 /// Time in seconds after which a message is given back while the API server is away.
@@ -45,7 +46,7 @@ impl Oracle {
 
     /// Whether two replicas may work on the notice, of which one has deleted the message: SQS has delivered that twice, its lease was lost
     /// while the work went on, or it was given back because the API server was away for two minutes (docs/draining.md, "Lifecycle hooks").
-    /// In the last two cases the other may touch only a hook that is completed.
+    /// In the last two cases the other may touch only an action that has ended, whoever has ended it.
     fn is_shared(&self, sent: &Sent) -> bool {
         let any = |is: fn(&Trouble) -> bool| self.plan.faults.iter().any(|span| is(&span.trouble));
         let action = sent.token.as_ref().and_then(|token| self.world.aws.autoscaling.action(token));
@@ -53,7 +54,7 @@ impl Oracle {
         let away: u64 = absences.map(|span| span.to - span.from).sum();
         any(|trouble| matches!(trouble, Trouble::Duplicates))
             || (any(|trouble| trouble.meets("ChangeMessageVisibilityBatch")) || away >= GIVEN_BACK_AFTER)
-                && action.is_some_and(|action| !action.completions.is_empty())
+                && action.is_some_and(|action| !matches!(action.state, ActionState::Waiting { .. }))
     }
 
     /// docs/design.md, rule 1: a heartbeat has an owner, which holds a message.

@@ -217,7 +217,12 @@ impl<'a> Live<'a> {
                 kube.add_budget("default", &budget, [("app", name.as_str())], Limit::MaxUnavailable(1));
             }
         }
-        if matches!(plan.budget, Budget::Never | Budget::Opens(_)) {
+        let is_held = match plan.budget {
+            Budget::Never => true,
+            Budget::Opens(at) => s(at) > self.stage.world.clock.elapsed(),
+            _ => false,
+        };
+        if is_held {
             kube.add_budget("default", &name, [("app", name.as_str())], Limit::MaxUnavailable(0));
         }
     }
