@@ -72,6 +72,9 @@ pub(super) fn policy() -> String {
     json!({ "Version": "2012-10-17", "Statement": [{
         "Effect": "Allow", "Principal": { "Service": "events.amazonaws.com" }, "Action": "sqs:SendMessage",
         "Resource": QUEUE, "Condition": { "ArnLike": { "aws:SourceArn": "arn:aws:events:eu-west-1:123456789012:rule/*" } },
+    }, {
+        "Sid": "Only", "Effect": "Deny", "Principal": "*", "Action": "sqs:SendMessage",
+        "Resource": QUEUE, "Condition": { "ArnNotLike": { "aws:SourceArn": "arn:aws:events:eu-west-1:123456789012:rule/*" } },
     }] })
     .to_string()
 }

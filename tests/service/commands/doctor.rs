@@ -35,9 +35,14 @@ fn healthy() -> Stage {
 }
 
 fn policy(queue: &str, rules: &str) -> String {
+    policy_with_deny(queue, rules, &format!(r#"{{"ArnNotLike": {{"aws:SourceArn": "{rules}"}}}}"#))
+}
+
+fn policy_with_deny(queue: &str, rules: &str, condition: &str) -> String {
     format!(
         r#"{{"Statement": [{{"Effect": "Allow", "Principal": {{"Service": "events.amazonaws.com"}}, "Action": "sqs:SendMessage",
-            "Resource": "{queue}", "Condition": {{"ArnLike": {{"aws:SourceArn": "{rules}"}}}}}}]}}"#
+            "Resource": "{queue}", "Condition": {{"ArnLike": {{"aws:SourceArn": "{rules}"}}}}}},
+            {{"Sid": "Only", "Effect": "Deny", "Principal": "*", "Action": "sqs:SendMessage", "Resource": "{queue}", "Condition": {condition}}}]}}"#
     )
 }
 
@@ -114,6 +119,31 @@ async fn a_healthy_set_up_is_all_ok_and_stays_unchanged() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_queue_that_takes_messages_of_anybody_is_told_and_one_that_refuses_eventbridge_fails() {
+    let stage = healthy();
+    let sqs = &stage.world.aws.sqs;
+    let queue = sqs.queue_arn();
+    let deny = |condition: &str| policy_with_deny(&queue, RULES, condition);
+    sqs.set_attribute("Policy", &deny(r#"{"Bool": {"aws:SecureTransport": "false"}}"#));
+    let report = examined(&stage, &[]).await;
+    assert_eq!(faults(&report), [("queue", "senders", "warning")], "{}", report.text());
+    assert!(report.text().contains("ArnNotEquals") && !report.failed(false), "{}", report.text());
+    sqs.set_attribute(
+        "Policy",
+        &deny(r#"{"ArnNotEquals": {"aws:PrincipalArn": "arn:aws:iam::123456789012:role/on-call"}}"#),
+    );
+    let report = examined(&stage, &[]).await;
+    assert_eq!(faults(&report), [("queue", "policy", "failure")], "{}", report.text());
+    assert!(report.text().contains("refuses EventBridge itself"), "{}", report.text());
+    sqs.set_attribute(
+        "Policy",
+        &deny(r#"{"ArnNotEquals": {"aws:SourceArn": "arn:aws:events:eu-west-1:123456789012:rule/asg"}}"#),
+    );
+    let report = examined(&stage, &[]).await;
+    assert_eq!(faults(&report), [("queue", "policy", "failure")], "{}", report.text());
+}
+
+#[tokio::test(start_paused = true)]
 async fn waiting_actions_are_neither_completed_nor_kept_alive() {
     let stage = healthy();
     let token = stage.world.aws.autoscaling.begin("blue", "drain", &instance(0));
@@ -133,7 +163,8 @@ async fn each_defect_has_its_own_line() {
             &[],
             |s| {
                 let sqs = &s.world.aws.sqs;
-                sqs.set_attribute("Policy", &policy(&sqs.queue_arn(), "arn:aws:events:*:*:rule/x"));
+                let rest = format!(r#"{{"ArnNotLike": {{"aws:SourceArn": "{RULES}"}}}}"#);
+                sqs.set_attribute("Policy", &policy_with_deny(&sqs.queue_arn(), "arn:aws:events:*:*:rule/x", &rest));
             },
             "Add the rule's value to aws:SourceArn",
         ),
