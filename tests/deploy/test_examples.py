@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,30 @@ def test_the_objects_are_valid_for_their_controllers(name: str, right: str, wron
     assert not refused, refused
     assert right in text
     assert conform(text.replace(right, wrong), KNOWN[-1], schemas), wrong
+
+
+def test_the_network_policy_keeps_only_the_metadata_from_pods(schemas: Path) -> None:
+    text = (EXAMPLES / "metadata-networkpolicy.yaml").read_text()
+    refused = conform(text, KNOWN[-1], schemas)
+    assert not refused, refused
+    policy = the("NetworkPolicy", parse(text))
+    assert policy["spec"]["policyTypes"] == ["Egress"]
+    assert policy["spec"]["podSelector"] == {}
+    (rule,) = policy["spec"]["egress"]
+    assert set(rule) == {"to"}, "all ports"
+    blocks = [peer["ipBlock"] for peer in rule["to"] if "ipBlock" in peer]
+
+    def reaches(address: str) -> bool:
+        target = ip_address(address)
+        return any(
+            target in ip_network(block["cidr"]) and not any(target in ip_network(each) for each in block["except"])
+            for block in blocks
+        )
+
+    assert not reaches("169.254.169.254") and not reaches("fd00:ec2::254")
+    # The neighbours of both: Pod Identity's agent, EC2's time and DNS.
+    for address in ("169.254.170.23", "fd00:ec2::23", "169.254.169.123", "169.254.169.253", "10.0.0.1", "2001:db8::1"):
+        assert reaches(address), address
 
 
 def test_argo_cd_gets_the_chart_and_values_that_it_takes() -> None:

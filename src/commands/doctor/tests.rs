@@ -2,8 +2,9 @@
 
 use super::permissions::needed;
 use super::readings::{
-    AccessReview, ApiServer, Budgets, CallTrial, CallerIdentity, EventRule, EventRules, HookConfig, Nodes, PodGrace,
-    PodOwner, ReadError, Readings, ScalingGroup, ScalingGroups, TrialAnswer, TrialCall, Workload, Workloads,
+    AccessReview, ApiServer, Budgets, CallTrial, CallerIdentity, EventRule, EventRules, HookConfig, MetadataOptions,
+    NodeInstance, Nodes, PodGrace, PodOwner, ReadError, Readings, ScalingGroup, ScalingGroups, TrialAnswer, TrialCall,
+    Workload, Workloads,
 };
 use super::{Check, Status, judge};
 use crate::cli::flags::{Cli, Command};
@@ -143,7 +144,11 @@ pub(super) fn healthy(settings: &Settings) -> Readings {
             .map(|permission| AccessReview { permission, allowed: Ok(true) })
             .collect(),
         nodes: Ok(nodes),
-        cluster_names: Ok(vec!["blue".to_owned()]),
+        instance: Ok(NodeInstance {
+            id: "i-00000000000000001".to_owned(),
+            clusters: vec!["blue".to_owned()],
+            metadata: Some(MetadataOptions { on: true, without_token: false, hop_limit: 1 }),
+        }),
         workloads: Ok(Workloads {
             workloads: BTreeMap::from([(owner, web)]),
             longest_grace: Some(PodGrace { pod: "pod shop/web-1".to_owned(), period: Duration::from_mins(1) }),

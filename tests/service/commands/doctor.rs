@@ -144,6 +144,15 @@ async fn a_queue_that_takes_messages_of_anybody_is_told_and_one_that_refuses_eve
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_hop_limit_that_gives_pods_the_role_of_the_node_is_told() {
+    let stage = healthy();
+    stage.world.aws.ec2.set_hop_limit(&instance(0), 2);
+    let report = examined(&stage, &[]).await;
+    assert_eq!(faults(&report), [("cluster", "hop-limit", "warning")], "{}", report.text());
+    assert!(report.text().contains("agent.hostNetwork=true"), "{}", report.text());
+}
+
+#[tokio::test(start_paused = true)]
 async fn waiting_actions_are_neither_completed_nor_kept_alive() {
     let stage = healthy();
     let token = stage.world.aws.autoscaling.begin("blue", "drain", &instance(0));
@@ -338,8 +347,8 @@ async fn without_clients_for_one_side_the_other_is_checked() {
     let clients = AvailableClients { aws: Err(ConnectError::NoRegion), ..stage.clients(clock).into() };
     let report = consult(&settings, clients, clock).await;
     assert_eq!(faults(&report), [("credentials", "settings", "failure")], "{}", report.text());
-    // The name in the tags of an instance comes from EC2.
-    assert_eq!(of(&report, "cluster") + 1, of(&everything, "cluster"), "{}", report.text());
+    // The name in the tags of an instance, and who reads its metadata, come from EC2.
+    assert_eq!(of(&report, "cluster") + 2, of(&everything, "cluster"), "{}", report.text());
     for area in ["permissions", "clock"] {
         assert_eq!(of(&report, area), of(&everything, area), "{area}: {}", report.text());
     }
