@@ -27,7 +27,7 @@ def test_the_umbrella_chart_installs_ebbtide_with_its_values(helm: Helm, schemas
     shutil.copytree(CHART, umbrella / "charts" / CHART.name)
     made = helm.template(chart=umbrella)
     described = environment(parse(made))
-    assert (described["EBBTIDE_ON"], described["EBBTIDE_DRAIN_TIMEOUT"]) == ("rebalance=drain", "30m")
+    assert (described["EBBTIDE_ON"], described["EBBTIDE_DRAIN_TIMEOUT"]) == ("rebalance=cordon", "30m")
     refused = conform(made, KNOWN[-1], schemas)
     assert not refused, refused
     assert helm.template("--set", "ebbtide.enabled=false", chart=umbrella).strip() == ""
@@ -85,7 +85,7 @@ def test_argo_cd_gets_the_chart_and_values_that_it_takes() -> None:
     source = the("Application", example("argocd.yaml"))["spec"]["source"]
     assert (source["chart"], source["targetRevision"]) == (CHART.name, VERSION)
     made = HELM4.objects(values=yaml.safe_dump(source["helm"]["valuesObject"]))
-    assert environment(made)["EBBTIDE_ON"] == "rebalance=drain"
+    assert environment(made)["EBBTIDE_ON"] == "rebalance=cordon"
 
 
 def test_flux_gets_the_chart_and_values_that_it_takes() -> None:
@@ -96,4 +96,4 @@ def test_flux_gets_the_chart_and_values_that_it_takes() -> None:
     reference = release["spec"]["chartRef"]
     assert reference == {"kind": repository["kind"], "name": repository["metadata"]["name"]}
     made = HELM4.objects(values=yaml.safe_dump(release["spec"]["values"]))
-    assert environment(made)["EBBTIDE_ON"] == "rebalance=drain"
+    assert environment(made)["EBBTIDE_ON"] == "rebalance=cordon"
