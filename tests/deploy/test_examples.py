@@ -25,7 +25,9 @@ def test_the_umbrella_chart_installs_ebbtide_with_its_values(helm: Helm, schemas
     assert (dependency["name"], dependency["version"]) == (CHART.name, VERSION)
     # As helm dependency update would have it from the registry.
     shutil.copytree(CHART, umbrella / "charts" / CHART.name)
-    made = helm.template(chart=umbrella)
+    # The chart of a release has one.
+    repository = ("--set", "ebbtide.image.repository=registry.example/ebbtide")
+    made = helm.template(*repository, chart=umbrella)
     described = environment(parse(made))
     assert (described["EBBTIDE_ON"], described["EBBTIDE_DRAIN_TIMEOUT"]) == ("rebalance=cordon", "30m")
     refused = conform(made, KNOWN[-1], schemas)
