@@ -175,8 +175,13 @@ pub fn access(policy: &str, service: &str, arn: &str) -> Result<SendAccess, Send
 #[must_use]
 pub fn refuses_others(policy: &str, arn: &str) -> bool {
     let ArnParts { partition, account, .. } = ArnParts::of(arn);
-    let any = format!("arn:{partition}:iam::{account}:role/any");
-    read(policy).is_some_and(|statements| statements.iter().any(|statement| statement.refuses(&any, arn)))
+    refuses(policy, &format!("arn:{partition}:iam::{account}:role/any"), arn)
+}
+
+/// Returns whether the policy refuses what this role sends. An unreadable policy does not.
+#[must_use]
+pub fn refuses(policy: &str, role: &str, arn: &str) -> bool {
+    read(policy).is_some_and(|statements| statements.iter().any(|statement| statement.refuses(role, arn)))
 }
 
 fn read(policy: &str) -> Option<Vec<Statement>> {
@@ -267,7 +272,7 @@ impl Statement {
         Ok(())
     }
 
-    /// Whether the statement denies this role, which no statement names, to send to the queue.
+    /// Whether the statement denies this role to send to the queue.
     fn refuses(&self, role: &str, arn: &str) -> bool {
         self.effect == "Deny"
             && self.fits(role, arn).is_ok()

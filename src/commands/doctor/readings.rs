@@ -199,6 +199,8 @@ pub struct HookConfig {
     pub continues: bool,
     /// The ARN of the hook's notification target.
     pub notifies: Option<String>,
+    /// The ARN of the role with which Auto Scaling notifies the target.
+    pub notifying_role: Option<String>,
 }
 
 /// A call of the service that is made without an effect.

@@ -55,6 +55,7 @@ pub(super) fn hook(name: &str, seconds: u64) -> HookConfig {
         heartbeat: Duration::from_secs(seconds),
         continues: true,
         notifies: None,
+        notifying_role: None,
     }
 }
 

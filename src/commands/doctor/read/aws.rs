@@ -228,6 +228,7 @@ fn hook(hook: LifecycleHook) -> HookConfig {
         heartbeat: Duration::from_secs(heartbeat),
         continues: hook.default_result.as_deref() == Some("CONTINUE"),
         notifies: hook.notification_target_arn.filter(|arn| !arn.is_empty()),
+        notifying_role: hook.role_arn.filter(|arn| !arn.is_empty()),
     }
 }
 
