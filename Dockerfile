@@ -41,7 +41,7 @@ FROM scratch
 ARG TARGETARCH
 ARG VERSION=0.0.0-dev
 ARG REVISION=unknown
-ARG SOURCE=https://github.com/ebbtide/ebbtide
+ARG SOURCE=https://ebbtide.invalid/ebbtide
 LABEL org.opencontainers.image.title="Ebbtide" \
       org.opencontainers.image.description="Drains Kubernetes nodes before AWS takes them away" \
       org.opencontainers.image.licenses="Apache-2.0" \

@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 """The addresses of the repository and of the registry. They stand in Cargo.toml; all others are written from there.
 
+Until the first release both are under `.invalid`, a domain that nobody can register: whatever stood at another address
+would be believed.
+
 deploy/release/address.py --check                      exits 1 and names each line with another address
 deploy/release/address.py --set REPOSITORY REGISTRY    writes new ones into Cargo.toml and everywhere else
 deploy/release/address.py --is REPOSITORY REGISTRY     exits 1 if Cargo.toml has others
@@ -26,6 +29,10 @@ USAGE = "say --check, or --set or --is with https://github.com/OWNER/NAME ghcr.i
 IMAGES = re.compile(r"\b((?:ghcr\.io|docker\.io|quay\.io|public\.ecr\.aws)/(?:[\w.-]+/)*(?:ebbtide|charts))\b")
 
 
+# A domain that somebody could register.
+DOMAINS = re.compile(r"\b(ebbtide\.(?:app|cloud|com|dev|io|net|org|sh))\b(?!\()")
+
+
 @dataclass(frozen=True)
 class Address:
     """Where the project is published."""
@@ -35,8 +42,8 @@ class Address:
 
     @property
     def slug(self) -> str:
-        """Owner and name of the repository."""
-        return self.repository.removeprefix(GITHUB)
+        """Owner and name of the repository; of one that is not on GitHub all but the scheme."""
+        return self.repository.removeprefix(GITHUB).removeprefix("https://")
 
 
 def published(repository: str, registry: str) -> Address:
@@ -67,16 +74,17 @@ def strays(address: Address, root: Path = ROOT) -> Iterator[str]:
         for number, line in enumerate(text.splitlines(), 1):
             others = [found for found in repositories.findall(line) if found != address.slug]
             others += [found for found in IMAGES.findall(line) if not f"{found}/".startswith(address.registry + "/")]
+            others += DOMAINS.findall(line)
             if others:
                 yield f"{path.relative_to(root)}:{number}: {', '.join(others)}"
 
 
 def replaced(text: str, old: Address, new: Address) -> str:
     """Returns the text with the new addresses in place of the old ones."""
-    names = {old.registry: new.registry, old.slug: new.slug}
+    names = {old.registry: new.registry, old.repository: new.repository, old.slug: new.slug}
     longest = sorted(names, key=len, reverse=True)
     # As a whole word, such as `--repo OWNER/NAME`, or after a scheme or GitHub's name; never inside a path.
-    before = r"(?:(?<![\w./-])|(?<=://)|(?<=github\.com/)|(?<=githubusercontent\.com/))"
+    before = r"(?:(?<![\w./-])|(?<=://)|(?<=github\.com/))"
     either = re.compile(before + "(" + "|".join(map(re.escape, longest)) + r")(?![\w-]|\.\w)")
     return either.sub(lambda found: names[found[1]], text)
 

@@ -68,7 +68,7 @@ const IMDS_MODE: [NthDefault; 2] = [
     NthDefault {
         path: "agent.hostNetwork",
         value: "true",
-        why: "NTH's default; not needed with a metadata hop limit of 2",
+        why: "NTH's default; keep it: else pods need a metadata hop limit of 2, which gives every pod the node's role",
     },
 ];
 

@@ -158,7 +158,8 @@ impl SendRequest {
                  as by aws sso login"
             ),
             Category::Denied => format!(
-                "{text}; ebbtide send needs your own credentials that allow sqs:SendMessage on {} (and its KMS key); the service's own role can't send",
+                "{text}; ebbtide send needs your own credentials that allow sqs:SendMessage on {} (and its KMS key), as a role or user that the queue's \
+                 policy does not refuse: SenderArns of the stack, sender_arns of the module; the service's own role can't send",
                 self.queue_url
             ),
             Category::NotFound => format!("{text}; check --queue-url, and that AWS_REGION is the queue's region"),

@@ -393,7 +393,10 @@ impl MetadataFailure {
     pub const fn remedy(self) -> &'static str {
         match self {
             Self::Unreachable => "if the node is an EC2 instance, allow access to its metadata endpoint",
-            Self::NoToken => "set the metadata hop limit of the instance to 2, or agent.hostNetwork=true in the chart",
+            Self::NoToken => {
+                "set agent.hostNetwork=true in the chart, with the agents in a namespace of their own; or set the metadata hop limit of the \
+                 instance to 2, which gives every pod on it the node's role"
+            }
             Self::Refused => "enable the metadata endpoint of the instance",
             Self::NotEc2 => "run the agent on EC2 instances only, or correct --metadata-endpoint",
             Self::TimedOut | Self::Throttled | Self::Nonsense => "nothing, if it ends soon",

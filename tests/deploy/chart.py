@@ -20,6 +20,9 @@ SNAPSHOTS = HERE / "snapshots"
 OLDEST = "1.27.0"
 """Oldest version of Kubernetes that the chart supports."""
 
+REPOSITORY = HERE / "repository.yaml"
+"""Values with an image repository, which other values may change."""
+
 KUBERNETES = "1.34.0"
 """Default version of Kubernetes in these tests."""
 
@@ -58,7 +61,7 @@ class Helm:
         return run(tool(self.name), *arguments, given=given)
 
     def template(self, *arguments: str, values: str = "", kubernetes: str = KUBERNETES, chart: Path = CHART) -> str:
-        """Returns the chart's output for values, given as YAML, and arguments."""
+        """Returns the chart's output for values, given as YAML, and arguments; the image is REPOSITORY's."""
         done = self.try_template(*arguments, values=values, kubernetes=kubernetes, chart=chart)
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -68,7 +71,7 @@ class Helm:
     ) -> subprocess.CompletedProcess[str]:
         """Runs `helm template`, which may refuse the values; returns the finished process."""
         common = ["template", "ebbtide", str(chart), "--namespace", "ebbtide", "--kube-version", kubernetes]
-        return self.run(*common, "--values", "-", *arguments, given=values)
+        return self.run(*common, "--values", str(REPOSITORY), "--values", "-", *arguments, given=values)
 
     def objects(self, *arguments: str, values: str = "", chart: Path = CHART) -> list[Object]:
         """Returns the chart's output as objects."""

@@ -18,6 +18,7 @@ from chart import (
     HELM3,
     HELM4,
     OLDEST,
+    REPOSITORY,
     ROOT,
     VALUES,
     Helm,
@@ -73,7 +74,8 @@ def test_helm_3_renders_the_same_objects(case: Path) -> None:
 @pytest.mark.parametrize("helm", [HELM4, pytest.param(HELM3, marks=pytest.mark.slow)], ids=lambda helm: helm.name)
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.stem)
 def test_lint(helm: Helm, case: Path) -> None:
-    done = helm.run("lint", str(CHART), "--strict", "--kube-version", "1.34.0", "--values", str(case))
+    given = ("--values", str(REPOSITORY), "--values", str(case))
+    done = helm.run("lint", str(CHART), "--strict", "--kube-version", "1.34.0", *given)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -347,7 +349,7 @@ def test_the_dashboard_matches_the_file() -> None:
 
 def test_the_image_has_the_digest_the_tag_or_the_version() -> None:
     version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
-    repository = yaml.safe_load((CHART / "values.yaml").read_text())["image"]["repository"]
+    repository = yaml.safe_load(REPOSITORY.read_text())["image"]["repository"]
     digest = "sha256:" + 64 * "a"
     for values, image in [
         ("", f"{repository}:{version}"),
@@ -563,7 +565,8 @@ def test_no_network_policy_is_made_for_agents_on_the_nodes_network() -> None:
 
 def notes(values: str) -> str:
     """Returns the notes of an installation, on one line."""
-    done = HELM4.run("install", "ebbtide", str(CHART), "--dry-run=client", "--values", "-", given=values)
+    both = ("--values", str(REPOSITORY), "--values", "-")
+    done = HELM4.run("install", "ebbtide", str(CHART), "--dry-run=client", *both, given=values)
     assert done.returncode == 0, done.stderr
     return " ".join(done.stdout.partition("NOTES:")[2].split())
 

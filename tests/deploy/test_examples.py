@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
@@ -24,9 +25,11 @@ def test_the_umbrella_chart_installs_ebbtide_with_its_values(helm: Helm, schemas
     assert (dependency["name"], dependency["version"]) == (CHART.name, VERSION)
     # As helm dependency update would have it from the registry.
     shutil.copytree(CHART, umbrella / "charts" / CHART.name)
-    made = helm.template(chart=umbrella)
+    # The chart of a release has one.
+    repository = ("--set", "ebbtide.image.repository=registry.example/ebbtide")
+    made = helm.template(*repository, chart=umbrella)
     described = environment(parse(made))
-    assert (described["EBBTIDE_ON"], described["EBBTIDE_DRAIN_TIMEOUT"]) == ("rebalance=drain", "30m")
+    assert (described["EBBTIDE_ON"], described["EBBTIDE_DRAIN_TIMEOUT"]) == ("rebalance=cordon", "30m")
     refused = conform(made, KNOWN[-1], schemas)
     assert not refused, refused
     assert helm.template("--set", "ebbtide.enabled=false", chart=umbrella).strip() == ""
@@ -56,11 +59,35 @@ def test_the_objects_are_valid_for_their_controllers(name: str, right: str, wron
     assert conform(text.replace(right, wrong), KNOWN[-1], schemas), wrong
 
 
+def test_the_network_policy_keeps_only_the_metadata_from_pods(schemas: Path) -> None:
+    text = (EXAMPLES / "metadata-networkpolicy.yaml").read_text()
+    refused = conform(text, KNOWN[-1], schemas)
+    assert not refused, refused
+    policy = the("NetworkPolicy", parse(text))
+    assert policy["spec"]["policyTypes"] == ["Egress"]
+    assert policy["spec"]["podSelector"] == {}
+    (rule,) = policy["spec"]["egress"]
+    assert set(rule) == {"to"}, "all ports"
+    blocks = [peer["ipBlock"] for peer in rule["to"] if "ipBlock" in peer]
+
+    def reaches(address: str) -> bool:
+        target = ip_address(address)
+        return any(
+            target in ip_network(block["cidr"]) and not any(target in ip_network(each) for each in block["except"])
+            for block in blocks
+        )
+
+    assert not reaches("169.254.169.254") and not reaches("fd00:ec2::254")
+    # The neighbours of both: Pod Identity's agent, EC2's time and DNS.
+    for address in ("169.254.170.23", "fd00:ec2::23", "169.254.169.123", "169.254.169.253", "10.0.0.1", "2001:db8::1"):
+        assert reaches(address), address
+
+
 def test_argo_cd_gets_the_chart_and_values_that_it_takes() -> None:
     source = the("Application", example("argocd.yaml"))["spec"]["source"]
     assert (source["chart"], source["targetRevision"]) == (CHART.name, VERSION)
     made = HELM4.objects(values=yaml.safe_dump(source["helm"]["valuesObject"]))
-    assert environment(made)["EBBTIDE_ON"] == "rebalance=drain"
+    assert environment(made)["EBBTIDE_ON"] == "rebalance=cordon"
 
 
 def test_flux_gets_the_chart_and_values_that_it_takes() -> None:
@@ -71,4 +98,4 @@ def test_flux_gets_the_chart_and_values_that_it_takes() -> None:
     reference = release["spec"]["chartRef"]
     assert reference == {"kind": repository["kind"], "name": repository["metadata"]["name"]}
     made = HELM4.objects(values=yaml.safe_dump(release["spec"]["values"]))
-    assert environment(made)["EBBTIDE_ON"] == "rebalance=drain"
+    assert environment(made)["EBBTIDE_ON"] == "rebalance=cordon"

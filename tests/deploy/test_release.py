@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from chart import CHART, HELM4, ROOT, cases, container, run, snapshot, tool
+from chart import CHART, HELM4, REPOSITORY, ROOT, cases, container, parse, run, snapshot, tool
 
 NEXT = "9.8.7"
 DIGEST = "sha256:" + 64 * "a"
+QUEUE = "queueUrl: 'https://sqs.eu-west-1.amazonaws.com/123456789012/q'\n"
 HERE = Path("deploy/release")
 
 
@@ -61,7 +62,8 @@ def test_each_address_is_the_one_in_cargo_toml() -> None:
 
 
 def test_another_address_is_refused(clone: Path) -> None:
-    for number, line in enumerate(["github.com/" + "other/ebbtide", "ghcr.io/" + "other/charts/ebbtide"], 1):
+    lines = ["github.com/" + "other/ebbtide", "ghcr.io/" + "other/charts/ebbtide", "docs.ebbtide." + "dev/runbook"]
+    for number, line in enumerate(lines, 1):
         (clone / "docs" / "stray.md").write_text("\n" * number + line)
         done = run(str(clone / HERE / "address.py"), "--check")
         assert (done.returncode, f"docs/stray.md:{number + 1}: " in done.stdout) == (1, True), done.stdout
@@ -79,7 +81,7 @@ def test_a_new_address_is_written_everywhere(clone: Path) -> None:
     package = tomllib.loads((clone / "Cargo.toml").read_text())["package"]
     assert package["repository"] == "https://github.com/someone/tides"
     assert package["metadata"]["release"]["registry"] == "registry.example/someone"
-    for gone in [old["repository"], old["metadata"]["release"]["registry"], "--repo ebbtide/ebbtide"]:
+    for gone in [old["repository"], old["metadata"]["release"]["registry"], "--repo ebbtide.invalid/ebbtide"]:
         # Files with a NUL, such as pictures, are no text.
         left = subprocess.run(
             ["git", "grep", "-nIFe", gone], cwd=clone, stdout=subprocess.PIPE, text=True, check=False
@@ -88,13 +90,28 @@ def test_a_new_address_is_written_everywhere(clone: Path) -> None:
     for check in [clone / HERE / "address.py", clone / "docs" / "links.py", clone / "deploy" / "dashboard.py"]:
         done = run("python3", str(check), "--check")
         assert done.returncode == 0, done.stdout + done.stderr
-    image = container(
-        HELM4.objects(
-            values="{queueUrl: 'https://sqs.eu-west-1.amazonaws.com/123456789012/q'}",
-            chart=clone / CHART.relative_to(ROOT),
-        )
-    )["image"]
-    assert image.startswith("registry.example/someone/ebbtide:")
+    # Then the chart has a default, which it takes.
+    done = HELM4.run("template", "ebbtide", str(clone / CHART.relative_to(ROOT)), "--values", "-", given=QUEUE)
+    assert done.returncode == 0, done.stderr
+    assert container(parse(done.stdout))["image"].startswith("registry.example/someone/ebbtide:")
+
+
+def test_before_the_first_release_no_address_is_one_that_somebody_could_register() -> None:
+    package = tomllib.loads((ROOT / "Cargo.toml").read_text())["package"]
+    places = (package["repository"].removeprefix("https://"), package["metadata"]["release"]["registry"])
+    if any(place.startswith(("github.com/", "ghcr.io/")) for place in places):
+        pytest.skip("the addresses of the first release are set")
+    assert all(place.split("/")[0].endswith(".invalid") for place in places), places
+    default = yaml.safe_load((CHART / "values.yaml").read_text())["image"]["repository"]
+    assert default == f"{places[1]}/ebbtide"
+    for values in ("", "image: {tag: next}", f"image: {{digest: '{DIGEST}'}}"):
+        done = HELM4.run("template", "ebbtide", str(CHART), "--values", "-", given=f"{QUEUE}{values}")
+        assert done.returncode != 0, values
+        assert f"image.repository is {default}, and nothing is published there" in done.stderr
+        assert "set image.repository=REGISTRY/ebbtide" in done.stderr
+    own = ("--set", "image.repository=a.invalid.example/b")
+    mine = HELM4.run("template", "ebbtide", str(CHART), *own, "--values", "-", given=QUEUE)
+    assert mine.returncode == 0, mine.stderr
 
 
 def test_a_dry_run_shows_the_version_everywhere_and_changes_nothing(clone: Path) -> None:
@@ -211,8 +228,9 @@ def test_the_packed_chart_names_its_image_by_digest(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     archive = Path(done.stdout.strip())
     objects = HELM4.objects(values="{queueUrl: 'https://sqs.eu-west-1.amazonaws.com/123456789012/q'}", chart=archive)
+    ours = yaml.safe_load(REPOSITORY.read_text())["image"]["repository"]
+    assert container(objects)["image"] == f"{ours}@{DIGEST}"
     repository = yaml.safe_load((CHART / "values.yaml").read_text())["image"]["repository"]
-    assert container(objects)["image"] == f"{repository}@{DIGEST}"
     about = yaml.safe_load(HELM4.run("show", "chart", str(archive)).stdout)
     assert yaml.safe_load(about["annotations"]["artifacthub.io/images"]) == [
         {"name": "ebbtide", "image": f"{repository}@{DIGEST}"}

@@ -254,8 +254,9 @@ def test_the_chart_has_the_programs_version() -> None:
 def test_artifact_hub_knows_the_default_image_and_the_icon_exists() -> None:
     manifest = yaml.safe_load((CHART / "Chart.yaml").read_text())
     (image,) = yaml.safe_load(manifest["annotations"]["artifacthub.io/images"])
-    assert image == {"name": "ebbtide", "image": container(HELM4.objects(values=QUEUE))["image"]}
-    raw = manifest["home"].replace("github.com", "raw.githubusercontent.com") + "/main/"
+    default = yaml.safe_load((CHART / "values.yaml").read_text())["image"]["repository"]
+    assert image == {"name": "ebbtide", "image": f"{default}:{manifest['appVersion']}"}
+    raw = manifest["home"] + "/raw/main/"
     assert manifest["icon"].startswith(raw)
     assert (ROOT / manifest["icon"].removeprefix(raw)).is_file()
 

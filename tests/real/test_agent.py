@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from itertools import cycle
+from pathlib import Path
 
 import pytest
 
@@ -250,3 +251,10 @@ def test_the_token_of_one_node_touches_no_other(world: World, agents: Agents) ->
         assert "an agent of Ebbtide may change" in refused(kube, own_path, body), body
     # Others are not touched by the policy.
     world.annotate(other, "other", "x")
+
+
+def test_the_api_server_takes_the_policy_that_keeps_metadata_from_other_pods(world: World) -> None:
+    example = Path(__file__).parents[2] / "examples" / "metadata-networkpolicy.yaml"
+    kubectl = world.control_plane.kubectl
+    taken = kubectl.output("apply", "--dry-run=server", "--namespace", world.name, "--filename", str(example))
+    assert "no-instance-metadata created" in taken

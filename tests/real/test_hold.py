@@ -18,22 +18,28 @@ from harness.world import Node, World
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ACCOUNT = "ebbtide-hold"
+USER = f"system:serviceaccount:{ACCOUNT}:{ACCOUNT}"
 
 
 @contextmanager
 def account(world: World) -> Iterator[tuple[Path, list[Object]]]:
-    """Creates the example's service account; yields its kubeconfig and the rules of its role."""
+    """Creates the example's service account, with jobs in the world's namespace; yields its kubeconfig and its rules."""
     kubectl = world.control_plane.kubectl
-    file = EXAMPLES / "hold-rbac.yaml"
+    file = world.folder / "hold-rbac.yaml"
+    example = (EXAMPLES / file.name).read_text()
+    assert example.count("namespace: jobs}") == 2, "the role and its binding are for the jobs' namespace"
+    file.write_text(example.replace("namespace: jobs}", f"namespace: {world.name}}}"))
     kubectl.output("apply", "--filename", str(file))
     try:
-        objects = yaml.safe_load_all(file.read_text())
-        (rules,) = [each["rules"] for each in objects if each["kind"] == "ClusterRole"]
-        roles.wait_held(world.kube, f"system:serviceaccount:default:{ACCOUNT}", "", rules)
-        token = kubectl.output("create", "token", ACCOUNT, "--namespace", "default").strip()
-        yield world.control_plane.kubeconfig_of(ACCOUNT, world.kube, token), rules
+        objects = list(yaml.safe_load_all(file.read_text()))
+        (everywhere,) = [each["rules"] for each in objects if each["kind"] == "ClusterRole"]
+        (jobs,) = [each["rules"] for each in objects if each["kind"] == "Role"]
+        roles.wait_held(world.kube, USER, "", everywhere)
+        roles.wait_held(world.kube, USER, world.name, jobs)
+        token = kubectl.output("create", "token", ACCOUNT, "--namespace", ACCOUNT).strip()
+        yield world.control_plane.kubeconfig_of(ACCOUNT, world.kube, token), everywhere + jobs
     finally:
-        kubectl.output("delete", "--filename", str(file))
+        kubectl.output("delete", "--filename", str(file), "--wait=false")
 
 
 @contextmanager
@@ -81,6 +87,10 @@ def test_the_example_releases_a_node(world: World) -> None:
     eventually("the node is held", lambda: held(world, node, "before-drain"))
     always("nothing is evicted", lambda: not world.audit.evictions(world.name), during=1)
     with account(world) as (kubeconfig, rules), controller(world, kubeconfig) as process:
+        # A command in a pod of the system would be a way to all rights; a pod in `default` has none of these.
+        for namespace in ("kube-system", "default", ACCOUNT, ""):
+            assert not roles.may(world.kube, USER, namespace, "create", "pods/exec"), namespace
+        assert not roles.may(world.kube, f"system:serviceaccount:default:{ACCOUNT}", world.name, "create", "pods/exec")
         eventually("the node is drained and held again", lambda: held(world, node, "before-completion"))
         assert "job can't save" in process.log.read_text(), "the job was not asked to save"
     granted = {pair for rule in rules for pair in itertools.product(rule["verbs"], rule["resources"])}

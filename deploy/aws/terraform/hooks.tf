@@ -11,8 +11,8 @@ resource "aws_autoscaling_lifecycle_hook" "terminate" {
   notification_target_arn = var.hook_direct ? aws_sqs_queue.this.arn : null
   role_arn                = var.hook_direct ? aws_iam_role.notification[0].arn : null
 
-  # Auto Scaling tests the role when the hook is created.
-  depends_on = [aws_iam_role_policy.notification, aws_iam_role_policy.notification_key]
+  # Auto Scaling tests the role when the hook is created, and the queue's policy must not refuse the role then.
+  depends_on = [aws_iam_role_policy.notification, aws_iam_role_policy.notification_key, aws_sqs_queue_policy.this]
 }
 
 resource "aws_autoscaling_lifecycle_hook" "launch" {
@@ -27,7 +27,7 @@ resource "aws_autoscaling_lifecycle_hook" "launch" {
   notification_target_arn = var.hook_direct ? aws_sqs_queue.this.arn : null
   role_arn                = var.hook_direct ? aws_iam_role.notification[0].arn : null
 
-  depends_on = [aws_iam_role_policy.notification, aws_iam_role_policy.notification_key]
+  depends_on = [aws_iam_role_policy.notification, aws_iam_role_policy.notification_key, aws_sqs_queue_policy.this]
 }
 
 resource "aws_iam_role" "notification" {

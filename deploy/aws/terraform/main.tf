@@ -13,6 +13,8 @@ locals {
   uses_key = var.encryption != "sqs"
   key      = var.encryption == "new-key" ? aws_kms_key.this[0].arn : local.uses_key ? var.kms_key_arn : null
 
+  rule_arns = [for rule in aws_cloudwatch_event_rule.this : rule.arn]
+
   # The patterns are those of docs/events.md.
   rules = { for kind, rule in {
     "asg-terminate" = {
@@ -161,7 +163,8 @@ resource "aws_sqs_queue_redrive_allow_policy" "dead_letters" {
   })
 }
 
-# EventBridge sends undelivered events to the dead-letter queue. SQS's redrive needs no permission.
+# EventBridge sends undelivered events to the dead-letter queue. SQS's own moves need no permission; AWS does not document as whom
+# SQS makes them, so its policy denies nothing that could stop them.
 resource "aws_sqs_queue_policy" "this" {
   for_each = {
     queue        = aws_sqs_queue.this
@@ -171,24 +174,52 @@ resource "aws_sqs_queue_policy" "this" {
   queue_url = each.value.url
   policy = jsonencode({
     Version = "2012-10-17"
-    Statement = [
-      {
+    Statement = concat(
+      [{
         Sid       = "EventBridge"
         Effect    = "Allow"
         Principal = { Service = "events.amazonaws.com" }
         Action    = "sqs:SendMessage"
         Resource  = each.value.arn
-        Condition = { ArnEquals = { "aws:SourceArn" = [for rule in aws_cloudwatch_event_rule.this : rule.arn] } }
-      },
-      {
+        Condition = { ArnEquals = { "aws:SourceArn" = local.rule_arns } }
+      }],
+      each.key == "queue" && length(var.topic_arns) > 0 ? [{
+        Sid       = "Topics"
+        Effect    = "Allow"
+        Principal = { Service = "sns.amazonaws.com" }
+        Action    = "sqs:SendMessage"
+        Resource  = each.value.arn
+        Condition = { ArnEquals = { "aws:SourceArn" = var.topic_arns } }
+      }] : [],
+      # Refuses who may send by IAM alone. All conditions of the statement must hold, and a negated one holds when the request lacks
+      # the key: EventBridge and SNS give aws:SourceArn; everybody else must be a role or user that is listed. For a session, as Auto
+      # Scaling has one of the notification role, aws:PrincipalArn is the role's ARN.
+      each.key == "queue" ? [{
+        Sid       = "OnlyTheseSenders"
+        Effect    = "Deny"
+        Principal = "*"
+        Action    = "sqs:SendMessage"
+        Resource  = each.value.arn
+        Condition = merge(
+          { ArnNotEquals = merge(
+            { "aws:SourceArn" = local.rule_arns },
+            var.notification_role ? { "aws:PrincipalArn" = [aws_iam_role.notification[0].arn] } : {},
+          ) },
+          length(var.topic_arns) + length(var.sender_arns) == 0 ? {} : { ArnNotLike = merge(
+            length(var.topic_arns) > 0 ? { "aws:SourceArn" = var.topic_arns } : {},
+            length(var.sender_arns) > 0 ? { "aws:PrincipalArn" = var.sender_arns } : {},
+          ) },
+        )
+      }] : [],
+      [{
         Sid       = "OnlyWithTls"
         Effect    = "Deny"
         Principal = "*"
         Action    = "sqs:*"
         Resource  = each.value.arn
         Condition = { Bool = { "aws:SecureTransport" = "false" } }
-      },
-    ]
+      }],
+    )
   })
 }
 
@@ -214,7 +245,7 @@ resource "aws_kms_key" "this" {
       {
         Sid       = "EventBridge"
         Effect    = "Allow"
-        Principal = { Service = "events.amazonaws.com" }
+        Principal = { Service = concat(["events.amazonaws.com"], length(var.topic_arns) > 0 ? ["sns.amazonaws.com"] : []) }
         Action    = ["kms:Decrypt", "kms:GenerateDataKey"]
         Resource  = "*"
       },

@@ -294,6 +294,31 @@ variable "hook_direct" {
   }
 }
 
+# Who else may send to the queue.
+
+variable "topic_arns" {
+  description = "ARNs of SNS topics that may send to the queue, such as one that several clusters' queues subscribe to"
+  type        = list(string)
+  default     = []
+
+  validation {
+    condition     = alltrue([for arn in var.topic_arns : can(regex("^arn:[a-z-]+:sns:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9_.-]+$", arn))])
+    error_message = "topic_arns must be ARNs of SNS topics, arn:aws:sns:REGION:ACCOUNT:NAME."
+  }
+}
+
+variable "sender_arns" {
+  description = "ARNs of IAM roles and users that the queue's policy does not refuse, for `ebbtide send`, redrives and hooks with a role of their own; * stands for any characters. They need sqs:SendMessage by IAM, too. All other roles and users are refused"
+  type        = list(string)
+  default     = []
+
+  # A session's ARN, arn:aws:sts::…:assumed-role/…, would match nothing: AWS compares with the role's.
+  validation {
+    condition     = alltrue([for arn in var.sender_arns : can(regex("^arn:[a-z-]+:iam::[0-9]{12}:(root|(role|user)/.+)$", arn))])
+    error_message = "sender_arns must be ARNs of IAM roles or users, arn:aws:iam::ACCOUNT:role/NAME."
+  }
+}
+
 # The queue.
 
 variable "encryption" {

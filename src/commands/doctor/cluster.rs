@@ -1,7 +1,7 @@
 //! The cluster's Nodes, pods and disruption budgets. Pure.
 
 use super::check::{Area, Check, count, few};
-use super::readings::{Agents, BudgetState, Budgets, Nodes, PodOwner, Readings, Workload, Workloads};
+use super::readings::{Agents, BudgetState, Budgets, MetadataOptions, Nodes, PodOwner, Readings, Workload, Workloads};
 use crate::cli::settings::Settings;
 use kube::core::{Selector, SelectorExt};
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,7 +38,10 @@ pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {
         }
         Err(error) => vec![area.skipped("nodes", &error.message)],
     };
-    checks.extend(readings.cluster_names.as_ref().ok().map(|found| judge_name(settings, found)));
+    if let Ok(instance) = &readings.instance {
+        checks.push(judge_name(settings, &instance.clusters));
+        checks.extend(instance.metadata.map(|metadata| judge_metadata(&instance.id, metadata)));
+    }
     match (&readings.workloads, &readings.budgets) {
         (Ok(workloads), Ok(budgets)) => {
             checks.extend(judge_budgets(workloads, budgets));
@@ -76,6 +79,24 @@ fn judge_name(settings: &Settings, found: &[String]) -> Check {
             "no tag of a node's instance says it, and the managed tag has no value: hooks of instances without a Node that are over 15 minutes old are left alone",
         ),
     }
+}
+
+/// Judges whether pods get an answer of the metadata service, and with it the credentials of the node's role.
+fn judge_metadata(instance: &str, metadata: MetadataOptions) -> Check {
+    let (area, name) = (Area::Cluster, "hop-limit");
+    let MetadataOptions { on, without_token, hop_limit } = metadata;
+    if !on || (!without_token && hop_limit <= 1) {
+        return area.ok(name, "the metadata of a node's instance answer no pod of another network than the node's");
+    }
+    let why =
+        if without_token { "asks for no token".to_owned() } else { format!("has a metadata hop limit of {hop_limit}") };
+    area.warning(
+        name,
+        format!("{instance}, the instance of a node, {why}: every pod on it can get the credentials of the node's role."),
+        "Ask for tokens, with a hop limit of 1, in the launch template: pods on the node's network still get an answer.\n\
+         Ebbtide's agents are there with agent.hostNetwork=true, a service that uses the instances' role with hostNetwork=true.\n\
+         Where other pods need the role, keep the address from the rest: examples/metadata-networkpolicy.yaml.",
+    )
 }
 
 fn judge_nodes(nodes: &Nodes, region: Option<&str>) -> Vec<Check> {

@@ -2,6 +2,7 @@
 
 use super::arn::queue_arn;
 use super::check::{Area, Check, count, few};
+use super::queue_policy::refuses;
 use super::readings::{HookConfig, Readings, ScalingGroup, ScalingGroups};
 use crate::cli::settings::Settings;
 use crate::pipeline::drain::DEFAULT_GRACE;
@@ -185,7 +186,7 @@ fn judge_hook(settings: &Settings, readings: &Readings, group: &ScalingGroup, ho
     let named = format!("Hook {} of group {}", hook.name, group.name);
     let retained = kept_instances(settings, group, hook, &named);
     let timeout = judge_timeout(settings, group, hook, &named);
-    timeout.into_iter().chain(retained).chain(other_target(settings, readings, hook, &named)).collect()
+    timeout.into_iter().chain(retained).chain(judge_target(settings, readings, hook, &named)).collect()
 }
 
 /// Judges whether the drain timeout and a pod's grace period fit into the hook.
@@ -251,10 +252,21 @@ fn kept_instances(settings: &Settings, group: &ScalingGroup, hook: &HookConfig, 
     checks
 }
 
-/// Reports a notification target that is not the queue.
-fn other_target(settings: &Settings, readings: &Readings, hook: &HookConfig, named: &str) -> Option<Check> {
+/// Reports a notification target that is not the queue, or that refuses the hook's role.
+fn judge_target(settings: &Settings, readings: &Readings, hook: &HookConfig, named: &str) -> Option<Check> {
     let (target, arn) = (hook.notifies.as_ref()?, queue_arn(readings.queue.as_ref().ok(), &settings.queue_url)?);
     let by_rule = readings.rules.as_ref().is_ok_and(|rules| !rules.rules.is_empty());
+    let policy = readings.queue.as_ref().ok().and_then(|attributes| attributes.get("Policy"));
+    if let (Some(policy), Some(role)) = (policy, &hook.notifying_role)
+        && *target == arn
+        && refuses(policy, role, &arn)
+    {
+        return Some(Area::Groups.failure(
+            "target",
+            format!("{named} notifies this queue as {role}, which a Deny statement of the queue's policy refuses."),
+            format!("Add the role to \"aws:PrincipalArn\" in that statement's ArnNotEquals, or to SenderArns of the stack:\n  {role}"),
+        ));
+    }
     (*target != arn && !by_rule).then(|| {
         Area::Groups.warning(
             "target",

@@ -2,7 +2,7 @@
 
 use super::arn::{ArnParts, queue_arn};
 use super::check::{Area, Check, Status, count};
-use super::queue_policy::{SendAccess, SendRefusal, access};
+use super::queue_policy::{SendAccess, SendRefusal, access, refuses_others};
 use super::readings::{QueueAttributes, ReadError, Readings};
 use super::{credentials, groups};
 use crate::cli::settings::Settings;
@@ -49,6 +49,7 @@ pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {
     let known = queue_arn(Some(attributes), url).unwrap_or_default();
     checks.push(area.ok("exists", &known));
     checks.push(judge_policy(settings, readings, attributes, &known));
+    checks.extend(senders(readings, attributes, &known));
     checks.push(encryption(url, attributes));
     checks.push(retention(settings, readings, attributes));
     checks.push(visibility(url, attributes));
@@ -123,9 +124,24 @@ fn judge_policy(settings: &Settings, readings: &Readings, attributes: &QueueAttr
         Some(Err(refusal)) => refusal,
         None => SendRefusal::Principal,
     };
-    let through_sns = policy.is_some_and(|policy| access(policy, "sns.amazonaws.com", arn).is_ok());
-    if through_sns && refusal == SendRefusal::Principal {
-        return area.ok(name, "SNS may send; EventBridge itself may not.");
+    let through_sns = policy.and_then(|policy| access(policy, "sns.amazonaws.com", arn).ok());
+    if let (Some(sns), SendRefusal::Principal) = (through_sns, &refusal) {
+        let mut topics = sns
+            .grants
+            .iter()
+            .flat_map(|grant| grant.sources.iter().flatten())
+            .filter(|topic| !topic.contains(['*', '?']));
+        let denied = topics.find_map(|topic| Some((topic, sns.denial_of(topic, ArnParts::of(topic).account)?)));
+        return denied.map_or_else(
+            || area.ok(name, "SNS may send; EventBridge itself may not."),
+            |(topic, denial)| {
+                area.failure(
+                    name,
+                    format!("A Deny statement refuses the SNS topic {topic}{}.", named(&denial.sid)),
+                    "Add the topic's ARN to aws:SourceArn in that statement's ArnNotEquals.",
+                )
+            },
+        );
     }
     let (found, remedy) = match refusal {
         SendRefusal::Principal if policy.is_none() => {
@@ -137,8 +153,11 @@ fn judge_policy(settings: &Settings, readings: &Readings, attributes: &QueueAttr
         SendRefusal::Action => (format!("{EVENTS} is named, but sqs:SendMessage is not allowed."), statement),
         SendRefusal::Resource => (format!("{EVENTS} may send to another queue: Resource is not {arn}."), statement),
         SendRefusal::Denied(sid) => (
-            format!("A Deny statement without a condition excludes EventBridge{}.", named(&sid)),
-            "Remove that statement, or exclude EventBridge from it.".to_owned(),
+            format!("A Deny statement refuses EventBridge itself{}: no condition leaves the rules out.", named(&sid)),
+            format!(
+                "Remove that statement, or leave the rules out by this condition on top of its own:\n  {}",
+                sources(readings, arn)
+            ),
         ),
         SendRefusal::Unclear(condition) => {
             return area.warning(
@@ -167,7 +186,16 @@ fn judge_access(readings: &Readings, access: &SendAccess, statement: &str) -> Ch
             "Check that it does not apply to EventBridge.",
         );
     }
-    let mut rules = readings.rules.iter().flat_map(|rules| &rules.rules);
+    let rules = || readings.rules.iter().flat_map(|rules| &rules.rules);
+    let denied = rules().find_map(|rule| Some((rule, access.denial_of(&rule.arn, ArnParts::of(&rule.arn).account)?)));
+    if let Some((rule, denial)) = denied {
+        return area.failure(
+            name,
+            format!("A Deny statement refuses EventBridge's rule {}{}.", rule.name, named(&denial.sid)),
+            format!("Add the rule's ARN to aws:SourceArn in that statement's ArnNotEquals: {}", rule.arn),
+        );
+    }
+    let mut rules = rules();
     let excluded =
         rules.find_map(|rule| Some((rule, access.excluding_condition(&rule.arn, ArnParts::of(&rule.arn).account)?)));
     if let Some((rule, condition)) = excluded {
@@ -190,6 +218,39 @@ fn judge_access(readings: &Readings, access: &SendAccess, statement: &str) -> Ch
     }
     let sources: Vec<String> = access.grants.iter().map(ToString::to_string).collect();
     area.ok(name, format!("EventBridge may send, for {}", sources.join(", ")))
+}
+
+/// Returns a condition that holds for all senders but the rules of the queue, or without known ones all rules of the account.
+fn sources(readings: &Readings, arn: &str) -> String {
+    let ArnParts { partition, region, account } = ArnParts::of(arn);
+    let known = readings.rules.iter().flat_map(|rules| &rules.rules).map(|rule| format!("\"{}\"", rule.arn));
+    let mut arns: Vec<String> = known.collect();
+    if arns.is_empty() {
+        arns.push(format!("\"arn:{partition}:events:{region}:{account}:rule/*\""));
+    }
+    format!("{{\"ArnNotEquals\": {{\"aws:SourceArn\": [\n     {}]}}}}", arns.join(",\n     "))
+}
+
+/// Judges who else may send. An IAM policy alone is enough for a role or user of the queue's account, unless the queue's policy denies it.
+fn senders(readings: &Readings, attributes: &QueueAttributes, arn: &str) -> Option<Check> {
+    let (area, name) = (Area::Queue, "senders");
+    let policy = attributes.get("Policy").filter(|policy| !policy.is_empty())?;
+    if refuses_others(policy, arn) {
+        return Some(area.ok(name, "A Deny statement refuses whoever it does not name."));
+    }
+    Some(area.warning(
+        name,
+        "Every role and user of this account with sqs:SendMessage by IAM may send, and so may have all nodes drained.",
+        format!(
+            "Add this statement to the queue's policy:\n  \
+             {{\"Effect\": \"Deny\", \"Principal\": \"*\", \"Action\": \"sqs:SendMessage\",\n   \"Resource\": \"{arn}\",\n   \
+             \"Condition\": {}}}\n\
+             Add an SNS topic that sends to the list, and to \"aws:PrincipalArn\" in the same ArnNotEquals the role with which hooks\n\
+             notify the queue directly, and who uses ebbtide send or redrives. Ebbtide's CloudFormation template and Terraform\n\
+             module of this version have the statement.",
+            sources(readings, arn)
+        ),
+    ))
 }
 
 fn encryption(url: &str, attributes: &QueueAttributes) -> Check {

@@ -1,5 +1,6 @@
 //! A queue's policy: whether a service may send to it, and for whom. Pure.
 
+use super::arn::ArnParts;
 use super::glob::covers;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -10,6 +11,8 @@ use std::fmt;
 pub struct SendAccess {
     /// The conditions of each statement that allows it.
     pub grants: Vec<Grant>,
+    /// The statements that deny it, but for the sources that each names.
+    pub denials: Vec<Denial>,
     /// Conditions and statements that can't be judged here.
     pub unclear: Vec<String>,
 }
@@ -23,7 +26,31 @@ pub struct Grant {
     pub accounts: Vec<Vec<String>>,
 }
 
+/// A statement that denies all senders but those that it names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Denial {
+    /// The statement's Sid.
+    pub sid: String,
+    /// Patterns for the ARNs of the sources that may send nevertheless.
+    pub sources: Vec<String>,
+    /// Patterns for the accounts of such sources.
+    pub accounts: Vec<String>,
+}
+
+impl Denial {
+    fn refuses(&self, arn: &str, account: &str) -> bool {
+        let none = |patterns: &[String], value| !patterns.iter().any(|pattern| covers(pattern, value));
+        none(&self.sources, arn) && none(&self.accounts, account)
+    }
+}
+
 impl SendAccess {
+    /// Returns the statement that denies a source with this ARN in this account, if one does.
+    #[must_use]
+    pub fn denial_of(&self, arn: &str, account: &str) -> Option<&Denial> {
+        self.denials.iter().find(|denial| denial.refuses(arn, account))
+    }
+
     /// Whether the service may send for anybody.
     #[must_use]
     pub fn is_open(&self) -> bool {
@@ -66,7 +93,7 @@ pub enum SendRefusal {
     Action,
     /// A statement allows it for another queue.
     Resource,
-    /// A statement with this Sid denies it.
+    /// A statement with this Sid denies it to every source.
     Denied(String),
     /// A statement allows it under a condition that can't be judged here.
     Unclear(String),
@@ -119,11 +146,7 @@ struct Statement {
 /// # Errors
 /// The reason why the service may not send.
 pub fn access(policy: &str, service: &str, arn: &str) -> Result<SendAccess, SendRefusal> {
-    let Ok(PolicyDocument { statement }) = serde_json::from_str(policy) else { return Err(SendRefusal::Unreadable) };
-    let statements = match statement {
-        Statements::Many(many) => many,
-        Statements::One(one) => vec![*one],
-    };
+    let Some(statements) = read(policy) else { return Err(SendRefusal::Unreadable) };
     let mut access = SendAccess::default();
     let mut nearest = SendRefusal::Principal;
     for statement in &statements {
@@ -145,6 +168,28 @@ pub fn access(policy: &str, service: &str, arn: &str) -> Result<SendAccess, Send
         Some(unclear) => Err(SendRefusal::Unclear(unclear.clone())),
         None => Err(nearest),
     }
+}
+
+/// Returns whether the policy refuses roles and users of the queue's own account that may send by IAM alone, but for those that it
+/// names. An unreadable policy does not.
+#[must_use]
+pub fn refuses_others(policy: &str, arn: &str) -> bool {
+    let ArnParts { partition, account, .. } = ArnParts::of(arn);
+    refuses(policy, &format!("arn:{partition}:iam::{account}:role/any"), arn)
+}
+
+/// Returns whether the policy refuses what this role sends. An unreadable policy does not.
+#[must_use]
+pub fn refuses(policy: &str, role: &str, arn: &str) -> bool {
+    read(policy).is_some_and(|statements| statements.iter().any(|statement| statement.refuses(role, arn)))
+}
+
+fn read(policy: &str) -> Option<Vec<Statement>> {
+    let PolicyDocument { statement } = serde_json::from_str(policy).ok()?;
+    Some(match statement {
+        Statements::Many(many) => many,
+        Statements::One(one) => vec![*one],
+    })
 }
 
 /// Returns how many elements of a statement fit.
@@ -200,18 +245,46 @@ impl Statement {
     }
 
     fn denies(&self, access: &mut SendAccess) -> Result<(), SendRefusal> {
-        let mut conditions = self.conditions().peekable();
-        if conditions.peek().is_none() {
-            return Err(SendRefusal::Denied(self.sid.clone()));
-        }
         let never = |(operator, key, value): (String, String, &Value)| {
             operator == "bool" && TRUE_FOR_EVENTBRIDGE.contains(&key.as_str()) && all_say(value, "false")
         };
-        if !conditions.any(never) {
-            let named = if self.sid.is_empty() { String::new() } else { format!(" \"{}\"", self.sid) };
-            access.unclear.push(format!("the Deny statement{named}"));
+        if self.conditions().any(never) {
+            return Ok(());
         }
+        let mut denial = Denial { sid: self.sid.clone(), ..Denial::default() };
+        for (operator, key, value) in self.conditions() {
+            match key.as_str() {
+                "aws:sourcearn" if is_negated(&operator) => denial.sources.extend(patterns(&operator, value)),
+                "aws:sourceaccount" if is_negated(&operator) => denial.accounts.extend(patterns(&operator, value)),
+                // A service has no such key, so the condition holds for it.
+                "aws:principalarn" if is_negated(&operator) => {}
+                _ => {
+                    let named = if self.sid.is_empty() { String::new() } else { format!(" \"{}\"", self.sid) };
+                    access.unclear.push(format!("the Deny statement{named}"));
+                    return Ok(());
+                }
+            }
+        }
+        if denial.sources.is_empty() && denial.accounts.is_empty() {
+            return Err(SendRefusal::Denied(denial.sid));
+        }
+        access.denials.push(denial);
         Ok(())
+    }
+
+    /// Whether the statement denies this role to send to the queue.
+    fn refuses(&self, role: &str, arn: &str) -> bool {
+        self.effect == "Deny"
+            && self.fits(role, arn).is_ok()
+            && self.conditions().all(|(operator, key, value)| match key.as_str() {
+                // A role's own request lacks these keys, so the negated condition holds.
+                "aws:sourcearn" | "aws:sourceaccount" => is_negated(&operator),
+                "aws:principalarn" => {
+                    is_negated(&operator) && !patterns(&operator, value).any(|pattern| covers(&pattern, role))
+                }
+                "aws:principalisawsservice" => operator == "bool" && all_say(value, "false"),
+                _ => false,
+            })
     }
 
     /// Returns operator, key and value of each condition, the first two in lower case and without `IfExists`.
@@ -239,6 +312,17 @@ fn principal(principal: &Value, service: &str) -> bool {
         }),
         _ => false,
     }
+}
+
+/// Whether an operator of ARNs or texts holds when no value matches, and when the request lacks the key.
+fn is_negated(operator: &str) -> bool {
+    ["arnnotequals", "arnnotlike", "stringnotequals", "stringnotlike"].contains(&operator)
+}
+
+/// Returns the values of a negated condition that can match. `StringNotEquals` takes a star literally, so such a value matches nothing.
+fn patterns(operator: &str, value: &Value) -> impl Iterator<Item = String> {
+    let literal = operator == "stringnotequals";
+    texts(value).filter(move |text| !literal || !text.contains(['*', '?'])).map(str::to_owned)
 }
 
 /// Whether a condition's value is this word only.
@@ -374,6 +458,72 @@ mod tests {
         let perimeter = with(&json!({ "Effect": "Deny", "Principal": "*", "Condition": {
             "StringNotEqualsIfExists": { "aws:PrincipalOrgID": "o-1" }, "BoolIfExists": { "aws:PrincipalIsAWSService": "false" } } }));
         assert!(read(&json!([perimeter, allow()])).unwrap().unclear.is_empty());
+    }
+
+    fn deny(condition: &Value) -> Value {
+        json!({ "Effect": "Deny", "Sid": "Only", "Principal": "*", "Action": "sqs:SendMessage", "Resource": QUEUE, "Condition": condition })
+    }
+
+    #[test]
+    fn a_deny_statement_refuses_the_sources_that_it_does_not_name() {
+        let role = "arn:aws:iam::123456789012:role/on-call";
+        for (condition, refuses_spot) in [
+            (json!({ "ArnNotEquals": { "aws:SourceArn": [RULE, "arn:x"], "aws:PrincipalArn": role } }), false),
+            (json!({ "ArnNotLike": { "aws:SourceArn": "arn:aws:events:*:*:rule/s*" } }), false),
+            (json!({ "ArnNotEquals": { "aws:SourceArn": "arn:x" }, "ArnNotLike": { "aws:SourceArn": RULE } }), false),
+            (json!({ "StringNotEquals": { "aws:SourceAccount": "123456789012" } }), false),
+            (
+                json!({ "StringNotEquals": { "aws:SourceAccount": "1" }, "ArnNotEquals": { "aws:SourceArn": RULE } }),
+                false,
+            ),
+            (json!({ "ArnNotEquals": { "aws:SourceArn": "arn:aws:events:eu-west-1:123456789012:rule/x" } }), true),
+            (json!({ "StringNotEquals": { "aws:SourceArn": "arn:aws:events:*", "aws:SourceAccount": "1" } }), true),
+        ] {
+            let access = read(&json!([deny(&condition), allow()])).unwrap();
+            let denial = access.denial_of(RULE, "123456789012");
+            assert_eq!(denial.is_some(), refuses_spot, "{condition}");
+            assert!(access.unclear.is_empty() && denial.is_none_or(|denial| denial.sid == "Only"), "{condition}");
+        }
+        // Without a source that it names it refuses EventBridge: a service has no ARN of a principal.
+        for condition in [
+            json!({ "ArnNotEquals": { "aws:PrincipalArn": role } }),
+            json!({ "StringNotEquals": { "aws:SourceArn": "arn:aws:events:*" } }),
+        ] {
+            assert_eq!(read(&json!([deny(&condition), allow()])), Err(SendRefusal::Denied("Only".to_owned())));
+        }
+    }
+
+    #[test]
+    fn who_may_send_by_iam_alone_is_refused_only_by_a_deny() {
+        let refuses = |statements: Value| refuses_others(&json!({ "Statement": statements }).to_string(), QUEUE);
+        let role = |name: &str| format!("arn:aws:iam::123456789012:role/{name}");
+        assert!(!refuses(json!([])) && !refuses(json!([allow()])) && !refuses_others("no", QUEUE));
+        for (condition, refused) in [
+            (json!({ "ArnNotEquals": { "aws:SourceArn": RULE } }), true),
+            (json!({ "ArnNotEquals": { "aws:SourceArn": RULE, "aws:PrincipalArn": role("on-call") } }), true),
+            (
+                json!({ "Bool": { "aws:PrincipalIsAWSService": "false" }, "ArnNotLike": { "aws:PrincipalArn": role("on-call") } }),
+                true,
+            ),
+            (json!({}), true),
+            (json!({ "ArnNotLike": { "aws:SourceArn": RULE, "aws:PrincipalArn": role("*") } }), false),
+            (json!({ "Bool": { "aws:SecureTransport": "false" } }), false),
+            (json!({ "StringNotEquals": { "aws:PrincipalOrgID": "o-1" } }), false),
+            (json!({ "ArnEquals": { "aws:PrincipalArn": role("known") } }), false),
+        ] {
+            assert_eq!(refuses(json!([allow(), deny(&condition)])), refused, "{condition}");
+        }
+        for (key, value) in [
+            ("Principal", json!({ "Service": EVENTS })),
+            ("Principal", json!({ "AWS": role("known") })),
+            ("Action", json!("sqs:ReceiveMessage")),
+            ("Resource", json!("arn:aws:sqs:eu-west-1:123456789012:other")),
+            ("Effect", json!("Allow")),
+        ] {
+            let mut statement = deny(&json!({ "ArnNotEquals": { "aws:SourceArn": RULE } }));
+            statement[key] = value;
+            assert!(!refuses(json!([statement])), "{statement}");
+        }
     }
 
     #[test]

@@ -6,8 +6,8 @@ mod kube;
 
 use super::arn::queue_arn;
 use super::readings::{
-    AccessReview, Agents, Budgets, CallTrial, EventRules, Nodes, QueueAttributes, ReadError, Reading, Readings,
-    ScalingGroup, ScalingGroups, TrialAnswer, TrialCall, Workloads,
+    AccessReview, Agents, Budgets, CallTrial, EventRules, NodeInstance, Nodes, QueueAttributes, ReadError, Reading,
+    Readings, ScalingGroup, ScalingGroups, TrialAnswer, TrialCall, Workloads,
 };
 use super::{aws_calls, groups, permissions};
 use crate::cli::settings::Settings;
@@ -153,7 +153,7 @@ pub async fn read(settings: &Settings, probe: &Probe) -> Readings {
         username,
         reviews: access.reviews,
         nodes: cluster.nodes,
-        cluster_names: cluster.names,
+        instance: cluster.instance,
         workloads: access.workloads,
         budgets: access.budgets,
         agents: access.agents,
@@ -184,7 +184,7 @@ impl QueueReadings {
 /// The Nodes, then their groups, then the calls about the groups' hooks.
 struct GroupReadings {
     nodes: Reading<Nodes>,
-    names: Reading<Vec<String>>,
+    instance: Reading<NodeInstance>,
     groups: Reading<ScalingGroups>,
     trials: Vec<CallTrial>,
 }
@@ -195,9 +195,9 @@ impl GroupReadings {
         let instances: HashSet<&str> =
             nodes.iter().flat_map(|nodes| &nodes.instances).map(InstanceId::as_str).collect();
         let example = nodes.as_ref().ok().and_then(|nodes| nodes.instances.first());
-        let names = async {
+        let instance = async {
             match example {
-                Some(instance) => aws::cluster_names(probe, instance).await,
+                Some(instance) => aws::instance(probe, instance).await,
                 None => Err(unknown("No Node is known whose instance could tell it.")),
             }
         };
@@ -210,7 +210,7 @@ impl GroupReadings {
                 _ => aws::groups(probe, &settings.managed_tag, &instances).await,
             }
         };
-        let (names, groups) = join!(names, groups);
+        let (instance, groups) = join!(instance, groups);
         let mut trials = match &groups {
             Ok(groups) => {
                 let (mut trials, deregistration) =
@@ -223,7 +223,7 @@ impl GroupReadings {
         if aws_calls::replaces(settings) {
             trials.extend(replacement_trials(probe, &groups).await);
         }
-        Self { nodes, names, groups, trials }
+        Self { nodes, instance, groups, trials }
     }
 }
 

@@ -90,14 +90,36 @@ pub struct Readings {
     pub reviews: Vec<AccessReview>,
     /// The cluster's Nodes.
     pub nodes: Reading<Nodes>,
-    /// The names of clusters in the tags of one Node's instance.
-    pub cluster_names: Reading<Vec<String>>,
+    /// The instance of one Node.
+    pub instance: Reading<NodeInstance>,
     /// The cluster's pods, by owner.
     pub workloads: Reading<Workloads>,
     /// The cluster's disruption budgets.
     pub budgets: Reading<Budgets>,
     /// The agents, if Nodes are a source and the agents have had time to start.
     pub agents: Option<Reading<Agents>>,
+}
+
+/// What EC2 says of a Node's instance.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeInstance {
+    /// Its ID.
+    pub id: String,
+    /// The names of clusters in its tags.
+    pub clusters: Vec<String>,
+    /// Who gets an answer of its metadata service, where EC2 says that.
+    pub metadata: Option<MetadataOptions>,
+}
+
+/// Who gets an answer of an instance's metadata service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetadataOptions {
+    /// Whether anybody does.
+    pub on: bool,
+    /// Whether without a token, to which alone the hop limit applies.
+    pub without_token: bool,
+    /// Maximum number of hops of the answer with a token. A pod on a network of its own is one hop away from the node's.
+    pub hop_limit: i32,
 }
 
 /// The answer of STS about the caller.
@@ -177,6 +199,8 @@ pub struct HookConfig {
     pub continues: bool,
     /// The ARN of the hook's notification target.
     pub notifies: Option<String>,
+    /// The ARN of the role with which Auto Scaling notifies the target.
+    pub notifying_role: Option<String>,
 }
 
 /// A call of the service that is made without an effect.

@@ -2,8 +2,9 @@
 
 use super::permissions::needed;
 use super::readings::{
-    AccessReview, ApiServer, Budgets, CallTrial, CallerIdentity, EventRule, EventRules, HookConfig, Nodes, PodGrace,
-    PodOwner, ReadError, Readings, ScalingGroup, ScalingGroups, TrialAnswer, TrialCall, Workload, Workloads,
+    AccessReview, ApiServer, Budgets, CallTrial, CallerIdentity, EventRule, EventRules, HookConfig, MetadataOptions,
+    NodeInstance, Nodes, PodGrace, PodOwner, ReadError, Readings, ScalingGroup, ScalingGroups, TrialAnswer, TrialCall,
+    Workload, Workloads,
 };
 use super::{Check, Status, judge};
 use crate::cli::flags::{Cli, Command};
@@ -54,6 +55,7 @@ pub(super) fn hook(name: &str, seconds: u64) -> HookConfig {
         heartbeat: Duration::from_secs(seconds),
         continues: true,
         notifies: None,
+        notifying_role: None,
     }
 }
 
@@ -72,6 +74,9 @@ pub(super) fn policy() -> String {
     json!({ "Version": "2012-10-17", "Statement": [{
         "Effect": "Allow", "Principal": { "Service": "events.amazonaws.com" }, "Action": "sqs:SendMessage",
         "Resource": QUEUE, "Condition": { "ArnLike": { "aws:SourceArn": "arn:aws:events:eu-west-1:123456789012:rule/*" } },
+    }, {
+        "Sid": "Only", "Effect": "Deny", "Principal": "*", "Action": "sqs:SendMessage",
+        "Resource": QUEUE, "Condition": { "ArnNotLike": { "aws:SourceArn": "arn:aws:events:eu-west-1:123456789012:rule/*" } },
     }] })
     .to_string()
 }
@@ -140,7 +145,11 @@ pub(super) fn healthy(settings: &Settings) -> Readings {
             .map(|permission| AccessReview { permission, allowed: Ok(true) })
             .collect(),
         nodes: Ok(nodes),
-        cluster_names: Ok(vec!["blue".to_owned()]),
+        instance: Ok(NodeInstance {
+            id: "i-00000000000000001".to_owned(),
+            clusters: vec!["blue".to_owned()],
+            metadata: Some(MetadataOptions { on: true, without_token: false, hop_limit: 1 }),
+        }),
         workloads: Ok(Workloads {
             workloads: BTreeMap::from([(owner, web)]),
             longest_grace: Some(PodGrace { pod: "pod shop/web-1".to_owned(), period: Duration::from_mins(1) }),

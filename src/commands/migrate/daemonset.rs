@@ -47,7 +47,7 @@ pub(super) const IMDS: &[Row] = &[
         "true",
         &["agent.hostNetwork"],
         modes::agent_network,
-        "carried over even if unset, in IMDS mode; not needed with a metadata hop limit of 2",
+        "carried over even if unset, in IMDS mode; without it pods need a metadata hop limit of 2, which gives every pod the node's role",
     ),
     row("dnsPolicy", r#""""#, &[], conversions::needless, DNS),
     row(

@@ -533,7 +533,7 @@ settings:
   source: [nodes]  # NTH's IMDS mode: no queue
   atDeadline: leave  # NTH leaves pods that a budget protects; Ebbtide's default deletes them in time for their grace period
 agent:
-  hostNetwork: true  # NTH's default; not needed with a metadata hop limit of 2
+  hostNetwork: true  # NTH's default; keep it: else pods need a metadata hop limit of 2, which gives every pod the node's role
   enabled: true  # NTH's IMDS mode: a DaemonSet
 ";
 

@@ -116,6 +116,8 @@ class Stack:
                 return self._substitute(text, {name: self.resolve(inner) for name, inner in names.items()})
             case {"Fn::Sub": text}:
                 return self._substitute(text, {})
+            case {"Fn::Join": [separator, texts]}:
+                return str(separator).join(self.resolve(texts))
             case {"Fn::Split": [separator, text]}:
                 return self.resolve(text).split(separator)
             case {"Fn::Select": [place, values]}:
@@ -143,7 +145,8 @@ class Stack:
         problem = parameter.get("ConstraintDescription", "is not allowed")
         if text not in [str(allowed) for allowed in parameter.get("AllowedValues", [text])]:
             raise Refused(f"{name}: {text} {problem}")
-        if not re.search(parameter.get("AllowedPattern", ""), text):
+        values = text.split(",") if parameter["Type"] == "CommaDelimitedList" else [text]
+        if not all(re.search(parameter.get("AllowedPattern", ""), value) for value in values):
             raise Refused(f"{name}: {text} {problem}")
         if parameter["Type"] == "Number" and not parameter["MinValue"] <= int(text) <= parameter["MaxValue"]:
             raise Refused(f"{name}: {text} {problem}")

@@ -21,6 +21,7 @@ from cfn_template import (
     of_stack,
 )
 from cfn_template import service_policies as policies
+from iam import Request, may_send
 
 ROOT = FOLDER.parents[1]
 ACCOUNT, REGION, NAME = "123456789012", "eu-west-1", "ebbtide-blue"
@@ -153,7 +154,8 @@ def test_the_queues_accept_events_of_exactly_the_created_rules(off: str | None) 
     ]
     for policy in made.resources("AWS::SQS::QueuePolicy").values():
         (queue,) = policy["Queues"]
-        allow, deny = policy["PolicyDocument"]["Statement"]
+        allow, *others, deny = policy["PolicyDocument"]["Statement"]
+        assert [other["Sid"] for other in others] == (["OnlyTheseSenders"] if queue == NAME else [])
         assert allow["Principal"] == {"Service": "events.amazonaws.com"}
         assert allow["Condition"] == {"ArnEquals": {"aws:SourceArn": arns}}
         assert (deny["Effect"], deny["Action"], deny["Principal"]) == ("Deny", "sqs:*", "*")
@@ -163,6 +165,85 @@ def test_the_queues_accept_events_of_exactly_the_created_rules(off: str | None) 
         (target,) = rule["Targets"]
         assert target["Arn"] == queues[NAME]
         assert target["DeadLetterConfig"] == {"Arn": queues[f"{NAME}-dead-letters"]}
+
+
+RULE = f"arn:aws:events:{REGION}:{ACCOUNT}:rule/{NAME}-spot"
+TOPIC = f"arn:aws:sns:{REGION}:{ACCOUNT}:interruptions"
+ON_CALL = f"arn:aws:iam::{ACCOUNT}:role/on-call"
+NOTIFIER = f"arn:aws:iam::{ACCOUNT}:role/NotificationSender"
+CENTRAL = "arn:aws:iam::210987654321:role/central-bus"
+ADMIN = f"arn:aws:iam::{ACCOUNT}:role/aws-reserved/sso.amazonaws.com/eu-west-1/AWSReservedSSO_Admin_0123"
+
+
+def sends(request: Request, **parameters: str) -> bool:
+    """Returns whether the queue of a stack with these parameters takes the message; IAM allows the sender all."""
+    policy = stack(**parameters).resources("AWS::SQS::QueuePolicy")["QueuePolicies"]["PolicyDocument"]
+    return may_send(policy, f"arn:aws:sqs:{REGION}:{ACCOUNT}:{NAME}", request)
+
+
+@pytest.mark.parametrize(
+    "attacker",
+    [
+        Request.of_principal(f"arn:aws:iam::{ACCOUNT}:role/nodes"),
+        Request.of_principal(f"arn:aws:iam::{ACCOUNT}:user/ci"),
+        Request.of_principal(f"arn:aws:iam::{ACCOUNT}:root"),
+        Request.of_principal("arn:aws:iam::210987654321:role/any"),
+        # Keys that other services give on behalf of something else.
+        Request.of_principal(
+            f"arn:aws:iam::{ACCOUNT}:role/nodes", **{"aws:SourceArn": f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:any"}
+        ),
+        Request.of_service("events.amazonaws.com", f"arn:aws:events:{REGION}:{ACCOUNT}:rule/other"),
+        Request.of_service("events.amazonaws.com", f"arn:aws:events:{REGION}:210987654321:rule/{NAME}-spot"),
+        Request.of_service("sns.amazonaws.com", f"arn:aws:sns:{REGION}:{ACCOUNT}:other"),
+        Request.of_service("s3.amazonaws.com", "arn:aws:s3::123456789012:any"),
+    ],
+    ids=lambda request: request.keys.get("aws:SourceArn", request.keys.get("aws:PrincipalArn")),
+)
+@pytest.mark.parametrize(
+    "parameters",
+    [{}, {"NotificationRole": "true", "TopicArns": TOPIC, "SenderArns": ON_CALL}],
+    ids=["default", "others named"],
+)
+def test_the_queue_refuses_who_may_send_by_iam_alone(attacker: Request, parameters: dict[str, str]) -> None:
+    assert not sends(attacker, **parameters)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"NotificationRole": "true"},
+        {"TopicArns": TOPIC},
+        {"SenderArns": ON_CALL},
+        {"NotificationRole": "true", "TopicArns": TOPIC, "SenderArns": f"{ON_CALL},{CENTRAL}"},
+    ],
+    ids=lambda parameters: " ".join(parameters) or "default",
+)
+def test_the_queue_takes_what_the_stack_names_and_only_that(parameters: dict[str, str]) -> None:
+    assert sends(Request.of_service("events.amazonaws.com", RULE), **parameters)
+    named = {
+        "NotificationRole": Request.of_principal(NOTIFIER),
+        "TopicArns": Request.of_service("sns.amazonaws.com", TOPIC),
+        "SenderArns": Request.of_principal(ON_CALL),
+    }
+    for parameter, request in named.items():
+        assert sends(request, **parameters) is (parameter in parameters), parameter
+    # Of another account's role only the Deny is lifted: an Allow of that role remains the user's to add.
+    assert not sends(Request.of_principal(CENTRAL), **parameters)
+
+
+def test_a_sender_may_be_a_pattern() -> None:
+    pattern = f"arn:aws:iam::{ACCOUNT}:role/aws-reserved/sso.amazonaws.com/*/AWSReservedSSO_Admin_*"
+    assert sends(Request.of_principal(ADMIN), SenderArns=pattern)
+    assert not sends(Request.of_principal(ADMIN))
+
+
+def test_a_created_key_allows_sns_only_with_a_topic() -> None:
+    events, sns = "events.amazonaws.com", "sns.amazonaws.com"
+    for parameters, services in (({}, events), ({"TopicArns": TOPIC}, [events, sns])):
+        (key,) = stack(Encryption="new-key", **parameters).resources("AWS::KMS::Key").values()
+        (statement,) = (each for each in key["KeyPolicy"]["Statement"] if each["Sid"] == "EventBridge")
+        assert statement["Principal"] == {"Service": services}
 
 
 def test_a_message_outlasts_the_longest_hook_and_a_dead_letter_the_message() -> None:
@@ -291,6 +372,8 @@ def test_every_partition_has_its_own_arns() -> None:
         ({"MessageRetentionSeconds": "300"}, "MessageRetentionSeconds"),
         ({"LifecycleTagKey": '"}'}, "must be a tag key"),
         ({"LifecycleTagValue": '"'}, "must be a tag value"),
+        ({"TopicArns": f"arn:aws:sns:{REGION}:{ACCOUNT}:a,b"}, "must be ARNs of SNS topics"),
+        ({"SenderArns": f"arn:aws:sts::{ACCOUNT}:assumed-role/on-call/me"}, "must be ARNs of IAM roles or users"),
         ({"AlarmTopicArn": "on-call"}, "must be the ARN of an SNS topic"),
         ({"PermissionsBoundaryArn": "boundary"}, "must be the ARN of an IAM policy"),
         (dict.fromkeys(KINDS, "false"), "At least one kind"),

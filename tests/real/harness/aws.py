@@ -116,6 +116,7 @@ class Aws(Queues):
             MinCount=1,
             MaxCount=1,
             Placement={"AvailabilityZone": ZONE},
+            MetadataOptions={"HttpEndpoint": "enabled", "HttpTokens": "required", "HttpPutResponseHopLimit": 1},
             TagSpecifications=[{"ResourceType": "instance", "Tags": tags}],
         )
         instance: str = answer["Instances"][0]["InstanceId"]

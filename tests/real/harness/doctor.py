@@ -102,7 +102,12 @@ class SetUp:
             "Resource": self.arn,
             "Condition": {"ArnLike": {"aws:SourceArn": f"arn:aws:events:{REGION}:{account}:rule/*"}},
         }
-        aws.set_attribute(url, "Policy", json.dumps({"Version": "2012-10-17", "Statement": [statement]}))
+        deny = statement | {
+            "Effect": "Deny",
+            "Principal": "*",
+            "Condition": {"ArnNotLike": statement["Condition"]["ArnLike"]},
+        }
+        aws.set_attribute(url, "Policy", json.dumps({"Version": "2012-10-17", "Statement": [statement, deny]}))
         for name, pattern in PATTERNS.items():
             aws.rule(self.rule(name), pattern, self.arn)
         self.group = f"{world.name}-workers"

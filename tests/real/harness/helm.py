@@ -18,6 +18,7 @@ from .wait import eventually
 
 _ROOT = Path(__file__).parents[3]
 _CHART = _ROOT / "deploy" / "helm" / "ebbtide"
+_REPOSITORY = _ROOT / "tests" / "deploy" / "repository.yaml"
 _TOOL = _ROOT / "tests" / "deploy" / "tool"
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -53,7 +54,7 @@ def know_monitors(control_plane: ControlPlane) -> None:
 def rendered(values: Path, name: str = "ebbtide", namespace: str = "default") -> list[Object]:
     """Returns the objects that the chart renders from a file of values, without a cluster."""
     command = [tool("helm4"), "template", name, str(_CHART), "--namespace", namespace]
-    command += ["--values", str(values), "--kube-version", "1.34"]
+    command += ["--values", str(_REPOSITORY), "--values", str(values), "--kube-version", "1.34"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT)
     assert done.returncode == 0, done.stderr
     return [each for each in yaml.safe_load_all(done.stdout) if each]
@@ -85,7 +86,8 @@ class Release:
         strict = {"pod-security.kubernetes.io/enforce": self.pod_security}
         self._kube.create(NAMESPACES, {"metadata": {"name": self.namespace, "labels": strict}})
         file = str(self._values(values))
-        self.notes = self._helm("install", self.name, str(self.chart), "--values", file, *arguments)
+        repository = ("--values", str(_REPOSITORY)) if self.chart == _CHART else ()
+        self.notes = self._helm("install", self.name, str(self.chart), *repository, "--values", file, *arguments)
         self._wait_rights()
 
     def upgrade(self, values: Object, chart: Path = _CHART) -> None:

@@ -86,6 +86,12 @@ def wait_held(kube: Kube, user: str, namespace: str, rules: list[Object]) -> Non
             eventually(f"{user} may {right}", lambda right=right: _may(kube, user, right))
 
 
+def may(kube: Kube, user: str, namespace: str, verb: str, resource: str) -> bool:
+    """Returns whether a user may do this with the core group's resource, in a namespace or everywhere."""
+    resource, _, subresource = resource.partition("/")
+    return _may(kube, user, {"namespace": namespace, "verb": verb, "resource": resource, "subresource": subresource})
+
+
 def _may(kube: Kube, user: str, right: Object) -> bool:
     review = kube.create(_REVIEWS, {"spec": {"user": user, "resourceAttributes": right}})
     return bool(review["status"]["allowed"])

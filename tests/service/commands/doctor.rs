@@ -35,9 +35,14 @@ fn healthy() -> Stage {
 }
 
 fn policy(queue: &str, rules: &str) -> String {
+    policy_with_deny(queue, rules, &format!(r#"{{"ArnNotLike": {{"aws:SourceArn": "{rules}"}}}}"#))
+}
+
+fn policy_with_deny(queue: &str, rules: &str, condition: &str) -> String {
     format!(
         r#"{{"Statement": [{{"Effect": "Allow", "Principal": {{"Service": "events.amazonaws.com"}}, "Action": "sqs:SendMessage",
-            "Resource": "{queue}", "Condition": {{"ArnLike": {{"aws:SourceArn": "{rules}"}}}}}}]}}"#
+            "Resource": "{queue}", "Condition": {{"ArnLike": {{"aws:SourceArn": "{rules}"}}}}}},
+            {{"Sid": "Only", "Effect": "Deny", "Principal": "*", "Action": "sqs:SendMessage", "Resource": "{queue}", "Condition": {condition}}}]}}"#
     )
 }
 
@@ -114,6 +119,40 @@ async fn a_healthy_set_up_is_all_ok_and_stays_unchanged() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_queue_that_takes_messages_of_anybody_is_told_and_one_that_refuses_eventbridge_fails() {
+    let stage = healthy();
+    let sqs = &stage.world.aws.sqs;
+    let queue = sqs.queue_arn();
+    let deny = |condition: &str| policy_with_deny(&queue, RULES, condition);
+    sqs.set_attribute("Policy", &deny(r#"{"Bool": {"aws:SecureTransport": "false"}}"#));
+    let report = examined(&stage, &[]).await;
+    assert_eq!(faults(&report), [("queue", "senders", "warning")], "{}", report.text());
+    assert!(report.text().contains("ArnNotEquals") && !report.failed(false), "{}", report.text());
+    sqs.set_attribute(
+        "Policy",
+        &deny(r#"{"ArnNotEquals": {"aws:PrincipalArn": "arn:aws:iam::123456789012:role/on-call"}}"#),
+    );
+    let report = examined(&stage, &[]).await;
+    assert_eq!(faults(&report), [("queue", "policy", "failure")], "{}", report.text());
+    assert!(report.text().contains("refuses EventBridge itself"), "{}", report.text());
+    sqs.set_attribute(
+        "Policy",
+        &deny(r#"{"ArnNotEquals": {"aws:SourceArn": "arn:aws:events:eu-west-1:123456789012:rule/asg"}}"#),
+    );
+    let report = examined(&stage, &[]).await;
+    assert_eq!(faults(&report), [("queue", "policy", "failure")], "{}", report.text());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hop_limit_that_gives_pods_the_role_of_the_node_is_told() {
+    let stage = healthy();
+    stage.world.aws.ec2.set_hop_limit(&instance(0), 2);
+    let report = examined(&stage, &[]).await;
+    assert_eq!(faults(&report), [("cluster", "hop-limit", "warning")], "{}", report.text());
+    assert!(report.text().contains("agent.hostNetwork=true"), "{}", report.text());
+}
+
+#[tokio::test(start_paused = true)]
 async fn waiting_actions_are_neither_completed_nor_kept_alive() {
     let stage = healthy();
     let token = stage.world.aws.autoscaling.begin("blue", "drain", &instance(0));
@@ -133,7 +172,8 @@ async fn each_defect_has_its_own_line() {
             &[],
             |s| {
                 let sqs = &s.world.aws.sqs;
-                sqs.set_attribute("Policy", &policy(&sqs.queue_arn(), "arn:aws:events:*:*:rule/x"));
+                let rest = format!(r#"{{"ArnNotLike": {{"aws:SourceArn": "{RULES}"}}}}"#);
+                sqs.set_attribute("Policy", &policy_with_deny(&sqs.queue_arn(), "arn:aws:events:*:*:rule/x", &rest));
             },
             "Add the rule's value to aws:SourceArn",
         ),
@@ -307,8 +347,8 @@ async fn without_clients_for_one_side_the_other_is_checked() {
     let clients = AvailableClients { aws: Err(ConnectError::NoRegion), ..stage.clients(clock).into() };
     let report = consult(&settings, clients, clock).await;
     assert_eq!(faults(&report), [("credentials", "settings", "failure")], "{}", report.text());
-    // The name in the tags of an instance comes from EC2.
-    assert_eq!(of(&report, "cluster") + 1, of(&everything, "cluster"), "{}", report.text());
+    // The name in the tags of an instance, and who reads its metadata, come from EC2.
+    assert_eq!(of(&report, "cluster") + 2, of(&everything, "cluster"), "{}", report.text());
     for area in ["permissions", "clock"] {
         assert_eq!(of(&report, area), of(&everything, area), "{area}: {}", report.text());
     }

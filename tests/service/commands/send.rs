@@ -117,7 +117,11 @@ async fn an_error_says_what_to_do() {
     let stage = Stage::new(1, 1);
     stage.allow(0, "true");
     stage.world.faults.add(Rule::on("SendMessage", Fault::Status(403)));
-    says(stage.send(&["--yes", "--kind", "spot", "--node", "node-0"]).await, 1, "the service's own role can't send");
+    says(
+        stage.send(&["--yes", "--kind", "spot", "--node", "node-0"]).await,
+        1,
+        "SenderArns of the stack, sender_arns of the module; the service's own role can't send",
+    );
     stage.world.faults.add(Rule::on("get nodes", Fault::Status(403)));
     says(stage.send(&["--yes", "--kind", "spot", "--node", "node-0"]).await, 1, "get nodes");
     assert!(stage.world.aws.sqs.is_empty());

@@ -1,7 +1,7 @@
 use super::*;
 use crate::clients::gate::Category;
 use crate::commands::doctor::Status;
-use crate::commands::doctor::readings::{AgentPod, ReadError, region_of};
+use crate::commands::doctor::readings::{AgentPod, NodeInstance, ReadError, region_of};
 use crate::commands::doctor::tests::{found, healthy, one, settings};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
@@ -221,7 +221,25 @@ fn the_cluster_s_name_must_be_that_of_its_instances() {
     assert!(text.contains("Set --cluster-name blue"), "{text}");
     for flags in [&[][..], &["--cluster-name", "blue"]] {
         assert_eq!(found(flags, |_| {}), Vec::new());
-        assert_eq!(found(flags, |readings| readings.cluster_names = Ok(Vec::new())), Vec::new(), "{flags:?}");
+        assert_eq!(found(flags, |readings| readings.instance = Ok(NodeInstance::default())), Vec::new(), "{flags:?}");
+    }
+}
+
+#[test]
+fn metadata_that_pods_can_read_are_told() {
+    let with = |metadata| move |readings: &mut Readings| readings.instance.as_mut().unwrap().metadata = metadata;
+    let options = |on, without_token, hop_limit| Some(MetadataOptions { on, without_token, hop_limit });
+    for fine in [None, options(true, false, 1), options(false, true, 2), options(false, false, 64)] {
+        assert_eq!(found(&[], with(fine)), Vec::new(), "{fine:?}");
+    }
+    for (open, why) in
+        [(options(true, false, 2), "has a metadata hop limit of 2"), (options(true, true, 1), "asks for no token")]
+    {
+        let (name, status, text) = one(&[], with(open));
+        assert_eq!((name, status), ("hop-limit", Status::Warning));
+        for part in ["i-00000000000000001", why, "agent.hostNetwork=true", "metadata-networkpolicy.yaml"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
     }
 }
 

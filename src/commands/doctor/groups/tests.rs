@@ -2,7 +2,7 @@ use super::*;
 use crate::clients::gate::Category;
 use crate::commands::doctor::Status;
 use crate::commands::doctor::readings::ReadError;
-use crate::commands::doctor::tests::{denied, found, group, hook, one};
+use crate::commands::doctor::tests::{QUEUE, denied, found, group, hook, one, policy};
 
 fn with(groups: Vec<ScalingGroup>) -> impl FnOnce(&mut Readings) {
     move |readings: &mut Readings| readings.groups = Ok(ScalingGroups { groups, more: 0, complete: true })
@@ -123,4 +123,24 @@ fn each_group_has_one_hook_for_trials() {
         trial_hooks(&settings, &ScalingGroups { groups, more: 0, complete: true }),
         [("a".to_owned(), "mine".to_owned())]
     );
+}
+
+#[test]
+fn a_role_of_hooks_that_the_queue_refuses_is_named() {
+    let role = "arn:aws:iam::123456789012:role/notifies";
+    let notifying = |target: &str| {
+        let (notifies, notifying_role) = (Some(target.to_owned()), Some(role.to_owned()));
+        with(vec![group("workers", vec![HookConfig { notifies, notifying_role, ..hook("drain", 300) }])])
+    };
+    let (name, status, text) = one(&[], notifying(QUEUE));
+    assert_eq!((name, status), ("target", Status::Failure));
+    assert!(text.contains(role) && text.contains("aws:PrincipalArn"), "{text}");
+    let named = |readings: &mut Readings| {
+        notifying(QUEUE)(readings);
+        let mut policy: serde_json::Value = serde_json::from_str(&policy()).unwrap();
+        policy["Statement"][1]["Condition"]["ArnNotLike"]["aws:PrincipalArn"] = role.into();
+        readings.queue.as_mut().unwrap().insert("Policy".to_owned(), policy.to_string());
+    };
+    assert_eq!(found(&[], named), Vec::new());
+    assert_eq!(found(&[], notifying("arn:aws:sqs:eu-west-1:123456789012:other")), Vec::new(), "a rule sends here");
 }

@@ -127,3 +127,42 @@ fn rules_that_are_allowed_by_account_or_through_sns() {
     });
     assert_eq!(none, Vec::new());
 }
+
+#[test]
+fn who_else_may_send_is_told() {
+    let policy = |change: &dyn Fn(&mut serde_json::Value)| {
+        let mut policy: serde_json::Value = serde_json::from_str(&policy()).unwrap();
+        change(&mut policy["Statement"]);
+        policy.to_string()
+    };
+    let open = policy(&|all| drop(all.as_array_mut().unwrap().pop()));
+    let (name, status, text) = one(&[], set("Policy", &open));
+    assert_eq!((name, status), ("senders", Status::Warning));
+    for part in ["\"Effect\": \"Deny\"", "\"ArnNotEquals\"", ":rule/all-ec2\"", "aws:PrincipalArn", "ebbtide send"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    // A statement that leaves out people alone, or one rule of several, stops AWS's own messages.
+    let people = json!({ "ArnNotEquals": { "aws:PrincipalArn": "arn:aws:iam::123456789012:role/on-call" } });
+    let few = json!({ "ArnNotEquals": { "aws:SourceArn": "arn:aws:events:eu-west-1:123456789012:rule/few" } });
+    for (condition, said) in [
+        (people, "A Deny statement refuses EventBridge itself: \"Only\""),
+        (few, "A Deny statement refuses EventBridge's rule all-ec2: \"Only\""),
+    ] {
+        let (name, status, text) = one(&[], set("Policy", &policy(&|all| all[1]["Condition"] = condition.clone())));
+        assert_eq!((name, status), ("policy", Status::Failure), "{text}");
+        assert!(text.contains(said) && text.contains(":rule/all-ec2"), "{text}");
+    }
+    // By way of SNS it is the topic.
+    let topic = "arn:aws:sns:eu-west-1:123456789012:interruptions";
+    let by_sns = |denied: &str| {
+        policy(&|all| {
+            all[0]["Principal"] = json!({ "Service": "sns.amazonaws.com" });
+            all[0]["Condition"] = json!({ "ArnEquals": { "aws:SourceArn": topic } });
+            all[1]["Condition"] = json!({ "ArnNotEquals": { "aws:SourceArn": denied } });
+        })
+    };
+    assert_eq!(found(&[], set("Policy", &by_sns(topic))), Vec::new());
+    let (name, status, text) = one(&[], set("Policy", &by_sns("arn:aws:sns:eu-west-1:123456789012:other")));
+    assert_eq!((name, status), ("policy", Status::Failure));
+    assert!(text.contains(topic), "{text}");
+}

@@ -1,7 +1,8 @@
 //! Reads from AWS, and trials of the service's own calls.
 
 use super::super::readings::{
-    CallerIdentity, EventRule, EventRules, HookConfig, QueueAttributes, Reading, ScalingGroup, ScalingGroups,
+    CallerIdentity, EventRule, EventRules, HookConfig, MetadataOptions, NodeInstance, QueueAttributes, Reading,
+    ScalingGroup, ScalingGroups,
 };
 use super::{Probe, page_in_time};
 use crate::clients::gate::{Category, Operation};
@@ -9,6 +10,7 @@ use crate::pipeline::event::InstanceId;
 use crate::pipeline::interruption::{name_of, read_group};
 use crate::pipeline::node::{ManagedTag, by_id, clusters_in, instances_in};
 use aws_sdk_autoscaling::types::{AutoScalingGroup, LifecycleHook, RetentionAction};
+use aws_sdk_ec2::types::{HttpTokensState, InstanceMetadataEndpointState, InstanceMetadataOptionsResponse};
 use aws_sdk_elasticloadbalancingv2::types::TargetDescription;
 use aws_sdk_eventbridge::types::RuleState;
 use aws_sdk_sqs::types::{
@@ -91,11 +93,28 @@ pub async fn members(probe: &Probe) -> Reading<()> {
     probe.aws(operation, "any instance", || request.send()).await.map(drop)
 }
 
-/// Returns the names of clusters in the tags of an instance.
-pub async fn cluster_names(probe: &Probe, instance: &InstanceId) -> Reading<Vec<String>> {
+/// Returns what EC2 says of an instance; nothing of one that EC2 does not know.
+pub async fn instance(probe: &Probe, instance: &InstanceId) -> Reading<NodeInstance> {
     let request = probe.clients()?.ec2.describe_instances().filters(by_id(vec![instance.to_string()]));
     let answer = probe.aws(Operation::new("ec2", "DescribeInstances"), instance.as_str(), || request.send()).await?;
-    Ok(instances_in(answer).flat_map(|instance| clusters_in(instance.tags())).collect())
+    let id = instance.to_string();
+    Ok(instances_in(answer).next().map_or_else(
+        || NodeInstance { id: id.clone(), ..NodeInstance::default() },
+        |found| NodeInstance {
+            id: id.clone(),
+            clusters: clusters_in(found.tags()),
+            metadata: found.metadata_options().and_then(metadata_options),
+        },
+    ))
+}
+
+/// Returns who gets an answer of the metadata service, if EC2 says all of it.
+fn metadata_options(options: &InstanceMetadataOptionsResponse) -> Option<MetadataOptions> {
+    Some(MetadataOptions {
+        on: *options.http_endpoint()? == InstanceMetadataEndpointState::Enabled,
+        without_token: *options.http_tokens()? == HttpTokensState::Optional,
+        hop_limit: options.http_put_response_hop_limit()?,
+    })
 }
 
 /// Reads the rules whose target is the queue, on the default bus, which gets the events of AWS services.
@@ -209,6 +228,7 @@ fn hook(hook: LifecycleHook) -> HookConfig {
         heartbeat: Duration::from_secs(heartbeat),
         continues: hook.default_result.as_deref() == Some("CONTINUE"),
         notifies: hook.notification_target_arn.filter(|arn| !arn.is_empty()),
+        notifying_role: hook.role_arn.filter(|arn| !arn.is_empty()),
     }
 }
 

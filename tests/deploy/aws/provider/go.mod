@@ -1,4 +1,4 @@
-module ebbtide.dev/tests/deploy/aws/provider
+module ebbtide.test/tests/deploy/aws/provider
 
 go 1.26
 

@@ -64,6 +64,8 @@ struct Instance {
     /// Capacity reservation in which the instance runs.
     reservation: Option<String>,
     launched: Timestamp,
+    /// The hop limit of its metadata service, which asks for tokens.
+    hop_limit: u32,
 }
 
 #[derive(Debug)]
@@ -90,6 +92,7 @@ impl Ec2 {
             private_dns_name: format!("ip-10-{high}-{middle}-{low}.{REGION}.compute.internal"),
             reservation: None,
             launched: self.clock.now(),
+            hop_limit: 1,
             tags: tags.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect(),
         };
         state.instances.insert(id.to_owned(), instance);
@@ -103,6 +106,15 @@ impl Ec2 {
     pub fn set_state(&self, id: &str, state: &str) {
         let named = state_named(state);
         self.state().instances.get_mut(id).expect("the instance must have been put").state = named;
+    }
+
+    /// Sets the hop limit of an instance's metadata service.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is no such instance.
+    pub fn set_hop_limit(&self, id: &str, limit: u32) {
+        self.state().instances.get_mut(id).expect("the instance must have been put").hop_limit = limit;
     }
 
     /// Puts an instance into a capacity reservation.
@@ -294,6 +306,11 @@ fn write_reservation(xml: &mut Xml, id: &str, instance: &Instance) {
                 xml.text("capacityReservationId", reservation);
             }
             xml.text("launchTime", &instance.launched.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
+            xml.nest("metadataOptions", |xml| {
+                xml.text("httpEndpoint", "enabled");
+                xml.text("httpTokens", "required");
+                xml.text("httpPutResponseHopLimit", &instance.hop_limit.to_string());
+            });
             xml.nest("placement", |xml| xml.text("availabilityZone", &format!("{REGION}a")));
             xml.nest("tagSet", |xml| {
                 for (key, value) in &instance.tags {
