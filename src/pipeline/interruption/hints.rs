@@ -37,13 +37,9 @@ impl Hints {
         if let Some(full) = counted.as_ref().and_then(|(_, counted)| counted.full(node, seats)) {
             return Err(full);
         }
+        let limits = counted.as_ref().map_or([0; 2], |(_, counted)| counted.limits(node));
         seats.insert(Arc::clone(&node.uid), node.pool.named().group.into());
-        Ok(HintSeat { hints: self, uid: Arc::clone(&node.uid) })
-    }
-
-    /// Whether the node is held beyond the limit, and others were before it.
-    pub(super) fn is_late(index: &Index, node: &Node) -> bool {
-        count(index).is_late(node)
+        Ok(HintSeat { hints: self, uid: Arc::clone(&node.uid), limits })
     }
 }
 
@@ -51,6 +47,15 @@ impl Hints {
 pub(super) struct HintSeat<'a> {
     hints: &'a Hints,
     uid: Arc<str>,
+    limits: [usize; 2],
+}
+
+impl HintSeat<'_> {
+    /// Whether the node is held beyond the limits, and others were before it: another replica's. That nodes go for other reasons takes no
+    /// seat away.
+    pub(super) fn is_late(&self, index: &Index, node: &Node) -> bool {
+        count(index).is_late(node, self.limits)
+    }
 }
 
 impl Drop for HintSeat<'_> {

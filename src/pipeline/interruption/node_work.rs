@@ -100,7 +100,7 @@ impl Case {
         let Some(node) = index.newest(&target.node).filter(|node| is_hint && takes(node)) else {
             return self.cordon_all(target, mark, early).await;
         };
-        let _seat = match hints.seat(index, &node) {
+        let seat = match hints.seat(index, &node) {
             Ok(seat) => seat,
             Err(FullOfHints { group, held, of }) => {
                 self.tell(&Fact::CordonLimited { about: self.about(), group: &group, held, of });
@@ -113,7 +113,7 @@ impl Case {
             return found;
         }
         sleep(RECOUNTED_AFTER).await;
-        if !index.newest(&node).is_some_and(|node| Hints::is_late(index, &node)) {
+        if !index.newest(&node).is_some_and(|node| seat.is_late(index, &node)) {
             return found;
         }
         let identity = notice.identity.to_string();

@@ -53,10 +53,10 @@ impl Hinted {
         self.held.iter().filter(|(_, uid)| *uid != node.uid && !seats.contains_key(uid)).count()
     }
 
-    /// Whether as many hold as may be that came before this node.
-    fn is_late(&self, node: &Node) -> bool {
+    /// Whether as many hold as may be, or as might be `before`, that came before this node.
+    fn is_late(&self, node: &Node, before: usize) -> bool {
         let Some(own) = self.held.iter().find(|(_, uid)| *uid == node.uid) else { return false };
-        self.held.iter().filter(|other| *other < own).count() >= self.limit()
+        self.held.iter().filter(|other| *other < own).count() >= self.limit().max(before)
     }
 }
 
@@ -88,10 +88,17 @@ impl HintedNodes {
         })
     }
 
-    /// Returns whether the node is held beyond the limit, and others were before it.
+    /// Returns how many nodes may be held, in all and in the node's group.
     #[must_use]
-    pub fn is_late(&self, node: &Node) -> bool {
-        self.of_node(node).any(|(_, hinted)| hinted.is_late(node))
+    pub fn limits(&self, node: &Node) -> [usize; 2] {
+        let mut limits = self.of_node(node).map(|(_, hinted)| hinted.limit());
+        [(); 2].map(|()| limits.next().unwrap_or_default())
+    }
+
+    /// Returns whether the node is held beyond the limits, also beyond those `before`, and others were before it.
+    #[must_use]
+    pub fn is_late(&self, node: &Node, before: [usize; 2]) -> bool {
+        self.of_node(node).zip(before).any(|((_, hinted), before)| hinted.is_late(node, before))
     }
 
     /// Returns those that count for the node, by name: all, without one; and its group, if that has others.
@@ -188,6 +195,6 @@ mod tests {
     fn beyond_the_limit_the_latest_are_late() {
         let nodes = nodes(&[("", 10, 4)]);
         let counted = HintedNodes::of(nodes.iter());
-        assert_eq!([0, 1, 2, 3, 4].map(|n| counted.is_late(&nodes[n])), [false, false, true, true, false]);
+        assert_eq!([0, 1, 2, 3, 4].map(|n| counted.is_late(&nodes[n], [0; 2])), [false, false, true, true, false]);
     }
 }
