@@ -1,7 +1,6 @@
 //! An instance that goes: its Node is found, cordoned and drained.
 
 use super::completion::KeptHook;
-use super::hints::Hints;
 use super::late::{is_late, returns_by_boot};
 use super::step::{Finding, Target};
 use super::{Action, Case, Interrupter, MessageLink, NoticeOutcome, Seat};
