@@ -12,8 +12,8 @@ mod outcome;
 pub use hook::{HookFailure, HookLack};
 pub use label::{
     CallResult, Category, CheckStatus, CompletionResult, DeadlineType, DrainStep, EventReason, HeartbeatResult,
-    IgnoreReason, LeaseEnd, MalformedReason, MessageCount, MessageRelease, MessageStep, ReceiveOrder, TaskKind,
-    TaskOutcome, UndoReason, WatchedResource, label,
+    IgnoreReason, LeaseEnd, MalformedReason, MessageCount, MessageRelease, MessageStep, NodeRefusal, ReceiveOrder,
+    TaskKind, TaskOutcome, UndoReason, WatchedResource, label,
 };
 pub use outcome::{
     Action, DrainOutcome, HoldPoint, MetadataFailure, NoticeKind, NoticeOutcome, NotificationPhase, NotificationResult,
@@ -188,6 +188,8 @@ pub enum Fact<'a> {
     /// The marks of notices were removed from a Node. `uncordoned`: it is schedulable again. `has_condition`: the Node's condition
     /// says that it is being drained.
     NodeReleased { on: NodeRef<'a>, why: UndoReason, uncordoned: bool, has_condition: bool },
+    /// A Node without marks keeps what it `listed` for removal, taints and labels: no mark can have put these `entries` there.
+    UndoRefused { on: NodeRef<'a>, entries: usize, listed: &'a str },
     /// At the start a Node carries the mark of a notice: an earlier process, or another replica, has acted on it. `says` is what the
     /// Node's condition says of a drain that goes on.
     NodeMarked {

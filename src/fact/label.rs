@@ -147,6 +147,16 @@ labels! {
 }
 
 labels! {
+    /// What a Node carries that is not acted on: whoever may write the Node may have written it.
+    NodeRefusal {
+        /// What it lists for removal, and no mark can have put there.
+        Undo => "undo",
+        /// What it says, and is no notice.
+        Saying => "saying",
+    }
+}
+
+labels! {
     /// How a lifecycle action was completed.
     CompletionResult {
         /// With CONTINUE.

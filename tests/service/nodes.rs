@@ -296,6 +296,13 @@ impl Replica {
     }
 }
 
+impl Replica {
+    /// Returns the number of times that this replica has refused something that a Node carries.
+    pub fn refused(&self, what: &str) -> f64 {
+        self.metric(&format!("ebbtide_node_refusals_total{{what=\"{what}\"}}"))
+    }
+}
+
 /// Returns the n-th node's annotations under `ebbtide/`, as `key=value`.
 pub fn marks(stage: &Stage, n: usize) -> Vec<String> {
     stage.annotations(n).into_iter().map(|(key, value)| format!("{key}={value}")).collect()

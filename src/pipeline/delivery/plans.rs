@@ -284,7 +284,7 @@ impl Deliverer {
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
         let called_off = |current: &Node| {
             let release = NodeRelease::of_withdrawn(current, &notice.identity.to_string(), notice.at, true)?;
-            (!release.has_marks()).then(|| release.patch(current).body)
+            (!release.has_marks()).then(|| release.patch(current, &self.interrupter.policy.mark_settings).body)
         };
         let patch = |current: &Node| {
             if notice.is_withdrawn() { called_off(current) } else { told::patch(current, &notice, message) }

@@ -75,9 +75,8 @@ impl Case {
             let error = match marker.release(node, Instant::now() + CALL_TIMEOUT, &over).await {
                 Ok(None) => return true,
                 Ok(Some(Released { release, .. })) if !release.has_marks() => return true,
-                Ok(Some(Released { release, uncordoned })) => {
-                    let (on, why, has_condition) = (node.named(), release.reason, node.draining.is_some());
-                    self.tell(&Fact::NodeReleased { on, why, uncordoned, has_condition });
+                Ok(Some(released)) => {
+                    released.tell(node, |fact| self.tell(fact));
                     return true;
                 }
                 Err(error) => error,
