@@ -157,7 +157,12 @@ pub enum Fact<'a> {
     NoticeListed { about: NoticeRef<'a> },
     /// A Node says something that was not acted on yet; it is.
     NoticeSaid { about: NoticeRef<'a> },
-    /// What a Node says in this annotation is no notice. Emitted once for each value.
+    /// Another Node has the same instance, and is Ready, or was later: what this one says, plans and shows is not acted on.
+    /// Emitted once for a Node.
+    TwinRefused { on: NodeRef<'a> },
+    /// More annotations of one prefix are on a Node than are read; `count` are left unread. Emitted once for a Node.
+    AnnotationsUnread { on: NodeRef<'a>, count: usize },
+    /// What a Node says in this annotation is no notice. Emitted once for each annotation.
     SayingRefused { on: NodeRef<'a>, annotation: &'a str, error: &'a dyn fmt::Display },
     /// Work on this number of broken `nodes` does not begin; it was another number `before`. `share`: how many nodes are broken, of how
     /// many; for [`RepairStop::Zones`], zones.

@@ -153,6 +153,10 @@ labels! {
         Undo => "undo",
         /// What it says, and is no notice.
         Saying => "saying",
+        /// What it says, plans or shows for an instance that another Node has, too.
+        Twin => "two-nodes",
+        /// Annotations beyond the number that is read.
+        Unread => "unread",
     }
 }
 

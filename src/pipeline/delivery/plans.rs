@@ -127,7 +127,8 @@ impl Deliverer {
             Due { node, notice, message, plan: Some(plan), told: false }
         };
         let plans = self.interrupter.index.plans().into_iter().map(due);
-        plans.filter(|due| self.interrupter.policy.acts_from(&due.notice).is_none_or(|from| from <= now)).collect()
+        let is_near = |due: &Due| self.interrupter.policy.acts_from(&due.notice).is_none_or(|from| from <= now);
+        plans.filter(|due| is_near(due) && self.refusals.heeds(&due.node)).collect()
     }
 
     /// Returns what is due for a notice that EC2 lists, if anything.

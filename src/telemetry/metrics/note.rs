@@ -80,6 +80,8 @@ impl All {
             Fact::Deletion { result, .. } => self.deletions.with_label_values(&[label(*result, "deleted")]).inc(),
             Fact::UndoRefused { .. } => refused(NodeRefusal::Undo),
             Fact::SayingRefused { .. } => refused(NodeRefusal::Saying),
+            Fact::TwinRefused { .. } => refused(NodeRefusal::Twin),
+            Fact::AnnotationsUnread { .. } => refused(NodeRefusal::Unread),
             Fact::NodeReleased { why, .. } => self.releases.with_label_values(&[why.as_str()]).inc(),
             Fact::ReleaseFailed { category, .. } => retried("release", category),
             Fact::LeaseCollected { dry_run: false, .. } => self.leases_collected.inc(),
