@@ -12,8 +12,8 @@ mod outcome;
 pub use hook::{HookFailure, HookLack};
 pub use label::{
     CallResult, Category, CheckStatus, CompletionResult, DeadlineType, DrainStep, EventReason, HeartbeatResult,
-    IgnoreReason, LeaseEnd, MalformedReason, MessageCount, MessageRelease, MessageStep, ReceiveOrder, TaskKind,
-    TaskOutcome, UndoReason, WatchedResource, label,
+    IgnoreReason, LeaseEnd, MalformedReason, MessageCount, MessageRelease, MessageStep, NodeRefusal, ReceiveOrder,
+    TaskKind, TaskOutcome, UndoReason, WatchedResource, label,
 };
 pub use outcome::{
     Action, DrainOutcome, HoldPoint, MetadataFailure, NoticeKind, NoticeOutcome, NotificationPhase, NotificationResult,
@@ -157,7 +157,12 @@ pub enum Fact<'a> {
     NoticeListed { about: NoticeRef<'a> },
     /// A Node says something that was not acted on yet; it is.
     NoticeSaid { about: NoticeRef<'a> },
-    /// What a Node says in this annotation is no notice. Emitted once for each value.
+    /// Another Node has the same instance, and is Ready, or was later: what this one says, plans and shows is not acted on.
+    /// Emitted once for a Node.
+    TwinRefused { on: NodeRef<'a> },
+    /// More annotations of one prefix are on a Node than are read; `count` are left unread. Emitted once for a Node.
+    AnnotationsUnread { on: NodeRef<'a>, count: usize },
+    /// What a Node says in this annotation is no notice. Emitted once for each annotation.
     SayingRefused { on: NodeRef<'a>, annotation: &'a str, error: &'a dyn fmt::Display },
     /// Work on this number of broken `nodes` does not begin; it was another number `before`. `share`: how many nodes are broken, of how
     /// many; for [`RepairStop::Zones`], zones.
@@ -188,6 +193,8 @@ pub enum Fact<'a> {
     /// The marks of notices were removed from a Node. `uncordoned`: it is schedulable again. `has_condition`: the Node's condition
     /// says that it is being drained.
     NodeReleased { on: NodeRef<'a>, why: UndoReason, uncordoned: bool, has_condition: bool },
+    /// A Node without marks keeps what it `listed` for removal, taints and labels: no mark can have put these `entries` there.
+    UndoRefused { on: NodeRef<'a>, entries: usize, listed: &'a str },
     /// At the start a Node carries the mark of a notice: an earlier process, or another replica, has acted on it. `says` is what the
     /// Node's condition says of a drain that goes on.
     NodeMarked {

@@ -263,6 +263,16 @@ pub struct Run {
     )]
     pub taint: Vec<String>,
 
+    /// Key of a taint that --taint named before, so that it is removed with the cordon; repeatable
+    #[arg(
+        long,
+        env = "EBBTIDE_FORMER_TAINT",
+        value_name = "KEY",
+        value_delimiter = ',',
+        help_heading = "Marks on the Node"
+    )]
+    pub former_taint: Vec<String>,
+
     /// Exclude cordoned nodes from load balancers
     #[arg(
         long,

@@ -177,7 +177,7 @@ impl Settings {
         let uncordon_after = problems.duration_or_zero("--uncordon-after", flags.uncordon_after.as_deref(), MAX_DRAIN);
         let settle = problems.duration_or_zero("--settle", Some(&flags.settle), MAX_SETTLE);
         let ec2_poll_interval = problems.poll_interval(flags.ec2_poll_interval.as_deref());
-        let taints = problems.taints(&flags.taint);
+        let (taints, former) = (problems.taints(&flags.taint), problems.keys("--former-taint", &flags.former_taint));
         let startup_taints = problems.keys("--startup-taint", &flags.startup_taint);
         let node_selector = problems.selector("--node-selector", flags.node_selector.as_deref());
         let pod_selector = problems.selector("--pod-selector", flags.pod_selector.as_deref());
@@ -221,7 +221,7 @@ impl Settings {
             ignored_hooks: flags.ignore_hook,
             hooks: sources.tell_hooks(flags.sources.node_hook),
             uncordon_after,
-            mark_settings: MarkSettings { taints, exclude_from_load_balancers },
+            mark_settings: MarkSettings { taints, former_taints: former, exclude_from_load_balancers },
             out_of_service_taint: flags.out_of_service_taint,
             on_failed_drain: flags.on_failed_drain.into(),
             on_uncordon: flags.on_uncordon.into(),
@@ -285,11 +285,12 @@ pub fn queue_url(url: Option<String>) -> Result<String, SettingsError> {
 
 /// Treats empty values as unset, because charts set empty variables.
 fn forget_empty(flags: &mut Run) {
-    let Run { on, sources, health_issue, ignore_hook, drain_timeout, when, taint, startup_taint, waits, .. } = flags;
+    let Run { on, sources, health_issue, ignore_hook, drain_timeout, when, waits, .. } = flags;
+    let Run { taint, former_taint, startup_taint, .. } = flags;
     let flags::Sources { on_condition, node_hook, nodes_lease, .. } = sources;
     let flags::Waits { delay, wave, zonal_shift, hold, complete_after, max_replacements, .. } = waits;
     let of_notices = [on, on_condition, health_issue, ignore_hook, drain_timeout, when];
-    for list in of_notices.into_iter().chain([delay, wave, zonal_shift, hold, taint, startup_taint]) {
+    for list in of_notices.into_iter().chain([delay, wave, zonal_shift, hold, taint, former_taint, startup_taint]) {
         for value in list.iter_mut() {
             *value = value.trim().to_owned();
         }
@@ -490,6 +491,7 @@ mod tests {
             "drain-timeout",
             "delay",
             "taint",
+            "former-taint",
             "startup-taint",
             "pod-grace",
             "complete-after",

@@ -147,6 +147,20 @@ labels! {
 }
 
 labels! {
+    /// What a Node carries that is not acted on: whoever may write the Node may have written it.
+    NodeRefusal {
+        /// What it lists for removal, and no mark can have put there.
+        Undo => "undo",
+        /// What it says, and is no notice.
+        Saying => "saying",
+        /// What it says, plans or shows for an instance that another Node has, too.
+        Twin => "two-nodes",
+        /// Annotations beyond the number that is read.
+        Unread => "unread",
+    }
+}
+
+labels! {
     /// How a lifecycle action was completed.
     CompletionResult {
         /// With CONTINUE.

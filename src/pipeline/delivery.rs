@@ -9,6 +9,7 @@ mod nodes;
 mod outcome_cache;
 mod plans;
 mod polling;
+mod refusals;
 mod repairs;
 mod said;
 mod shifts;
@@ -16,6 +17,7 @@ mod unclaimed;
 
 pub use outcome_cache::OutcomeCache;
 pub use polling::Polling;
+pub use refusals::NodeRefusals;
 pub use repairs::FailingChecks;
 pub use unclaimed::Unclaimed;
 
@@ -92,6 +94,8 @@ pub struct Deliverer {
     pub unclaimed: Unclaimed,
     /// The instances whose status checks fail.
     pub failing: FailingChecks,
+    /// What Nodes carry that is not acted on.
+    pub refusals: NodeRefusals,
     /// Whether other sources than messages may tell of the same.
     pub has_other_sources: bool,
     /// Whether answers of AWS's queue tell the time.

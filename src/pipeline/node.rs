@@ -52,7 +52,7 @@ pub use condition::{ConditionRule, DRAINING_CONDITION};
 pub use hinted::{FullOfHints, HintedNodes};
 pub use index::Index;
 pub use listing::{Listing, passing_checks};
-pub use marker::{CordonOutcome, Marker, Released};
+pub use marker::{CordonOutcome, Marker};
 pub use names::{IGNORE_ANNOTATION, is_from_node};
 pub use owner::{
     ClusterNames, DESCRIBE_INSTANCES, InstanceRecord, ManagedTag, Membership, OwnerLookup, by_id, clusters_in,

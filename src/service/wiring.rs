@@ -6,7 +6,9 @@ use crate::clients::gate::Gate;
 use crate::fact::{Facts, TaskKind};
 use crate::leases::collector::Collector;
 use crate::leases::election::{Election, Office};
-use crate::pipeline::delivery::{Deliverer, FailingChecks, MAX_NOTICES, OutcomeCache, Polling, Unclaimed};
+use crate::pipeline::delivery::{
+    Deliverer, FailingChecks, MAX_NOTICES, NodeRefusals, OutcomeCache, Polling, Unclaimed,
+};
 use crate::pipeline::drain::{Drainer, PodWatch, pod_api};
 use crate::pipeline::interruption::{
     Attachments, Confirmations, GroupLookup, Groups, Hints, Hooks, Interrupter, LoadBalancers, Settling, Shifts, Slots,
@@ -162,8 +164,10 @@ impl Wiring {
     }
 
     pub fn deliverer(&self, queue: Queue, interrupter: Interrupter) -> Deliverer {
+        let refusals = NodeRefusals::new(interrupter.index.clone(), self.facts.clone());
         Deliverer {
             queue,
+            refusals,
             interruptions: Slots::new(self.tasks.clone(), TaskKind::Interruption),
             interrupter: Arc::new(interrupter),
             facts: self.facts.clone(),

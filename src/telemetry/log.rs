@@ -147,6 +147,15 @@ impl Subscriber for Log {
             Fact::SayingRefused { on, annotation, error } => {
                 on!(warn, on, annotation, %error, "what a Node says is no notice; ignored");
             }
+            Fact::TwinRefused { on } => {
+                on!(warn, on, "another Node has its instance, too: what it says, plans and shows is not acted on");
+            }
+            Fact::AnnotationsUnread { on, count } => {
+                on!(warn, on, count, "more annotations with one prefix than are read; the others are ignored");
+            }
+            Fact::UndoRefused { on, entries, listed } => {
+                on!(warn, on, entries, listed, "ebbtide/undo lists what Ebbtide did not put on the Node: left there");
+            }
             Fact::RepairsHeld { kind, why, nodes, before: 0, share: (broken, of) } => {
                 warn!(%kind, %why, nodes, broken, of, "too many nodes are broken at once; no work on more of them begins");
             }

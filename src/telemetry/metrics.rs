@@ -68,6 +68,7 @@ struct All {
     pods_blocked: IntGauge,
     pods_blocked_longest: IntGauge,
     releases: IntCounterVec,
+    node_refusals: IntCounterVec,
     unusual: IntCounterVec,
     zonal_shifts: IntCounterVec,
     replacements: IntCounterVec,
@@ -169,6 +170,11 @@ impl Metrics {
                 "How long the pod that is held back longest has been held back.",
             ),
             releases: counters("releases_total", "Nodes whose marks were removed.", &["why"]),
+            node_refusals: counters(
+                "node_refusals_total",
+                "What Nodes carry and Ebbtide does not act on, such as a list of what to remove that names others' taints.",
+                &["what"],
+            ),
             unusual: counters("unusual_notices_total", "Notices that are not usual, by reason.", &["reason"]),
             zonal_shifts: counters("zonal_shifts_total", "Events of zonal shifts that count.", &["change"]),
             replacements: counters(
@@ -351,6 +357,7 @@ impl All {
             pods_blocked,
             pods_blocked_longest,
             releases,
+            node_refusals,
             unusual,
             zonal_shifts,
             replacements,

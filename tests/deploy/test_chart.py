@@ -129,6 +129,7 @@ WITHOUT_EFFECT = {
     ("rbac", "create"): "switches off; see test_without_rbac_create_the_chart_creates_no_roles",
     ("agent", "admissionPolicy"): "switches off; see test_an_agent_is_kept_to_its_own_node",
     ("rbac", "doctor"): "switches off; least.yaml has it",
+    ("kubeletPolicy",): "switches off; least.yaml has it",
     ("podDisruptionBudget", "maxUnavailable"): "minAvailable is given",
     ("podDisruptionBudget", "enabled"): "switches off; least.yaml has it",
     ("service", "enabled"): "switches off; least.yaml has it",
@@ -512,21 +513,36 @@ def test_an_agent_is_kept_to_its_own_node() -> None:
     agent = [each for each in objects if each["metadata"]["name"].endswith("-agent")]
     assert rights([each for each in agent if each["kind"].startswith("ClusterRole")]) == {("", "patch", "nodes", "")}
     account = the("DaemonSet", objects)["spec"]["template"]["spec"]["serviceAccountName"]
-    policy = the("ValidatingAdmissionPolicy", objects)["spec"]
+    policy = the("ValidatingAdmissionPolicy", objects, "ebbtide-agent")["spec"]
     (condition,) = policy["matchConditions"]
     assert condition["expression"] == f"request.userInfo.username == 'system:serviceaccount:ebbtide:{account}'"
-    assert the("ValidatingAdmissionPolicyBinding", objects)["spec"]["validationActions"] == ["Deny"]
+    assert the("ValidatingAdmissionPolicyBinding", objects, "ebbtide-agent")["spec"]["validationActions"] == ["Deny"]
     service = the("Deployment", objects)["spec"]["selector"]["matchLabels"]
     assert not service.items() <= the("DaemonSet", objects)["spec"]["template"]["metadata"]["labels"].items()
     without = ["--set", "agent.admissionPolicy=false"]
-    kinds = {each["kind"] for each in HELM4.objects(*without, values=values)}
-    assert "DaemonSet" in kinds and "ValidatingAdmissionPolicy" not in kinds
+    objects = HELM4.objects(*without, values=values)
+    assert the("DaemonSet", objects)
+    assert the("ValidatingAdmissionPolicy", objects, "ebbtide-kubelets")
     # A version that an old helm invents must not leave it out silently.
     refused = HELM4.try_template(values=values, kubernetes="1.29.15")
     assert refused.returncode != 0
     assert "agent.admissionPolicy needs Kubernetes 1.30, and this is v1.29.15: give helm template" in refused.stderr
     assert not HELM4.try_template(*without, values=values, kubernetes="1.29.15").returncode
     assert not HELM4.try_template(values=values, kubernetes="1.30.0").returncode
+
+
+def test_kubelets_have_a_policy_where_the_api_server_knows_it() -> None:
+    def names(*arguments: str, kubernetes: str = "1.30.0") -> set[str]:
+        objects = parse(HELM4.template(*arguments, values=QUEUE, kubernetes=kubernetes))
+        return {each["metadata"]["name"] for each in objects if each["kind"].startswith("ValidatingAdmissionPolicy")}
+
+    assert names() == {"ebbtide-kubelets"}
+    assert names(kubernetes="1.29.15") == set()
+    assert names("--set", "kubeletPolicy=false") == names("--set", "rbac.create=false") == set()
+    # With the kinds of the cluster, these decide, whatever the version.
+    node, policy = ("--api-versions", "v1/Node"), "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"
+    assert names(*node) == set()
+    assert names(*node, "--api-versions", policy) == {"ebbtide-kubelets"}
 
 
 AGENTS = "queueUrl: ''\nsettings: {source: [nodes]}\nagent: {enabled: true}\n"

@@ -40,6 +40,7 @@ mod pipeline {
         mod changes;
         mod cordon;
         mod exclusion;
+        mod floods;
         mod index;
         mod marks;
         mod out_of_service;

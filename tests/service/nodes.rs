@@ -6,7 +6,8 @@ use ebbtide_sim::aws::{Action, GroupSpec, HookSpec};
 use ebbtide_sim::messages::{self, Wrapping};
 use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeSpec, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use serde_json::Value;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -296,9 +297,26 @@ impl Replica {
     }
 }
 
+impl Replica {
+    /// Returns the number of times that this replica has refused something that a Node carries.
+    pub fn refused(&self, what: &str) -> f64 {
+        self.metric(&format!("ebbtide_node_refusals_total{{what=\"{what}\"}}"))
+    }
+}
+
 /// Returns the n-th node's annotations under `ebbtide/`, as `key=value`.
 pub fn marks(stage: &Stage, n: usize) -> Vec<String> {
     stage.annotations(n).into_iter().map(|(key, value)| format!("{key}={value}")).collect()
+}
+
+/// Returns the annotation that plans a retirement of the n-th node's instance, which was announced now.
+pub fn plan(now: jiff::Timestamp, n: usize, event: &str) -> (String, String) {
+    let hash: [u8; 32] = Sha256::digest(format!("{event}/{}", instance(n))).into();
+    let id: String = hash[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    let (since, start) = (now.to_string(), (now + s(30 * 24 * 3600)).to_string());
+    let code = "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED";
+    let plan = json!({ "code": code, "start": start, "since": since, "hard": true, "event": event, "message": event });
+    (format!("ebbtide/planned.{id}"), plan.to_string())
 }
 
 /// Gives the n-th node's instance the tags of an instance of the group that is ours.

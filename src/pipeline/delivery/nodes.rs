@@ -21,7 +21,7 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use jiff::Timestamp;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -70,8 +70,6 @@ struct Work<'a> {
     ended: HashSet<Version>,
     /// The conditions that are not acted on for now.
     repairs: Repairs,
-    /// What was refused, by the Node's UID and the annotation, so that each value is told once.
-    refused: HashMap<(Arc<str>, String), String>,
     /// Ends the work early.
     cut: CancellationToken,
 }
@@ -213,7 +211,7 @@ impl Deliverer {
         let Interrupter { clock, policy, index, .. } = &*self.interrupter;
         let (now, mut next, mut brake) = (clock.now(), None, None);
         let nodes = index.all_that(|node| !node.is_excluded() && node.gives_notices());
-        let (mut given, mut refused) = (HashSet::new(), HashMap::new());
+        let mut given = HashSet::new();
         for node in nodes {
             let mut due: Vec<NodeNotice> = taken_back(&node, &index.others(&node), &policy.conditions, now);
             for (said, from) in self.conditions_of(&node) {
@@ -226,13 +224,7 @@ impl Deliverer {
             for (name, notice) in said(&node, now) {
                 match notice {
                     Ok(notice) => due.push(notice),
-                    Err(error) => {
-                        let (key, text) = ((Arc::clone(&node.uid), name.clone()), &node.annotations[name]);
-                        if work.refused.get(&key) != Some(text) {
-                            self.facts.emit(&Fact::SayingRefused { on: node.named(), annotation: name, error: &error });
-                        }
-                        refused.insert(key, text.clone());
-                    }
+                    Err(error) => self.refusals.refuse(&node, name, &error),
                 }
             }
             for said in due {
@@ -240,6 +232,9 @@ impl Deliverer {
                 given.insert(version.clone());
                 let is_done = standing == Standing::Settled || work.ended.contains(&version);
                 if is_done || work.versions.contains(&version) {
+                    continue;
+                }
+                if !said.notice.is_withdrawn() && !self.refusals.heeds(&node) {
                     continue;
                 }
                 if self.begins_repair(&node, &said.notice) {
@@ -260,7 +255,6 @@ impl Deliverer {
                 self.outcomes.forget(identity);
             }
         }
-        work.refused = refused;
         next
     }
 

@@ -127,7 +127,8 @@ impl Deliverer {
             Due { node, notice, message, plan: Some(plan), told: false }
         };
         let plans = self.interrupter.index.plans().into_iter().map(due);
-        plans.filter(|due| self.interrupter.policy.acts_from(&due.notice).is_none_or(|from| from <= now)).collect()
+        let is_near = |due: &Due| self.interrupter.policy.acts_from(&due.notice).is_none_or(|from| from <= now);
+        plans.filter(|due| is_near(due) && self.refusals.heeds(&due.node)).collect()
     }
 
     /// Returns what is due for a notice that EC2 lists, if anything.
@@ -282,7 +283,7 @@ impl Deliverer {
     pub(super) async fn note_message(&self, (node, notice): (Arc<Node>, Notice), message: &str) {
         let called_off = |current: &Node| {
             let release = NodeRelease::of_withdrawn(current, &notice.identity.to_string(), notice.at, true)?;
-            (!release.has_marks()).then(|| release.patch(current).body)
+            (!release.has_marks()).then(|| release.patch(current, &self.interrupter.policy.mark_settings).body)
         };
         let patch = |current: &Node| {
             if notice.is_withdrawn() { called_off(current) } else { told::patch(current, &notice, message) }

@@ -58,7 +58,7 @@ impl Deliverer {
         for node in carriers {
             let (by, mut notes) = (Instant::now() + CALL_TIMEOUT, false);
             let patch = |current: &_| {
-                let patch = shift.patch(current);
+                let patch = shift.patch(current, self.interrupter.clock.now());
                 notes = patch.is_some() || shift.is_noted(current);
                 patch
             };

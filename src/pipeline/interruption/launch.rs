@@ -9,7 +9,6 @@ use crate::clients::gate::{Backoff, CALL_TIMEOUT, KubeError};
 use crate::fact::Fact;
 use crate::pipeline::event::{Detail, Hook};
 use crate::pipeline::node::Node;
-use crate::pipeline::node::Released;
 use crate::pipeline::node::release::NodeRelease;
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,9 +76,8 @@ impl Case {
         };
         let backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
         let Ok(released) = backoff.retry(Some(by), release, failed).await else { return false };
-        if let Some(Released { release, uncordoned }) = released.filter(|released| released.release.has_marks()) {
-            let (on, why, has_condition) = (node.named(), release.reason, node.draining.is_some());
-            self.tell(&Fact::NodeReleased { on, why, uncordoned, has_condition });
+        if let Some(released) = released.filter(|released| released.release.has_marks()) {
+            released.tell(node, |fact| self.tell(fact));
         }
         true
     }

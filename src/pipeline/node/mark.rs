@@ -18,7 +18,7 @@ pub use progress::{
 pub(super) use progress::{complete, end, put_off, still_waits};
 
 use super::Node;
-use super::names::EXCLUDE_LABEL;
+use super::names::{EXCLUDE_LABEL, OWN_PREFIX};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
 use serde::{Deserialize, Serialize};
@@ -54,8 +54,29 @@ pub(super) const KIND_LABEL: &str = "ebbtide/kind";
 pub struct MarkSettings {
     /// Taints that a mark adds.
     pub taints: Vec<Taint>,
+    /// Keys of the taints that a mark added with earlier settings.
+    pub former_taints: Vec<String>,
     /// Whether a mark keeps load balancers away.
     pub exclude_from_load_balancers: bool,
+}
+
+impl MarkSettings {
+    /// Divides what a Node lists into what a mark may have put there, by these or earlier settings, and the rest, which is to stay:
+    /// whoever may annotate a Node may list the taints and labels of others.
+    pub(super) fn divide(&self, listed: UndoAnnotation) -> (UndoAnnotation, Vec<String>) {
+        let out_of_service = written(&out_of_service());
+        let is_own_taint = |taint: &String| {
+            let key = taint.split(['=', ':']).next().unwrap_or_default();
+            *taint == out_of_service
+                || self.taints.iter().any(|own| own.key == key)
+                || self.former_taints.iter().any(|own| own == key)
+                || key.starts_with(OWN_PREFIX)
+        };
+        let is_own_label = |label: &String| label == EXCLUDE_LABEL || label.starts_with(OWN_PREFIX);
+        let (taints, other_taints): (Vec<_>, Vec<_>) = listed.taints.into_iter().partition(is_own_taint);
+        let (labels, other_labels): (Vec<_>, Vec<_>) = listed.labels.into_iter().partition(is_own_label);
+        (UndoAnnotation { taints, labels, ..listed }, [other_taints, other_labels].concat())
+    }
 }
 
 /// The boot ID in the mark of a Node that may have come back before it: each boot counts as one after it.

@@ -8,7 +8,7 @@ use super::{Index, Node, NodeApi};
 use super::{handled, hold};
 use crate::clients::gate::{Backoff, Call, Category, Class, Gate, KubeError};
 use crate::clients::trimmed;
-use crate::fact::HoldPoint;
+use crate::fact::{Fact, HoldPoint};
 use crate::pipeline::event::Notice;
 use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
@@ -24,6 +24,9 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Maximum time until the watch shows the end of a Node of which the API server has told.
 const GONE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Maximum number of characters that are told of what a Node lists and keeps.
+const MAX_TOLD: usize = 256;
 
 /// The outcome of cordoning a Node.
 #[derive(Clone, Debug)]
@@ -46,6 +49,20 @@ pub struct Released {
     pub release: NodeRelease,
     /// Whether their removal uncordoned the Node.
     pub uncordoned: bool,
+    /// What the Node listed for removal besides, and keeps.
+    left: Vec<String>,
+}
+
+impl Released {
+    /// Emits what was removed from the Node, and what was left there.
+    pub fn tell(&self, node: &Node, emit: impl Fn(&Fact<'_>)) {
+        let (on, why, has_condition) = (node.named(), self.release.reason, node.draining.is_some());
+        emit(&Fact::NodeReleased { on, why, uncordoned: self.uncordoned, has_condition });
+        if !self.left.is_empty() {
+            let listed: String = self.left.join(", ").chars().take(MAX_TOLD).collect();
+            emit(&Fact::UndoRefused { on, entries: self.left.len(), listed: &listed });
+        }
+    }
 }
 
 /// Writes and removes marks. Clones share the locks of Nodes.
@@ -119,8 +136,8 @@ impl Marker {
             // After a conflict, another replica may have removed them.
             released = None;
             let release = due(current)?;
-            let patch = release.patch(current);
-            released = Some(Released { release, uncordoned: patch.uncordons });
+            let patch = release.patch(current, &self.settings);
+            released = Some(Released { release, uncordoned: patch.uncordons, left: patch.left });
             Some(patch.body)
         });
         let exists = write.await?;

@@ -3,6 +3,16 @@
 /// Prefix of Ebbtide's own annotations and labels.
 pub(super) const OWN_PREFIX: &str = "ebbtide/";
 
+/// Prefix of the annotations by which a Node says what its instance was told: `ebbtide/says.<kind>`.
+pub(super) const SAYS_PREFIX: &str = "ebbtide/says.";
+
+/// Maximum number of annotations with one prefix that are written and read: all annotations of a Node share 256 KiB, whoever writes to
+/// the queue has them written, and each may begin work.
+pub(super) const MAX_OF_A_PREFIX: usize = 64;
+
+/// Maximum number of annotations with [`SAYS_PREFIX`] that are read: twice as many as there are kinds.
+pub(super) const MAX_SAYINGS: usize = 8;
+
 /// Name of the annotation by which an owner excludes a Node, or a pod asks not to be disturbed.
 pub const IGNORE_ANNOTATION: &str = "ebbtide/ignore";
 

@@ -1,9 +1,9 @@
 //! Which marks of a Node are due for removal, and the patch that removes them. Pure.
 
 use super::mark::{
-    BOOTED_ANNOTATION, HANDLED_PREFIX, KIND_LABEL, NoticeAnnotation, ReturnSign, UNDO_ANNOTATION, WITHDRAWN_PREFIX,
-    crowded_out, guarded, key_of, mark_of, name_of, names_of, notices, out_of_service, read, text, undo, whole_seconds,
-    withdrawn_at, written,
+    BOOTED_ANNOTATION, HANDLED_PREFIX, KIND_LABEL, MarkSettings, NoticeAnnotation, ReturnSign, UNDO_ANNOTATION,
+    WITHDRAWN_PREFIX, crowded_out, guarded, key_of, mark_of, name_of, names_of, notices, out_of_service, read, text,
+    undo, whole_seconds, withdrawn_at, written,
 };
 use super::replacement::{self, is_replaced, stale_at};
 use super::told::{is_only_said, untold};
@@ -53,6 +53,8 @@ pub struct ReleasePatch {
     pub body: Value,
     /// Whether the patch uncordons the Node.
     pub uncordons: bool,
+    /// Taints and labels that the Node lists for removal, and that stay: no mark can have put them there.
+    pub left: Vec<String>,
 }
 
 impl NodeRelease {
@@ -156,9 +158,9 @@ impl NodeRelease {
         !self.keys.is_empty()
     }
 
-    /// Returns the patch that removes the marks.
+    /// Returns the patch that removes the marks, and with the last one what marks have put on the Node by these settings.
     #[must_use]
-    pub fn patch(&self, node: &Node) -> ReleasePatch {
+    pub fn patch(&self, node: &Node, settings: &MarkSettings) -> ReleasePatch {
         let left = self.untold.iter().map(|(key, value)| (key.clone(), json!(value)));
         let removed = self.keys.iter().map(|key| (key.clone(), Value::Null));
         let mut annotations: Map<String, Value> = left.chain(removed).collect();
@@ -175,12 +177,12 @@ impl NodeRelease {
         }
         if !self.has_marks() {
             let body = guarded(node, &annotations.into(), &json!({}), json!({}));
-            return ReleasePatch { body, uncordons: false };
+            return ReleasePatch { body, uncordons: false, left: Vec::new() };
         }
         let left = notices(node).filter(|(key, _)| !self.keys.contains(key)).map(|(_, notice)| notice);
         match left.max_by_key(|notice| notice.since) {
             Some(newest) => self.partial_patch(node, annotations, &newest),
-            None => Self::full_patch(node, annotations),
+            None => Self::full_patch(node, annotations, settings),
         }
     }
 
@@ -201,12 +203,13 @@ impl NodeRelease {
             annotations.insert(UNDO_ANNOTATION.to_owned(), json!(text(&undo)));
         }
         let labels = json!({ KIND_LABEL: newest.kind });
-        ReleasePatch { body: guarded(node, &annotations.into(), &labels, spec), uncordons: false }
+        let body = guarded(node, &annotations.into(), &labels, spec);
+        ReleasePatch { body, uncordons: false, left: Vec::new() }
     }
 
     /// Returns the patch that undoes every change of Ebbtide's to the Node.
-    fn full_patch(node: &Node, mut annotations: Map<String, Value>) -> ReleasePatch {
-        let undo = undo(node);
+    fn full_patch(node: &Node, mut annotations: Map<String, Value>, settings: &MarkSettings) -> ReleasePatch {
+        let (undo, left) = settings.divide(undo(node));
         annotations.insert(UNDO_ANNOTATION.to_owned(), Value::Null);
         hold::forget(node, &mut annotations);
         replacement::forget(node, &mut annotations);
@@ -221,7 +224,7 @@ impl NodeRelease {
             spec["taints"] = json!(kept);
         }
         let body = guarded(node, &annotations.into(), &labels.into(), spec);
-        ReleasePatch { body, uncordons: undo.cordon && node.cordoned }
+        ReleasePatch { body, uncordons: undo.cordon && node.cordoned, left }
     }
 }
 

@@ -124,8 +124,7 @@ impl NodeReleaser {
         match self.marker.release(&node, Instant::now() + CALL_TIMEOUT, due).await {
             Ok(None) => true,
             Ok(Some(released)) => {
-                let (on, why, has_condition) = (node.named(), released.release.reason, node.draining.is_some());
-                self.facts.emit(&Fact::NodeReleased { on, why, uncordoned: released.uncordoned, has_condition });
+                released.tell(&node, |fact| self.facts.emit(fact));
                 true
             }
             Err(error) => {

@@ -12,7 +12,7 @@ use super::condition::ConditionRule;
 use super::conditions;
 use super::handled::{Standing, has_notes, is_handled, standing};
 use super::mark::{NoticeAnnotation, is_told_to_terminate, mark_of, name_of, notices, whole_seconds};
-use super::names::{FROM_NODE, is_from_node};
+use super::names::{FROM_NODE, SAYS_PREFIX, is_from_node};
 use super::plan::Plan;
 use super::release::NodeRelease;
 use super::replacement::is_replaced;
@@ -23,9 +23,6 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Prefix of the annotations: `ebbtide/says.<kind>`.
-const SAYS_PREFIX: &str = "ebbtide/says.";
 
 /// Maximum length of an annotation's value in bytes.
 const MAX_LENGTH: usize = 1024;

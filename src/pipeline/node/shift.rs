@@ -72,12 +72,19 @@ impl Shift {
         key_of(SHIFT_PREFIX, &format!("{}/{}", self.away_from, self.resource))
     }
 
+    /// Whether an event may have told this by `now`: whoever may write Nodes may note any time.
+    fn is_possible(&self, now: Timestamp) -> bool {
+        let latest = now.checked_add(CLOCKS_APART).unwrap_or(now);
+        self.at <= latest && self.until <= self.at.checked_add(MAX_SHIFT).unwrap_or(self.at)
+    }
+
     /// Returns the patch that notes the shift; `None` if the Node has what a newer event told, or no room.
     #[must_use]
-    pub fn patch(&self, node: &Node) -> Option<Value> {
+    pub fn patch(&self, node: &Node, now: Timestamp) -> Option<Value> {
         let key = self.key();
-        let known = Self::all(node).find(|(name, _)| **name == key).map(|(_, known)| known);
-        let has_room = known.is_some() || !is_full(node, SHIFT_PREFIX);
+        let known =
+            Self::all(node).find(|(name, known)| **name == key && known.is_possible(now)).map(|(_, known)| known);
+        let has_room = node.annotations.contains_key(&key) || !is_full(node, SHIFT_PREFIX);
         if known.is_some_and(|known| known.order() >= self.order()) || !has_room {
             return None;
         }
@@ -111,15 +118,14 @@ impl Shift {
 #[must_use]
 pub fn shifts(nodes: &[Arc<Node>], now: Timestamp) -> Vec<Shift> {
     let mut newest: BTreeMap<&String, Shift> = BTreeMap::new();
-    for (name, shift) in nodes.iter().flat_map(|node| Shift::all(node)) {
+    let possible = nodes.iter().flat_map(|node| Shift::all(node)).filter(|(_, shift)| shift.is_possible(now));
+    for (name, shift) in possible {
         let known = newest.entry(name).or_insert_with(|| shift.clone());
         if known.order() < shift.order() {
             *known = shift;
         }
     }
-    // Whoever may write Nodes may name any time.
-    let latest = now.checked_add(MAX_SHIFT + CLOCKS_APART).unwrap_or(now);
-    let counting = newest.into_values().filter(|shift| shift.until > now && shift.until <= latest);
+    let counting = newest.into_values().filter(|shift| shift.until > now);
     let mut of: BTreeMap<String, Shift> = BTreeMap::new();
     for shift in counting {
         let newest = of.entry(shift.resource.clone()).or_insert_with(|| shift.clone());
@@ -154,6 +160,9 @@ mod tests {
 
     const BEGINS: &str = "2026-11-25T01:00:00Z";
 
+    /// A time after all events that are told here: messages come late.
+    const LATER: &str = "2026-11-28T00:00:00Z";
+
     fn told(at: &str, begins: bool) -> Shift {
         away_from("use1-az1", "arn:cluster", at, begins)
     }
@@ -171,7 +180,7 @@ mod tests {
     }
 
     fn apply(node: &mut Node, shift: &Shift) -> bool {
-        let Some(patch) = shift.patch(node) else { return false };
+        let Some(patch) = shift.patch(node, LATER.parse().unwrap()) else { return false };
         for (name, value) in patch["metadata"]["annotations"].as_object().unwrap() {
             match value.as_str() {
                 Some(value) => drop(node.annotations.insert(name.clone(), value.to_owned())),
@@ -254,6 +263,19 @@ mod tests {
     }
 
     #[test]
+    fn a_note_from_the_future_hides_no_shift() {
+        let (mut one, mut other) = (node("a", "use1-az2"), node("b", "use1-az3"));
+        let shift = told(BEGINS, true);
+        let forged = Shift { at: "9999-01-01T00:00:00Z".parse().unwrap(), ..told(BEGINS, false) };
+        one.annotations.insert(shift.key(), text(&forged));
+        assert!(apply(&mut other, &shift));
+        let nodes = [&one, &other].map(|node| Arc::new(node.clone()));
+        assert_eq!(shifts(&nodes, BEGINS.parse().unwrap()), std::slice::from_ref(&shift));
+        assert!(apply(&mut one, &shift), "it gives way to what an event tells");
+        assert_eq!(active(&one, BEGINS), 1);
+    }
+
+    #[test]
     fn what_nobody_may_have_written_holds_back_nothing() {
         let mut node = node("a", "use1-az2");
         for value in [
@@ -261,6 +283,7 @@ mod tests {
             "{",
             "[]",
             r#"{"until":"2999-01-01T00:00:00Z","away_from":"x","resource":"y","at":"2026-11-25T01:00:00Z"}"#,
+            r#"{"until":"2026-11-25T03:00:00Z","away_from":"x","resource":"y","at":"2026-11-25T02:05:01Z"}"#,
         ] {
             node.annotations.insert("ebbtide/shift.0".to_owned(), value.to_owned());
             assert_eq!(active(&node, "2026-11-25T02:00:00Z"), 0, "{value}");

@@ -1,7 +1,7 @@
 //! A Node, trimmed to the fields that Ebbtide uses: 20 KiB on the wire become some hundred bytes.
 
 use super::condition::{Condition as Named, ConditionRule, DRAINING_CONDITION};
-use super::names::{EXCLUDE_LABEL, IGNORE_ANNOTATION, OWN_PREFIX};
+use super::names::{EXCLUDE_LABEL, IGNORE_ANNOTATION, MAX_OF_A_PREFIX, MAX_SAYINGS, OWN_PREFIX, SAYS_PREFIX};
 use super::pool::Pool;
 use crate::clients::trimmed::Trimmed;
 use crate::fact::NodeRef;
@@ -55,8 +55,10 @@ pub struct Node {
     pub pool: Arc<Pool>,
     /// Taints.
     pub taints: Box<[Taint]>,
-    /// Annotations under `ebbtide/`.
+    /// Annotations under `ebbtide/`, of each prefix as many as are read.
     pub annotations: BTreeMap<String, String>,
+    /// Number of annotations of a prefix beyond those that are read.
+    pub unread: usize,
     /// Labels under `ebbtide/`, the label that keeps load balancers away, and those that waits read.
     pub labels: BTreeMap<String, String>,
 }
@@ -133,7 +135,9 @@ impl Node {
         rules: &[ConditionRule],
     ) -> Option<Self> {
         let instance = object.spec.provider_id.as_deref().and_then(instance_of)?;
-        let annotations = kept(object.metadata.annotations.unwrap_or_default(), |key| key.starts_with(OWN_PREFIX));
+        let all = object.metadata.annotations.unwrap_or_default();
+        let mut annotations = kept(all, |key| key.starts_with(OWN_PREFIX));
+        let unread = remove_excess(&mut annotations);
         let labels = object.metadata.labels.unwrap_or_default();
         let (selected, pool) = (selector.matches(&labels), Arc::new(Pool::of(&labels)));
         let labels = kept(labels, |key| key.starts_with(OWN_PREFIX) || key == EXCLUDE_LABEL || used(key));
@@ -167,6 +171,7 @@ impl Node {
             pool,
             taints: object.spec.taints.into(),
             annotations,
+            unread,
             labels,
         })
     }
@@ -187,6 +192,22 @@ impl Node {
 /// Returns the used entries in a new map: a map that was emptied keeps its capacity, half a kilobyte a Node.
 fn kept(all: BTreeMap<String, String>, used: impl Fn(&str) -> bool) -> BTreeMap<String, String> {
     all.into_iter().filter(|(key, _)| used(key)).collect()
+}
+
+/// Removes annotations beyond the number of each prefix that is read, the last by name, and returns how many. The names without a dot are
+/// few that are read.
+fn remove_excess(annotations: &mut BTreeMap<String, String>) -> usize {
+    let (before, mut prefix, mut count) = (annotations.len(), String::new(), 0);
+    // In their order, those of one prefix come together.
+    annotations.retain(|name, _| {
+        let Some(end) = name.find('.') else { return true };
+        if prefix != name[..=end] {
+            (prefix, count) = (name[..=end].to_owned(), 0);
+        }
+        count += 1;
+        count <= if prefix == SAYS_PREFIX { MAX_SAYINGS } else { MAX_OF_A_PREFIX }
+    });
+    before - annotations.len()
 }
 
 /// Returns the instance ID at the end of `aws:///ZONE/INSTANCE-ID`.
@@ -217,6 +238,7 @@ impl Node {
             pool: Arc::default(),
             taints: Box::default(),
             annotations: BTreeMap::new(),
+            unread: 0,
             labels: BTreeMap::new(),
         }
     }
@@ -262,6 +284,18 @@ mod tests {
         assert_eq!((&*node.boot, node.taints.len()), ("boot-1", 1));
         assert_eq!(node.annotations.into_keys().collect::<Vec<_>>(), ["ebbtide/ignore", "ebbtide/notice.a"]);
         assert_eq!(node.labels.into_keys().collect::<Vec<_>>(), ["ebbtide/kind", "zone"]);
+    }
+
+    #[test]
+    fn of_each_prefix_only_so_many_annotations_are_read() {
+        let names = |prefix: &str, count: usize| (0..count).map(|n| format!("{prefix}{n:03}")).collect::<Vec<_>>();
+        let all = [names("ebbtide/notice.", 64), names("ebbtide/planned.", 200), names(SAYS_PREFIX, 9)].concat();
+        let mut read: BTreeMap<_, _> = all.into_iter().map(|name| (name, String::new())).collect();
+        read.insert("ebbtide/undo".to_owned(), String::new());
+        assert_eq!(remove_excess(&mut read), 137);
+        let expected = [names("ebbtide/notice.", 64), names("ebbtide/planned.", 64), names(SAYS_PREFIX, 8)].concat();
+        let expected: Vec<_> = expected.into_iter().chain(["ebbtide/undo".to_owned()]).collect();
+        assert_eq!(read.into_keys().collect::<Vec<_>>(), expected);
     }
 
     #[test]

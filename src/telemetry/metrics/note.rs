@@ -2,7 +2,7 @@
 
 use super::{All, MIN_OFTEN_RECEIVES};
 use crate::fact::{
-    Category, DeadlineType, Fact, HookFailure, LeaseEnd, MalformedReason, MessageCount, MessageRelease,
+    Category, DeadlineType, Fact, HookFailure, LeaseEnd, MalformedReason, MessageCount, MessageRelease, NodeRefusal,
     NotificationResult, ReceiveOrder, label,
 };
 
@@ -22,6 +22,7 @@ impl All {
         };
         // No series without an election: nobody has the turn then, and nobody needs it.
         let turn = |ours: bool| self.nodes_turn.with_label_values::<&str>(&[]).set(i64::from(ours));
+        let refused = |what: NodeRefusal| self.node_refusals.with_label_values(&[what.as_str()]).inc();
         match fact {
             Fact::MessageReceived { receives, age, .. } => {
                 message(MessageCount::Received);
@@ -77,6 +78,10 @@ impl All {
             Fact::DrainRetried { step, category, .. } => retried(step.as_str(), category),
             Fact::Eviction { result, .. } => self.evictions.with_label_values(&[label(*result, "evicted")]).inc(),
             Fact::Deletion { result, .. } => self.deletions.with_label_values(&[label(*result, "deleted")]).inc(),
+            Fact::UndoRefused { .. } => refused(NodeRefusal::Undo),
+            Fact::SayingRefused { .. } => refused(NodeRefusal::Saying),
+            Fact::TwinRefused { .. } => refused(NodeRefusal::Twin),
+            Fact::AnnotationsUnread { .. } => refused(NodeRefusal::Unread),
             Fact::NodeReleased { why, .. } => self.releases.with_label_values(&[why.as_str()]).inc(),
             Fact::ReleaseFailed { category, .. } => retried("release", category),
             Fact::LeaseCollected { dry_run: false, .. } => self.leases_collected.inc(),
@@ -148,7 +153,6 @@ impl All {
             | Fact::NodeAwaited { .. }
             | Fact::NoticeListed { .. }
             | Fact::NoticeSaid { .. }
-            | Fact::SayingRefused { .. }
             | Fact::ZonalShiftFailed { .. }
             | Fact::AgentStarted { .. }
             | Fact::AgentSays { .. }

@@ -49,7 +49,7 @@ pub fn check(text: &str) {
     }
     let taints =
         if has('t') { vec![taint("ebbtide/going=now:NoSchedule").expect("the taint must be one")] } else { Vec::new() };
-    let rules = MarkSettings { taints, exclude_from_load_balancers: has('x') };
+    let rules = MarkSettings { taints, exclude_from_load_balancers: has('x'), ..MarkSettings::default() };
 
     let wire = node(options, lines, &mark);
     let read_node = read(&wire);
@@ -59,14 +59,14 @@ pub fn check(text: &str) {
     for round in 0.. {
         let Some(release) = NodeRelease::schedule(&read(&left), now).due else { break };
         assert!(round < MAX_ROUNDS && release.has_marks(), "{release:?} of {left}");
-        let patch = release.patch(&read(&left)).body;
+        let patch = release.patch(&read(&left), &rules).body;
         assert!(patch.to_string().len() <= size, "{patch}");
         let after = merged(&left, &patch);
         assert!(marks(&after) < marks(&left), "{patch} removes no mark from {left}");
         left = after;
     }
     if let Some(release) = NodeRelease::after_uncordon(&read_node) {
-        let after = merged(&wire, &release.patch(&read_node).body);
+        let after = merged(&wire, &release.patch(&read_node, &rules).body);
         assert_eq!((marks(&after), NodeRelease::after_uncordon(&read(&after))), (0, None), "{after}");
     }
     plans(&wire);
@@ -83,7 +83,7 @@ fn write_and_undo(mark: &Mark, rules: &MarkSettings, wire: &Value, is_bare: bool
     assert_eq!(mark.patch(&node, rules), None, "{patch} on {wire}");
     let release =
         NodeRelease::of_kind(&node, "spot", Timestamp::MAX, UndoReason::Expired).expect("the mark must be there");
-    let undone = merged(&marked, &release.patch(&node).body);
+    let undone = merged(&marked, &release.patch(&node, rules).body);
     assert_eq!(NodeRelease::of_kind(&read(&undone), "spot", Timestamp::MAX, UndoReason::Expired), None, "{undone}");
     let others = |node: &Node| {
         let mut taints: Vec<_> = node.taints.iter().map(|taint| (taint.key.clone(), taint.effect.clone())).collect();

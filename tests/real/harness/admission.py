@@ -8,7 +8,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -78,6 +78,20 @@ def denying_policy(kube: Kube, namespace: str, prefix: str, name: str) -> Iterat
         _created(kube, "validatingadmissionpolicies", {"metadata": {"name": name}, "spec": policy}),
         _created(kube, "validatingadmissionpolicybindings", {"metadata": {"name": name}, "spec": binding}),
     ):
+        yield
+
+
+@contextmanager
+def policies(kube: Kube, objects: list[Object]) -> Iterator[None]:
+    """Creates the admission policies among these objects, with their bindings."""
+    resources = {
+        "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+        "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+    }
+    with ExitStack() as made:
+        for each in objects:
+            if each["kind"] in resources:
+                made.enter_context(_created(kube, resources[each["kind"]], each))
         yield
 
 

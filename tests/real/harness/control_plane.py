@@ -159,6 +159,8 @@ class _Starting:
             f"--token-auth-file={tokens}",
             "--anonymous-auth=false",
             "--authorization-mode=Node,RBAC",
+            # As in every cluster with kubelets; kwok is none of them.
+            "--enable-admission-plugins=NodeRestriction",
             f"--audit-policy-file={CONFIG / 'audit-policy.yaml'}",
             f"--audit-log-path={self.audit_log}",
             *more,

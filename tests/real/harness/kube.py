@@ -34,6 +34,12 @@ class Kube:
         """Returns a client for another thread."""
         return Kube(self.url, self.authority, self._token)
 
+    def impersonating(self, user: str, group: str) -> Kube:
+        """Returns a client whose calls count as those of another user, of this group."""
+        client = self.another()
+        client._session.headers.update({"Impersonate-User": user, "Impersonate-Group": group})
+        return client
+
     def get(self, path: str) -> Object:
         """Returns an object."""
         return self._call("GET", path)

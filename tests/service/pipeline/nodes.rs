@@ -476,11 +476,14 @@ async fn what_is_taken_back_while_no_replica_runs_is_undone_by_the_next() {
 #[tokio::test(start_paused = true)]
 async fn another_node_of_the_instance_that_says_nothing_takes_nothing_back() {
     let stage = Stage::new(1, 0);
-    stage.world.kube.add_node("former", &instance(0));
+    stage.world.kube.add_unready_node("former", &instance(0));
     stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").grace(s(60)).stops_in(s(40)));
     let replica = stage.without_queue("one", &[]).await;
     stage.says_spot(0, 120);
-    sleep(s(30)).await;
+    stage.until("cordoned", s(10), || stage.cordoned(0)).await;
+    // From now on nobody says anything new for the instance, but the drain goes on.
+    stage.world.kube.set_ready("former", true);
+    sleep(s(20)).await;
     for name in [node(0), "former".to_owned()] {
         let cordoned = stage.world.kube.node(&name).and_then(|node| node.spec?.unschedulable);
         assert_eq!(cordoned, Some(true), "{name}: {}", stage.story());

@@ -38,6 +38,20 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 
+{{/* The name of the policy for kubelets. */}}
+{{- define "ebbtide.kubeletPolicy" -}}
+{{- printf "%s-kubelets" (include "ebbtide.fullname" . | trunc 54 | trimSuffix "-") }}
+{{- end }}
+
+{{/* yes if kubelets get a policy: not where the API server has none. helm template knows only a version, which has them from 1.30 on. */}}
+{{- define "ebbtide.hasKubeletPolicy" -}}
+{{- $knows := semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version }}
+{{- if .Capabilities.APIVersions.Has "v1/Node" }}
+{{- $knows = .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy" }}
+{{- end }}
+{{- if and .Values.kubeletPolicy .Values.rbac.create $knows }}yes{{ end }}
+{{- end }}
+
 {{/* The annotations of an object, from the root and its own, which win. Empty without any; else it begins with a new line. */}}
 {{- define "ebbtide.annotations" -}}
 {{- with merge dict (default dict (index . 1)) (default dict (index . 0).Values.commonAnnotations) }}

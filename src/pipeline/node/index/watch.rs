@@ -27,8 +27,9 @@ use crate::pipeline::node::mark::{has_new_drain, is_marked, notices};
 use crate::pipeline::node::says::differs;
 use crate::pipeline::node::{Node, NodeApi, TrimmedNode};
 use kube::api::{ListParams, ObjectList, VersionMatch};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::mem;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -49,6 +50,8 @@ pub(super) struct NodeWatch {
     index: Index,
     api: NodeApi,
     facts: Facts,
+    /// The UIDs of Nodes of which was told that annotations are not read.
+    unread: HashSet<Arc<str>>,
     /// Completed when the index first holds all Nodes.
     first_sync: Option<oneshot::Sender<()>>,
     phase: Phase,
@@ -75,6 +78,7 @@ impl NodeWatch {
             index,
             api,
             facts,
+            unread: HashSet::new(),
             first_sync: Some(synced),
             phase: Phase::syncing(ANY_CACHED.to_owned()),
             initial_events: InitialEvents::default(),
@@ -177,13 +181,14 @@ impl NodeWatch {
     }
 
     /// Applies one event to the index.
-    fn apply(&self, seen: WatchUpdate<TrimmedNode>) {
+    fn apply(&mut self, seen: WatchUpdate<TrimmedNode>) {
         let (mut marked, mut turned, mut says, mut moved, mut gone) = (false, false, false, false, None);
         let mut nodes = self.index.0.nodes.lock();
         let before = nodes.len();
         match seen {
             WatchUpdate::Applied(object) => {
                 if let Some(node) = self.index.read(object) {
+                    tell_unread(&mut self.unread, &self.facts, &node);
                     marked = is_marked(&node);
                     says = differs(nodes.named(&node.name).map(AsRef::as_ref), &node);
                     turned = node.ready && nodes.named(&node.name).is_none_or(|known| !known.ready);
@@ -198,6 +203,7 @@ impl NodeWatch {
                 if let (Some(name), Some(uid)) = (object.metadata.name, object.metadata.uid) {
                     gone = nodes.named(&name).filter(|known| *known.uid == *uid && is_marked(known)).cloned();
                     nodes.remove(&name, &uid);
+                    self.unread.remove(&*uid);
                     (turned, moved) = (true, !self.index.0.labels.is_empty());
                 }
             }
@@ -219,6 +225,10 @@ impl NodeWatch {
 
     /// Replaces the Nodes of the index by all that there were when they were `asked` for.
     fn sync(&mut self, nodes: NodesByName, asked: Instant) {
+        self.unread.retain(|uid| nodes.values().any(|node| node.uid == *uid));
+        for node in nodes.values() {
+            tell_unread(&mut self.unread, &self.facts, node);
+        }
         self.index.0.nodes.lock().replace_all(nodes);
         self.facts.emit(&Fact::NodesSynced { nodes: self.index.len() });
         self.index.set_live(true);
@@ -283,6 +293,13 @@ impl NodeWatch {
             Phase::Syncing { .. } => NEWEST.to_owned(),
         };
         self.phase = Phase::syncing(oldest);
+    }
+}
+
+/// Emits, once for a Node, that it has more annotations than are read.
+fn tell_unread(told: &mut HashSet<Arc<str>>, facts: &Facts, node: &Node) {
+    if node.unread > 0 && told.insert(Arc::clone(&node.uid)) {
+        facts.emit(&Fact::AnnotationsUnread { on: node.named(), count: node.unread });
     }
 }
 

@@ -1,11 +1,8 @@
 //! How many annotations a Node carries, and which give way to others; and which count as drains.
 
 use super::{Mark, Node, NoticeAnnotation, UNKNOWN_BOOT, mark_of, notices, undo, whole_seconds};
+use crate::pipeline::node::names::MAX_OF_A_PREFIX;
 use jiff::Timestamp;
-
-/// Maximum number of annotations with one prefix: all annotations of a Node share 256 KiB, and whoever writes to the queue has them
-/// written.
-const MAX_OF_A_PREFIX: usize = 64;
 
 /// Number of their bytes from which on there is no room for another: 64 of AWS's own names take less.
 const MAX_BYTES_OF_A_PREFIX: usize = 32 * 1024;

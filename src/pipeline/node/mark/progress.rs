@@ -9,6 +9,11 @@ use crate::pipeline::node::release::TERMINATION_GRACE;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::fmt;
+use std::time::Duration;
+
+/// Maximum time from now to the end of a drain: the longest life of a lifecycle hook, and the longest `--drain-timeout`, with a margin
+/// for clocks. A mark that names a later one is none of ours: whoever may write a Node may name any time.
+const MAX_AHEAD: Duration = Duration::from_hours(49);
 
 /// How far a drain is in the wave of its Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -227,9 +232,10 @@ pub enum WaveState {
 }
 
 /// Returns how far the Node is in its wave, and until when its marks say so: what nobody notes as over ends a while after its deadline.
-/// `None` if the Node is not drained, or left to its owner.
+/// `None` if the Node is not drained, or left to its owner, or if its marks name a later end than a drain can have.
 #[must_use]
 pub fn wave_state(node: &Node, now: Timestamp) -> Option<(WaveState, Timestamp)> {
+    let latest = now.checked_add(MAX_AHEAD).unwrap_or(Timestamp::MAX);
     let state = |mark: NoticeAnnotation| {
         let until = mark.deadline.max(mark.deadline.and(mark.ends))?.checked_add(TERMINATION_GRACE).ok()?;
         let state = match Place::read(&mark.wave) {
@@ -238,7 +244,7 @@ pub fn wave_state(node: &Node, now: Timestamp) -> Option<(WaveState, Timestamp)>
             Some(Place::Evicts(since)) => WaveState::Evicts(Some(since)),
             None => WaveState::Evicts(None),
         };
-        (until > now).then_some((state, until))
+        (until > now && until <= latest).then_some((state, until))
     };
     let order = |state: &WaveState| match state {
         WaveState::Evicts(since) => (false, *since),
@@ -296,7 +302,6 @@ fn rewritten(node: &Node, identity: &str, mark: &NoticeAnnotation) -> Value {
 mod tests {
     use super::super::MarkSettings;
     use super::*;
-    use std::time::Duration;
 
     fn at(second: u8) -> Timestamp {
         format!("2026-11-21T12:00:{second:02}Z").parse().unwrap()
@@ -381,5 +386,12 @@ mod tests {
         assert_eq!(wave_state(&node, at(20)).unwrap().0, WaveState::Waits(Some(at(3))));
         node.ignored = true;
         assert_eq!(wave_state(&node, at(20)), None, "its owner has it");
+        node.ignored = false;
+        node.annotations.retain(|name, _| *name == name_of("b"));
+        for (days, holds) in [(2, true), (3, false)] {
+            let ends = at(0) + Duration::from_hours(days * 24);
+            apply(&mut node, |node| end(node, "b", ends));
+            assert_eq!(wave_state(&node, at(20)).is_some(), holds, "{days}");
+        }
     }
 }

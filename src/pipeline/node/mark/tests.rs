@@ -78,7 +78,7 @@ fn what_was_there_before_is_never_removed() {
     let rival = taint("going=theirs:NoSchedule").unwrap();
     node.taints = Box::new([rival.clone()]);
     let taints = vec![taint("going=ours:NoSchedule").unwrap(), taint("going=ours:NoExecute").unwrap()];
-    let settings = MarkSettings { taints, exclude_from_load_balancers: true };
+    let settings = MarkSettings { taints, exclude_from_load_balancers: true, ..MarkSettings::default() };
     let mark = mark("a", "rebalance").with_expiry(Some(at("2026-11-21T12:20:00Z")));
     let marked = patched(&node, &mark.patch(&node, &settings).unwrap());
     let named: Vec<_> = marked.taints.iter().map(|taint| (taint.value.as_deref(), &*taint.effect)).collect();
@@ -89,7 +89,7 @@ fn what_was_there_before_is_never_removed() {
     assert!(mark.patch(&rebooted, &settings).is_some(), "a mark that is about to be removed is written again");
 
     let release = due(&marked, "2026-11-21T12:20:00Z").unwrap();
-    let patch = release.patch(&marked);
+    let patch = release.patch(&marked, &settings);
     let released = patched(&marked, &patch.body);
     assert!(!patch.uncordons && released.cordoned);
     assert_eq!(*released.taints, [rival]);
@@ -97,9 +97,37 @@ fn what_was_there_before_is_never_removed() {
 }
 
 #[test]
+fn only_what_a_mark_can_have_put_there_is_removed() {
+    let mut node = Node::for_tests("node-1");
+    let texts = ["going=soon:NoExecute", "once:NoSchedule", "quarantine=ir:NoSchedule", "goings:NoSchedule"];
+    node.taints = texts.iter().map(|text| taint(text).unwrap()).chain([out_of_service()]).collect();
+    node.labels.insert(EXCLUDE_LABEL.to_owned(), "true".to_owned());
+    let listed = json!({
+        "taints": node.taints.iter().map(written).collect::<Vec<_>>(),
+        "labels": [EXCLUDE_LABEL, "node-restriction.kubernetes.io/tier", "ebbtide/x"],
+    });
+    node.annotations.insert(UNDO_ANNOTATION.to_owned(), listed.to_string());
+    node.annotations.insert("ebbtide/notice.x".to_owned(), r#"{"until":"2020-01-01T00:00:00Z"}"#.to_owned());
+    let release = due(&node, "2026-11-21T12:00:00Z").unwrap();
+    let taints = vec![taint("going=now:NoSchedule").unwrap()];
+    let settings = MarkSettings { taints, former_taints: vec!["once".to_owned()], ..MarkSettings::default() };
+    let patch = release.patch(&node, &settings);
+    assert_eq!(patch.left, ["quarantine=ir:NoSchedule", "goings:NoSchedule", "node-restriction.kubernetes.io/tier"]);
+    let labels = json!({ EXCLUDE_LABEL: null, "ebbtide/x": null, KIND_LABEL: null });
+    assert_eq!(patch.body["metadata"]["labels"], labels);
+    let released = patched(&node, &patch.body);
+    assert_eq!(released.taints.iter().map(written).collect::<Vec<_>>(), texts[2..]);
+    assert_eq!(released.annotations, [].into());
+    // Without such settings, only the taint that Kubernetes defines can be Ebbtide's.
+    let released = patched(&node, &release.patch(&node, &MarkSettings::default()).body);
+    assert_eq!(released.taints.iter().map(written).collect::<Vec<_>>(), texts);
+}
+
+#[test]
 fn a_node_is_released_when_its_last_mark_is_due() {
     let node = Node::for_tests("node-1");
-    let settings = MarkSettings { taints: vec![taint("a:NoSchedule").unwrap()], exclude_from_load_balancers: true };
+    let taints = vec![taint("a:NoSchedule").unwrap()];
+    let settings = MarkSettings { taints, exclude_from_load_balancers: true, ..MarkSettings::default() };
     let hint = mark("a", "rebalance").with_expiry(Some(at("2026-11-21T12:20:00Z")));
     let marked = patched(&node, &hint.patch(&node, &settings).unwrap());
     let waiting = schedule(&marked, "2026-11-21T12:19:59Z");
@@ -111,7 +139,7 @@ fn a_node_is_released_when_its_last_mark_is_due() {
 
     let release = due(&both, "2026-11-21T12:20:00Z").unwrap();
     assert_eq!(release.reason, UndoReason::Expired);
-    let patch = release.patch(&both);
+    let patch = release.patch(&both, &settings);
     let mut held = patched(&both, &patch.body);
     assert!(!patch.uncordons && held.cordoned && held.labels[KIND_LABEL] == "spot", "the other notice holds it");
 
@@ -119,7 +147,7 @@ fn a_node_is_released_when_its_last_mark_is_due() {
     held.ready = false;
     assert_eq!(schedule(&held, "2026-11-21T13:00:00Z"), NOTHING, "not Ready yet");
     held.ready = true;
-    let unseen = due(&held, "2026-11-21T13:00:00Z").unwrap().patch(&held);
+    let unseen = due(&held, "2026-11-21T13:00:00Z").unwrap().patch(&held, &settings);
     let unseen = patched(&held, &unseen.body);
     assert_eq!(
         unseen.annotations,
@@ -134,7 +162,7 @@ fn a_node_is_released_when_its_last_mark_is_due() {
     held.ready_since = Some(at("2026-11-21T12:50:00Z"));
     let release = due(&held, "2026-11-21T13:00:00Z").unwrap();
     assert_eq!(release.reason, UndoReason::Rebooted);
-    let patch = release.patch(&held);
+    let patch = release.patch(&held, &settings);
     let released = patched(&held, &patch.body);
     assert!(patch.uncordons && !released.cordoned && released.taints.is_empty());
     assert!(released.annotations.is_empty() && released.labels.is_empty());
@@ -212,7 +240,7 @@ fn a_withdrawal_leaves_a_note_for_two_weeks() {
     let withdraw = |node: &Node, identity: &str, when| {
         let release = NodeRelease::of_withdrawn(node, identity, at(when), true)?;
         assert!(!release.has_marks());
-        Some(patched(node, &release.patch(node).body))
+        Some(patched(node, &release.patch(node, &MarkSettings::default()).body))
     };
     let noted = withdraw(&node, "h", "2026-11-21T12:00:00.5Z").unwrap();
     assert_eq!(withdrawn_at(&noted, "h"), Some(at("2026-11-21T12:00:00Z")));

@@ -476,3 +476,16 @@ async fn drains_that_are_tried_again_wait_for_their_turn_again() {
     stage.until("noted", s(600), || stage.handled(0) + stage.handled(1) == 2).await;
     stage.rest(&[&replica]).await;
 }
+
+/// Whoever may write a Node may name any deadline.
+#[tokio::test(start_paused = true)]
+async fn a_mark_without_end_holds_no_place() {
+    let stage = zones("aa");
+    let replica = stage.start(&ONE).await;
+    let mark = r#"{"kind":"rebalance","since":"2026-11-21T12:00:00Z","deadline":"9999-01-01T00:00:00Z","message":"m"}"#;
+    stage.annotate(1, "ebbtide/notice.x", mark);
+    stage.rebalance(0);
+    stage.until_handled(s(60)).await;
+    replica.ended_once("rebalance", "drained");
+    stage.rest(&[&replica]).await;
+}

@@ -311,3 +311,20 @@ async fn a_shift_that_begins_while_a_node_waits_for_its_place_holds_it_back() {
     }
     stage.rest(&[&replica]).await;
 }
+
+/// Whoever may write a Node may note a shift of any time, which no event has told.
+#[tokio::test(start_paused = true)]
+async fn a_note_of_a_later_time_holds_no_drain_back() {
+    let stage = three_zones();
+    let replica = stage.start(&FLAGS).await;
+    let now = stage.world.clock.now();
+    let note = |at: &str, until: &str| {
+        format!(r#"{{"until":"{until}","away_from":"euw1-az0","resource":"{CLUSTER}","at":"{at}"}}"#)
+    };
+    stage.annotate(1, "ebbtide/shift.x", &note("9999-01-01T00:00:00Z", &(now + s(3600)).to_string()));
+    stage.annotate(1, "ebbtide/shift.y", &note(&(now - s(20 * 3600)).to_string(), &(now + s(3600)).to_string()));
+    stage.rebalance(2);
+    stage.until_handled(s(60)).await;
+    replica.ended_once("rebalance", "drained");
+    stage.rest(&[&replica]).await;
+}

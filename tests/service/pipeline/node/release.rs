@@ -6,6 +6,7 @@ use ebbtide_sim::aws::HookSpec;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::Interrupt;
 use ebbtide_sim::messages::{self, Wrapping};
+use serde_json::json;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -36,6 +37,29 @@ async fn a_cordon_without_a_later_notice_is_removed_in_time() {
         }
         stage.rest(&[&replica]).await;
     }
+}
+
+/// A captured kubelet writes the marks of an interruption that is over, and asks for the removal of the taint that keeps workloads away.
+#[tokio::test(start_paused = true)]
+async fn what_others_have_put_on_the_node_stays_whatever_the_node_lists() {
+    let stage = Stage::new(1, 0);
+    for (key, value) in [("quarantine", "ir"), ("dedicated", "payments"), ("going", "soon"), ("once", "")] {
+        stage.taint(0, key, value, "NoSchedule");
+    }
+    stage.label(0, "node-restriction.kubernetes.io/tier", "1");
+    let replica = stage.start(&["--taint", "going=now:NoSchedule", "--former-taint", "once"]).await;
+    let listed = json!({
+        "cordon": true,
+        "taints": ["quarantine=ir:NoSchedule", "dedicated=payments:NoSchedule", "going=soon:NoSchedule", "once:NoSchedule"],
+        "labels": ["node-restriction.kubernetes.io/tier"],
+    });
+    stage.annotate(0, "ebbtide/undo", &listed.to_string());
+    stage.annotate(0, "ebbtide/notice.x", r#"{"until":"2020-01-01T00:00:00Z"}"#);
+    stage.until("released", s(10), || stage.annotations(0).is_empty()).await;
+    assert_eq!(stage.taints(0), ["dedicated=payments:NoSchedule", "quarantine=ir:NoSchedule"]);
+    assert_eq!(stage.labelled(0, "node-restriction.kubernetes.io/tier").as_deref(), Some("1"));
+    assert!((replica.refused("undo") - 1.0).abs() < f64::EPSILON, "told once");
+    stage.rest(&[&replica]).await;
 }
 
 /// The replica that takes the drain over has its whole time again.

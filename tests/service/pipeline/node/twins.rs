@@ -1,6 +1,7 @@
 //! Two Nodes with one instance, as a kubelet leaves them that has changed its name.
 
 use crate::harness::{Stage, instance, node, s};
+use crate::nodes::plan;
 use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages::{self, Wrapping};
 use tokio::time::sleep;
@@ -82,4 +83,58 @@ async fn a_recommendation_is_reported_for_the_node_that_is_ready() {
     assert!(cordoned("new") && cordoned("old"));
     assert!(stage.world.kube.evictions().is_empty());
     stage.rest(&[&replica]).await;
+}
+
+/// A world of three nodes, and one Node more that names the instance of the first.
+fn claimed() -> Stage {
+    let stage = Stage::new(3, 1);
+    stage.world.kube.add_node(&node(3), &instance(0));
+    stage
+}
+
+/// Has the n-th Node give a notice in this way, for which its instance would be drained.
+fn gives(stage: &Stage, n: usize, way: &str) {
+    match way {
+        "plan" => {
+            let (name, value) = plan(stage.world.clock.now(), 0, "x");
+            stage.annotate(n, &name, &value);
+        }
+        "word" => stage.says_spot(n, 120),
+        _ => stage.set_condition(n, "KernelReady", "False", 0),
+    }
+}
+
+const FLAGS: [&str; 2] = ["--on-condition", "KernelReady=False:1m=drain"];
+
+/// Whoever registers a Node chooses its instance. What Nodes say of that instance is not acted on then, and what AWS says is.
+#[tokio::test(start_paused = true)]
+async fn of_two_ready_nodes_none_speaks_for_the_instance() {
+    for way in ["plan", "word", "condition"] {
+        let stage = claimed();
+        let replica = stage.with_both("a", &FLAGS).await;
+        gives(&stage, 3, way);
+        sleep(s(300)).await;
+        assert!(!stage.cordoned(0) && !stage.cordoned(3), "{way}\n{}", stage.story());
+        assert!((replica.refused("two-nodes") - 1.0).abs() < f64::EPSILON, "{way}: told once");
+        stage.spot(0);
+        stage.until_handled(s(150)).await;
+        assert!(stage.cordoned(0) && stage.cordoned(3), "{way}\n{}", stage.story());
+        replica.ended_once("spot", "drained");
+        stage.rest(&[&replica]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_only_ready_node_speaks_for_the_instance() {
+    for way in ["plan", "word", "condition"] {
+        let stage = claimed();
+        stage.set_ready(0, false);
+        let replica = stage.with_both("a", &FLAGS).await;
+        gives(&stage, 0, way);
+        sleep(s(100)).await;
+        assert!(!stage.cordoned(0) && !stage.cordoned(3), "{way}\n{}", stage.story());
+        gives(&stage, 3, way);
+        stage.until("both are cordoned", s(200), || stage.cordoned(0) && stage.cordoned(3)).await;
+        drop(replica);
+    }
 }

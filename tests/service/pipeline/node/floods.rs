@@ -1,0 +1,50 @@
+//! One Node whose annotations somebody writes by the hundred, or again and again.
+
+use crate::harness::{Stage, s};
+use crate::nodes::plan;
+use crate::pipeline::nodes::SPOT;
+use tokio::time::sleep;
+
+#[tokio::test(start_paused = true)]
+async fn invalid_words_of_a_node_are_told_once() {
+    let stage = Stage::new(1, 0);
+    let replica = stage.with_both("a", &[]).await;
+    let told = |times: f64| (replica.refused("saying") - times).abs() < f64::EPSILON;
+    for n in 0..20 {
+        stage.annotate(0, SPOT, &format!("\"{n}\""));
+        sleep(s(1)).await;
+        stage.takes_back(0, SPOT);
+        sleep(s(1)).await;
+    }
+    assert!(told(1.0), "{}", replica.refused("saying"));
+    for n in 0..40 {
+        let name = format!("ebbtide/says.x{n}");
+        stage.annotate(0, &name, "x");
+        sleep(s(1)).await;
+        stage.takes_back(0, &name);
+    }
+    assert!(told(8.0), "{}", replica.refused("saying"));
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_nodes_plans_only_so_many_are_acted_on() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let replica = stage.with_both("a", &[]).await;
+    let now = stage.world.clock.now();
+    stage.world.kube.update_node(&crate::harness::node(0), |node| {
+        let annotations = node.metadata.annotations.get_or_insert_default();
+        annotations.extend((0..200).map(|n| plan(now, 0, &n.to_string())));
+    });
+    sleep(s(200)).await;
+    let running = replica.metric("ebbtide_tasks{kind=\"interruption\"}");
+    assert!((running - 64.0).abs() < f64::EPSILON, "{running}\n{}", stage.story());
+    // Again and again, and as long as the Node exists.
+    for n in 0..5 {
+        stage.annotate(0, "ebbtide/planned.999", &n.to_string());
+        sleep(s(5)).await;
+    }
+    assert!((replica.refused("unread") - 1.0).abs() < f64::EPSILON, "{}", replica.refused("unread"));
+    drop(replica);
+}
