@@ -270,6 +270,8 @@ pub enum Fact<'a> {
     HookNotFound { about: NoticeRef<'a>, hook: &'a str, why: &'a HookLack },
     /// AWS answered a heartbeat, or did not.
     Heartbeat { about: NoticeRef<'a>, result: HeartbeatResult, error: Option<&'a dyn fmt::Display> },
+    /// AWS denies the heartbeats of a hook, which expires without: its drain ends in time for that. `until`: the time that it has.
+    HeartbeatsDenied { about: NoticeRef<'a>, until: Duration },
     /// Something is waited for, before evictions begin or before the completion. `reason` says what exactly.
     WaitBegun { about: NoticeRef<'a>, on: Option<NodeRef<'a>>, wait: Wait, reason: &'a str, at_most: Duration },
     /// What is waited for has changed.

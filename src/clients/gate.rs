@@ -123,7 +123,9 @@ impl Gate {
         };
         let answer = result.as_ref().map(drop).map_err(|error| error.category);
         self.facts.emit(&Fact::KubeCall { verb, resource, result: answer, took: admission.took() });
-        self.absence.note(Instant::now() - admission.took(), answer.err());
+        // If an admission webhook is broken, it is the server that says so.
+        let failed = result.as_ref().err().filter(|error| error.blocker.is_none()).map(|error| error.category);
+        self.absence.note(Instant::now() - admission.took(), matches!(verb, "get" | "list"), failed);
         let (mut failed, mut retry_after) = (None, None);
         if let Err(error) = &mut result {
             failed = Some(error.category);
@@ -202,5 +204,29 @@ mod tests {
         let error = gate.kube(call, Class::Evict, by, || async { says(refused) }).await.unwrap_err();
         assert_eq!((error.category, error.retry_after), (Category::Refused, Some(Duration::from_secs(10))));
         assert_eq!(begun.elapsed(), Duration::from_secs(7));
+    }
+
+    /// A webhook that hangs and then fails: the API server says so after ten seconds.
+    #[tokio::test(start_paused = true)]
+    async fn a_broken_webhook_is_no_absence() {
+        let gate = Gate::new(Facts::to(Vec::new()));
+        let by = Instant::now() + Duration::from_mins(1);
+        let fails = || async {
+            tokio::time::sleep(Duration::from_secs(9)).await;
+            let message = "Internal error occurred: failed calling webhook \"keep.svc\": context deadline exceeded";
+            says(json!({ "code": 500, "message": message }))
+        };
+        let evict = Call { verb: "create", resource: "pods/eviction", subject: "default/web-1" };
+        let error = gate.kube(evict, Class::Evict, by, fails).await.unwrap_err();
+        assert_eq!((error.category, error.blocker), (Category::Unavailable, Some(Blocker::BrokenWebhook)));
+        let read = Call { verb: "get", resource: "nodes", subject: "node-1" };
+        let away = || async { says(json!({ "code": 503, "message": "away" })) };
+        gate.kube(read, Class::List, by, away).await.unwrap_err();
+        assert_eq!(gate.absence().total(), Duration::ZERO, "an eviction's failure is an answer");
+        gate.kube(read, Class::List, by, || async { Ok(()) }).await.unwrap();
+        let cordon = Call { verb: "patch", resource: "nodes", subject: "node-1" };
+        gate.kube(cordon, Class::Cordon, by, fails).await.unwrap_err();
+        gate.kube(read, Class::List, by, || async { Ok(()) }).await.unwrap();
+        assert_eq!(gate.absence().total(), Duration::ZERO, "other calls are answered");
     }
 }

@@ -62,11 +62,11 @@ impl NoticeKind {
         matches!(self, Self::NodeCondition | Self::StatusCheck)
     }
 
-    /// Whether a notice of this kind says only that the capacity may go. Of the others it goes within minutes, and nothing is lost by a
-    /// cordon.
+    /// Whether a notice of this kind says only that the capacity may go. Of the others the node is broken, or its capacity goes at a time
+    /// that AWS has set.
     #[must_use]
     pub const fn is_hint(self) -> bool {
-        self.is_repair() || matches!(self, Self::Rebalance | Self::ScheduledChange)
+        matches!(self, Self::Rebalance)
     }
 
     /// Whether a drain for a notice of this kind has time to wait for others.

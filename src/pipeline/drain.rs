@@ -109,7 +109,7 @@ pub struct Drainer {
     pub leave: CancellationToken,
     /// Number of running drains.
     pub running: watch::Sender<usize>,
-    /// Held by the drain that asks whether an API server that was away is back.
+    /// Held by the interruption that asks whether an API server that is away, or may be, answers.
     pub probing: tokio::sync::Mutex<()>,
 }
 

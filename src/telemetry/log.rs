@@ -251,6 +251,9 @@ impl Subscriber for Log {
                 let error = error.map(tracing::field::display);
                 about!(warn, about, result = category.as_str(), error, "heartbeat failed; retried");
             }
+            Fact::HeartbeatsDenied { about, until } => {
+                about!(warn, about, until = %Words(*until), "AWS denies heartbeats; the drain ends in time for the hook's own timeout");
+            }
             Fact::WaitBegun { about, wait, reason, at_most, .. } => {
                 about!(info, about, wait = wait.as_str(), reason, at_most = %Words(*at_most), "waiting");
             }

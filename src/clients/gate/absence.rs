@@ -2,6 +2,7 @@
 
 use crate::fact::Category;
 use crate::runtime::clock;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -22,6 +23,8 @@ struct Absences {
     /// Sum of those that are over.
     over: Duration,
     running: Option<Running>,
+    /// Writes that have failed since the last answer, and no read: the admission webhooks that the server asks may be what is away.
+    doubted: Option<Running>,
     /// The last answer.
     answered: Option<Instant>,
 }
@@ -35,6 +38,11 @@ struct Running {
 }
 
 impl Running {
+    /// Whether the calls until now are known to have failed.
+    fn goes_on(&self, now: Instant) -> bool {
+        now <= self.failed + UNKNOWN_AFTER
+    }
+
     fn lasted(self, now: Instant) -> Duration {
         now.min(self.failed + UNKNOWN_AFTER).saturating_duration_since(self.since)
     }
@@ -54,27 +62,27 @@ impl Absences {
 }
 
 impl Absence {
-    /// Takes the result of a call that began at `begun`. A refusal is an answer.
-    pub(super) fn note(&self, begun: Instant, failed: Option<Category>) {
+    /// Takes the result of a call that began at `begun`. A refusal is an answer. A write that has failed counts from its begin, but only
+    /// when a read has failed, too.
+    pub(super) fn note(&self, begun: Instant, is_read: bool, failed: Option<Category>) {
         let now = Instant::now();
         let is_away = failed.is_some_and(Category::is_away);
         self.0.send_if_modified(|absences| {
             if !is_away {
                 absences.answered = Some(now);
-                return absences.end(now);
+                return absences.doubted.take().is_some() | absences.end(now);
             }
-            match &mut absences.running {
-                Some(running) if now <= running.failed + UNKNOWN_AFTER => {
-                    running.failed = now;
-                    false
-                }
-                _ => {
-                    absences.end(now);
-                    let since = absences.answered.map_or(begun, |answered| answered.max(begun));
-                    absences.running = Some(Running { since, failed: now });
-                    true
-                }
+            if let Some(running) = absences.running.as_mut().filter(|running| running.goes_on(now)) {
+                running.failed = now;
+                return false;
             }
+            absences.end(now);
+            let doubted = absences.doubted.take().filter(|doubted| doubted.goes_on(now));
+            let since = absences.answered.map_or(begun, |answered| answered.max(begun));
+            let failing = Running { since: doubted.map_or(since, |doubted| doubted.since), failed: now };
+            let known = if is_read { &mut absences.running } else { &mut absences.doubted };
+            *known = Some(failing);
+            is_read || doubted.is_none()
         });
     }
 
@@ -120,13 +128,16 @@ impl Absence {
         }
     }
 
-    /// Makes a call at once and then again and again while the server is away, so that its return is noted though no other call is made. Never ends.
-    pub async fn probe<F: Future<Output = ()>>(&self, interval: Duration, call: impl Fn() -> F) {
+    /// Makes a read at once and then again and again while the server is, or may be, away, so that its absence and its return are noted
+    /// though no other call is made. Never ends.
+    pub async fn probe<F: Future<Output = ()>>(&self, interval: Duration, read: impl Fn() -> F) -> Infallible {
         let mut changes = self.0.subscribe();
-        // The sender is here.
-        while changes.wait_for(|absences| absences.running.is_some()).await.is_ok() {
-            call().await;
-            if changes.borrow_and_update().running.is_some() {
+        let may_be_away = |absences: &Absences| absences.running.is_some() || absences.doubted.is_some();
+        loop {
+            // The sender is here.
+            let _ = changes.wait_for(may_be_away).await;
+            read().await;
+            if may_be_away(&changes.borrow_and_update()) {
                 sleep(interval).await;
             }
         }
@@ -149,30 +160,52 @@ mod tests {
         let absence = Absence::default();
         let hung = Instant::now();
         advance(s(10)).await;
-        absence.note(hung, Some(Category::TimedOut));
+        absence.note(hung, true, Some(Category::TimedOut));
         assert_eq!(absence.total(), s(10), "from the start of the call");
         advance(s(7)).await;
-        absence.note(Instant::now(), Some(Category::Denied));
+        absence.note(Instant::now(), true, Some(Category::Denied));
         advance(s(100)).await;
         assert_eq!(absence.total(), s(17), "a refusal is an answer");
         let begun = Instant::now();
-        absence.note(begun, None);
+        absence.note(begun, true, None);
         advance(s(1)).await;
-        absence.note(hung, FAILED);
-        absence.note(begun, FAILED);
+        absence.note(hung, true, FAILED);
+        absence.note(begun, true, FAILED);
         advance(s(2)).await;
         assert_eq!(absence.total(), s(20), "not before the last answer, however early the call began");
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_write_that_fails_counts_only_when_a_read_fails_too() {
+        let absence = Absence::default();
+        let hung = Instant::now();
+        advance(s(10)).await;
+        absence.note(hung, false, Some(Category::TimedOut));
+        advance(s(1)).await;
+        assert_eq!(absence.total(), s(0), "an admission webhook may hang");
+        absence.note(Instant::now(), true, None);
+        advance(s(1)).await;
+        absence.note(Instant::now(), true, FAILED);
+        assert_eq!(absence.total(), s(0), "the read before was answered");
+        absence.note(Instant::now(), true, None);
+        let hung = Instant::now();
+        for _ in 0..2 {
+            advance(s(10)).await;
+            absence.note(Instant::now() - s(10), false, Some(Category::TimedOut));
+        }
+        absence.note(Instant::now(), true, FAILED);
+        assert_eq!(absence.total(), hung.elapsed(), "from the begin of the first");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn without_a_call_nothing_is_known() {
         let absence = Absence::default();
-        absence.note(Instant::now(), FAILED);
+        absence.note(Instant::now(), true, FAILED);
         advance(s(1000)).await;
         assert_eq!(absence.total(), UNKNOWN_AFTER);
-        absence.note(Instant::now(), FAILED);
+        absence.note(Instant::now(), true, FAILED);
         advance(s(10)).await;
-        absence.note(Instant::now(), FAILED);
+        absence.note(Instant::now(), true, FAILED);
         advance(s(10)).await;
         assert_eq!(absence.total(), UNKNOWN_AFTER + s(20));
     }
@@ -181,17 +214,17 @@ mod tests {
     async fn growth_is_told_each_second_and_at_the_end() {
         let absence = Absence::default();
         let begun = Instant::now();
-        absence.note(begun, FAILED);
+        absence.note(begun, true, FAILED);
         absence.grown(Duration::ZERO).await;
         assert_eq!(begun.elapsed(), STEP);
         let grown = absence.grown(STEP);
         let ended = async {
             sleep(Duration::from_millis(300)).await;
-            absence.note(Instant::now(), None);
+            absence.note(Instant::now(), true, None);
         };
         tokio::join!(grown, ended);
         assert_eq!((begun.elapsed(), absence.total()), (Duration::from_millis(1300), Duration::from_millis(1300)));
-        absence.note(Instant::now(), FAILED);
+        absence.note(Instant::now(), true, FAILED);
         absence.lasted(s(12)).await;
         assert_eq!(begun.elapsed(), Duration::from_millis(13_300));
     }

@@ -1,11 +1,12 @@
 //! Whether a drain's Node is still there, and still cordoned.
 
 use super::Drainer;
-use crate::clients::gate::{Backoff, CALL_TIMEOUT, Call, Class};
+use crate::clients::gate::{Backoff, CALL_TIMEOUT, Call, Class, LAST_CALL};
 use crate::clients::trimmed;
 use crate::fact::{DrainStep, Fact};
 use crate::pipeline::node::Node;
 use crate::pipeline::node::mark::{is_marked, is_restored};
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -56,17 +57,17 @@ impl Drainer {
         }
     }
 
-    /// Reads the Node again and again while the API server is away, so that its return is known at once. One drain does that for all. Never
-    /// ends.
-    pub async fn probe(&self, node: &Node) {
+    /// Reads the Node again and again while the API server is, or may be, away, so that its absence and its return are known at once. One
+    /// task does that for all. Never ends.
+    pub async fn probe(&self, node: &Node) -> Infallible {
         let _turn = self.probing.lock().await;
         let read = || async {
             let call = Call { verb: "get", resource: "nodes", subject: &node.name };
-            let by = Instant::now() + CALL_TIMEOUT;
-            // The gate notes the result.
+            // The gate notes the result. A call has hung already, and an end may be near.
+            let by = Instant::now() + LAST_CALL;
             let _ = self.gate.kube(call, Class::List, by, || self.nodes.get(&node.name)).await;
         };
-        self.gate.absence().probe(PROBE_INTERVAL, read).await;
+        self.gate.absence().probe(PROBE_INTERVAL, read).await
     }
 
     /// Waits until the watch no longer shows the Node, or shows another in its place.

@@ -28,8 +28,19 @@ pub(super) struct Returns {
     evicted: HashMap<Arc<str>, HashSet<Arc<str>>>,
     /// The owners of pods that stay, with the grace period of one.
     staying: HashMap<Arc<str>, Option<i64>>,
-    /// Whether the end of the node is so near that those that stay are to be told to stop: once more for each owner.
-    is_last_call: bool,
+    last_call: LastCall,
+}
+
+/// Whether those that stay have been told to stop, because the end of the node is near.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum LastCall {
+    /// The end is not near yet.
+    #[default]
+    Ahead,
+    /// The next list shows those that are to be told.
+    Due,
+    /// They have been told. Those that come now stay.
+    Made,
 }
 
 /// A cordon, and when a list has first shown the pods after it.
@@ -53,20 +64,23 @@ impl Returns {
         let unawares = now < known.since + SCHEDULER_LAG;
         let stays = |departure: &mut Departure| self.stays(departure, unawares);
         let stay: Vec<Departure> = selection.evict.extract_if(.., stays).collect();
+        if self.last_call == LastCall::Due {
+            self.last_call = LastCall::Made;
+        }
         selection.left_alone.extend(stay.iter().map(|departure| (departure.pod.clone(), StayReason::ComesBack)));
         stay.into_iter().filter(|stays| self.staying.insert(owner(stays), stays.grace).is_none()).collect()
     }
 
-    /// Has the next list tell those that stay to stop, once more for each owner: the node goes.
+    /// Has the pods of the next list that stay be told to stop, each once: the node goes.
     pub(super) const fn call_last(&mut self) {
-        self.is_last_call = true;
+        self.last_call = LastCall::Due;
     }
 
     /// Returns the longest grace period of the pods that stay, and that are to be told to stop before the node goes; `None` if there are
     /// none. `wanted` is the grace period of every pod, if the user sets one.
     pub(super) fn last_call_grace(&self, wanted: Option<Duration>) -> Option<Grace> {
         let graces = self.staying.values().map(|own| Grace { wanted, own: *own });
-        graces.filter(|_| !self.is_last_call).max_by_key(|grace| grace.full())
+        graces.filter(|_| self.last_call == LastCall::Ahead).max_by_key(|grace| grace.full())
     }
 
     fn stays(&mut self, departure: &Departure, unawares: bool) -> bool {
@@ -80,12 +94,12 @@ impl Returns {
         }
         let owner = owner(departure);
         let of_node: usize = self.evicted.values().map(HashSet::len).sum();
-        let last = usize::from(self.is_last_call && self.staying.contains_key(&owner));
         let of_owner = self.evicted.entry(owner).or_default();
         if of_owner.contains(uid) {
             return false;
         }
-        if of_owner.len() >= MAX_OF_OWNER + last || of_node >= MAX_OF_NODE && last == 0 {
+        let is_full = of_owner.len() >= MAX_OF_OWNER || of_node >= MAX_OF_NODE;
+        if is_full && self.last_call != LastCall::Due {
             return true;
         }
         of_owner.insert(Arc::clone(uid));
@@ -203,8 +217,10 @@ mod tests {
         }
         assert_eq!(lists.0.last_call_grace(None).map(Grace::full), Some(Duration::from_secs(30)));
         lists.0.call_last();
-        assert!(lists.evicts(&web("3"), Some(false)));
-        assert!(!lists.evicts(&web("4"), Some(false)), "once");
+        let all = ["3", "4", "5"].map(|uid| pod(uid, "web", true));
+        assert!(lists.evicts(&all, Some(false)), "each that stays");
+        assert!(lists.evicts(&all, Some(false)), "they still wait");
+        assert!(!lists.evicts(&web("6"), Some(false)), "once");
         assert_eq!(lists.0.last_call_grace(None), None);
     }
 }

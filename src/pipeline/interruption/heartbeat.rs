@@ -156,6 +156,20 @@ impl Beating {
         }
     }
 
+    /// Ends the work in time for the expiry of the hook, because AWS denies heartbeats; or, with `None`, no longer does, because it has accepted
+    /// one. Of a hook whose timeout is not known nobody can tell when it expires.
+    fn expire(&self, expires: Option<Instant>) {
+        let times = self.state.borrow().times;
+        if times.assumed || times.expires == expires {
+            return;
+        }
+        self.take(HookTimes { expires, ..times });
+        if expires.is_some() {
+            let until = self.state.borrow().deadline.at().saturating_duration_since(Instant::now());
+            self.case.tell(&Fact::HeartbeatsDenied { about: self.case.about(), until });
+        }
+    }
+
     /// Takes these times of the hook, and the deadline that comes from them.
     fn take(&self, times: HookTimes) {
         let Case { interrupter, notice, .. } = &self.case;
@@ -225,6 +239,7 @@ impl Beating {
             let error = match Box::pin(self.case.beat(&self.hook, by)).await {
                 Ok(HookReply::Done) => {
                     self.tell(HeartbeatResult::Sent, None);
+                    self.expire(None);
                     return Some(sent);
                 }
                 Ok(HookReply::Over) => {
@@ -247,9 +262,14 @@ impl Beating {
             if is_denied && is_wary && self.hook.token.is_some() {
                 // Whoever writes to the queue may name a group for which Ebbtide has no right.
                 self.doubt();
-            } else if is_denied && !is_known {
-                // Nothing will prove it.
-                self.is_proven().await;
+            } else if is_denied {
+                if !is_known {
+                    // Nothing will prove it.
+                    self.is_proven().await;
+                }
+                // Of an action of which nobody told, the time counts from when it was found.
+                let heartbeat = self.state.borrow().times.heartbeat;
+                self.expire(Some(expires.max(self.begun + heartbeat)));
             }
             let is_final = match error.category {
                 Category::NotFound => true,

@@ -335,13 +335,6 @@ impl Case {
             self.move_mark(&target.node, end).await;
             marked = end;
         }
-        // Boxed: it mostly waits. Only a hook's end is put off by an absence.
-        let mut probe = Box::pin(async {
-            match hook {
-                Some(_) => self.interrupter.drainer.probe(&target.node).await,
-                None => pending().await,
-            }
-        });
         loop {
             let lengthened = deadline.deadline();
             let ends = lengthened.at();
@@ -389,7 +382,6 @@ impl Case {
                     deadline.put_off(total.saturating_sub(absent));
                     absent = total;
                 }
-                () = &mut probe => {}
                 () = Box::pin(self.put_off_mark(&target.node, marked, stays)), if stays > marked + TERMINATION_GRACE => {
                     marked = stays;
                 }

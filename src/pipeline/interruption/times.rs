@@ -22,18 +22,20 @@ pub struct HookTimes {
     pub window: Duration,
     /// Whether the times are assumed, because the hook could not be looked up.
     pub assumed: bool,
+    /// When the action expires, if AWS denies the heartbeats that would keep it alive for longer.
+    pub expires: Option<Instant>,
 }
 
 impl HookTimes {
     /// The times assumed if the hook can't be looked up: AWS's shortest heartbeat timeout, and the longest drain that the limit for
     /// this timeout allows.
     pub const UNKNOWN: Self =
-        Self { heartbeat: Duration::from_secs(30), window: Duration::from_mins(50), assumed: true };
+        Self { heartbeat: Duration::from_secs(30), window: Duration::from_mins(50), assumed: true, expires: None };
 
     /// The times of a hook with this heartbeat timeout.
     #[must_use]
     pub const fn of(heartbeat: Duration) -> Self {
-        Self { heartbeat, window: heartbeat, assumed: false }
+        Self { heartbeat, window: heartbeat, assumed: false, expires: None }
     }
 
     /// Maximum life of the action: 48 h, or 100 timeouts if that is less.
@@ -180,11 +182,12 @@ pub fn life_begins(since: Instant, found: Instant, times: HookTimes) -> Instant 
     (found + times.heartbeat).checked_sub(times.life()).map_or(since, |latest| latest.max(since))
 }
 
-/// Returns the deadline within the life of a hook that begins then.
+/// Returns the deadline within the life of a hook that begins then, or that expires before because AWS denies heartbeats.
 #[must_use]
 pub fn within_life(deadline: Deadline, begins: Instant, times: HookTimes) -> Deadline {
     let Deadline::Hook(end) = deadline else { return deadline };
-    let latest = end.latest.min(begins + times.life().saturating_sub(times.margin()));
+    let over = [Some(begins + times.life()), times.expires].into_iter().flatten().min();
+    let latest = over.and_then(|over| over.checked_sub(times.margin())).map_or(begins, |over| over.min(end.latest));
     Deadline::Hook(HookEnd { ends: end.ends.min(latest), latest, ..end })
 }
 
@@ -323,6 +326,15 @@ mod tests {
         assert_eq!(plan(3600), (27, 27), "it began after that, and lives for a timeout at least");
         let soft = Deadline::soft(since + s(9000));
         assert_eq!(within_life(soft, since, times), soft);
+    }
+
+    #[test]
+    fn without_heartbeats_the_life_ends_at_the_expiry() {
+        let begun = Instant::now();
+        let times = HookTimes { expires: Some(begun + s(400)), ..HookTimes::of(s(300)) };
+        let deadline = times.room(NoticeKind::AsgTerminate, None, Heartbeats::Auto).deadline(begun);
+        let Deadline::Hook(end) = within_life(deadline, begun, times) else { panic!() };
+        assert_eq!((end.ends - begun, end.latest - begun), (s(370), s(370)));
     }
 
     #[test]

@@ -85,6 +85,12 @@ impl Interrupter {
         let settled = case.interrupter.policy.settled(&case.notice);
         let clock = case.interrupter.clock;
         let mut jumped = pin!(clock.jumped());
+        let (interrupter, instance) = (Arc::clone(&case.interrupter), case.notice.instance.clone());
+        // Boxed: it mostly waits. Without a Node there is nothing to write.
+        let mut probe = Box::pin(async move {
+            let node = interrupter.index.until(&instance, |known| known.map(Arc::clone)).await;
+            interrupter.drainer.probe(&node).await
+        });
         let absent = case.interrupter.drainer.gate.absence().total();
         let mut interruption = Interruption {
             case,
@@ -106,6 +112,7 @@ impl Interrupter {
                 () = &mut jumped => jumped.set(clock.jumped()),
                 copy = case.revised(&mut newest) => interruption.case.notice = copy,
                 never = case.hear_elsewhere(&link) => match never {},
+                never = &mut probe => match never {},
                 outcome = interruption.run() => {
                     // What AWS has not confirmed changes nothing about an end.
                     let outcome = ended.take().filter(|_| outcome == NoticeOutcome::NotAdmitted).unwrap_or(outcome);

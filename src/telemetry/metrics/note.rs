@@ -183,6 +183,7 @@ impl All {
             | Fact::GraceTooLong { .. }
             | Fact::DrainJoined { .. }
             | Fact::HookUnknown { .. }
+            | Fact::HeartbeatsDenied { .. }
             | Fact::HookFound { .. }
             | Fact::HookNotFound { .. }
             | Fact::HookSearchFailed { .. }

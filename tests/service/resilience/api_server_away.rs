@@ -112,6 +112,25 @@ async fn answers_move_no_end() {
     stage.rest(&[&replica]).await;
 }
 
+/// An admission webhook hangs: each such call is without an answer for ten seconds, and nothing else is asked meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_webhook_that_hangs_moves_no_end() {
+    for operation in ["create pods/eviction", "patch nodes"] {
+        let stage = Stage::new(1, 3);
+        stage.block(0);
+        let replica = stage.start(&[]).await;
+        stage.world.faults.add(Rule::on(operation, Fault::Hang));
+        let token = stage.terminate(0, s(900), Wrapping::Event);
+        stage.until_handled(s(960)).await;
+        stage.completed_once(&token);
+        let ended = ended(&stage);
+        // As above.
+        let in_time = ended.iter().all(|(_, at, ..)| (897..=900).contains(at));
+        assert!(ended.len() == 3 && in_time, "{operation}: {ended:?}\n{}", stage.story());
+        stage.rest(&[&replica]).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn no_end_moves_past_that_of_the_capacity_or_of_the_hook_s_life() {
     let stage = Stage::new(1, 1);

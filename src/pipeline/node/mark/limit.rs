@@ -1,6 +1,7 @@
 //! How many annotations a Node carries, and which give way to others; and which count as drains.
 
 use super::{Mark, Node, NoticeAnnotation, UNKNOWN_BOOT, mark_of, notices, undo, whole_seconds};
+use crate::pipeline::event::NoticeKind;
 use crate::pipeline::node::names::MAX_OF_A_PREFIX;
 use jiff::Timestamp;
 
@@ -43,12 +44,15 @@ pub(in crate::pipeline::node) fn is_drained_since(node: &Node, boot: &str) -> bo
     notices(node).any(|(_, mark)| mark.deadline.is_some() && is_since(&mark))
 }
 
-/// Returns since when only notices whose action is no drain hold the Node cordoned; `None` if something else does, or nothing.
+/// Returns since when only hints whose action is no drain hold the Node cordoned; `None` if something else does, or nothing.
 pub(in crate::pipeline::node) fn hinted_since(node: &Node) -> Option<Timestamp> {
     if !node.cordoned || !undo(node).cordon {
         return None;
     }
-    let marks = notices(node).map(|(_, mark)| mark.deadline.is_none().then(|| mark.since.unwrap_or_default()));
+    let is_hint =
+        |mark: &NoticeAnnotation| NoticeKind::ALL.iter().any(|kind| kind.is_hint() && kind.as_str() == mark.kind);
+    let only_cordons = |mark: &NoticeAnnotation| mark.deadline.is_none() && is_hint(mark);
+    let marks = notices(node).map(|(_, mark)| only_cordons(&mark).then(|| mark.since.unwrap_or_default()));
     marks.collect::<Option<Vec<_>>>()?.into_iter().min()
 }
 

@@ -42,12 +42,13 @@ fn is_ready(node: &Node) -> bool {
     conditions.filter(|condition| condition.type_ == "Ready").any(|condition| condition.status == "True")
 }
 
-/// Whether only marks of cordons keep the node from being schedulable.
+/// Whether only marks of cordons for hints keep the node from being schedulable.
 fn is_hinted(node: &Node) -> bool {
     let marks = || {
         let all = node.metadata.annotations.iter().flatten();
         all.filter(|(key, _)| key.starts_with("ebbtide/notice.")).map(|(_, text)| text)
     };
     let is_ours = annotation(node, "ebbtide/undo").is_some_and(|undo| undo.contains("\"cordon\":true"));
-    is_cordoned(node) && is_ours && marks().next().is_some() && marks().all(|text| !text.contains("\"deadline\":"))
+    let is_hint = |text: &String| text.contains("\"kind\":\"rebalance\"") && !text.contains("\"deadline\":");
+    is_cordoned(node) && is_ours && marks().next().is_some() && marks().all(is_hint)
 }

@@ -62,6 +62,37 @@ async fn before_the_node_goes_it_is_told_to_stop() {
     stage.rest(&[&replica]).await;
 }
 
+/// A spot instance goes with all pods of a `ReplicaSet` that have come back.
+#[tokio::test(start_paused = true)]
+async fn before_the_node_goes_each_that_came_back_is_told_to_stop() {
+    let stage = Stage::new(2, 0);
+    stage.world.kube.replace(Duration::from_millis(5));
+    for n in 0..3 {
+        let agent = pod(&format!("agent-{n}")).owner("ReplicaSet", "agent").stops_in(s(1));
+        stage.world.kube.add_pod(agent.placement(Placement::TolerateAll));
+    }
+    stage.world.kube.add_pod(pod("held").labels([("app", "held")]));
+    stage.world.kube.add_budget("default", "held", [("app", "held")], Limit::MaxUnavailable(0));
+    let replica = stage.start(&[]).await;
+    stage.spot(0);
+    let agents = || {
+        let all = stage.world.kube.evictions();
+        all.iter().filter(|pod| pod.name.starts_with("agent")).map(|pod| pod.at).collect::<Vec<_>>()
+    };
+    // Each gap in the watch brings a list.
+    for _ in 0..8 {
+        sleep(s(10)).await;
+        stage.world.kube.interrupt_watches(Interrupt::Break);
+    }
+    // The three that were there, those of the first list after the cordon, and two that came back.
+    assert_eq!(agents().len(), 8, "{}", stage.story());
+    stage.until_handled(s(60)).await;
+    let last = agents().split_off(8);
+    let in_time = last.iter().all(|at| (s(86)..s(89)).contains(at));
+    assert!(last.len() == 3 && in_time, "{last:?}\n{}", stage.story());
+    stage.rest(&[&replica]).await;
+}
+
 /// A user has uncordoned the node for a moment, and a `ReplicaSet` has placed its pods there.
 #[tokio::test(start_paused = true)]
 async fn what_comes_while_a_user_has_uncordoned_the_node_is_evicted() {

@@ -91,6 +91,29 @@ async fn a_cordon_that_takes_nothing_is_not_limited() {
     stage.rest(&[&replica]).await;
 }
 
+/// A broken node, and one whose end AWS has set, is no hint: what beyond the limit was only reported would never be cordoned.
+#[tokio::test(start_paused = true)]
+async fn only_recommendations_are_limited() {
+    let stage = Stage::new(10, 0);
+    let flags = ["--on", "scheduled-change=cordon", "--on-condition", "KernelReady=False:30s=cordon"];
+    let replica = stage.with_both("a", &flags).await;
+    (0..4).for_each(|n| drop(stage.schedule_reboot(n)));
+    stage.until_handled(s(30)).await;
+    replica.all_ended("scheduled-change", &[("cordoned", 4)]);
+    // The brake leaves two of ten to repairs.
+    for n in 4..6 {
+        stage.set_condition(n, "KernelReady", "False", 0);
+        stage.until("cordoned", s(50), || stage.cordoned(n)).await;
+    }
+    replica.all_ended("node-condition", &[("cordoned", 2)]);
+    // They are not schedulable for another reason, and hold nothing of the fifth of the four that are left.
+    (6..8).for_each(|n| drop(stage.rebalance(n)));
+    stage.until_handled(s(30)).await;
+    replica.all_ended("rebalance", &[("cordoned", 1), ("reported", 1)]);
+    assert_eq!(cordoned(&stage, 6), [0, 1, 2, 3, 4, 5]);
+    stage.rest(&[&replica]).await;
+}
+
 /// A drain for a hint is the user's wish: it moves the pods first, and waves limit it.
 #[tokio::test(start_paused = true)]
 async fn drains_are_not_limited() {

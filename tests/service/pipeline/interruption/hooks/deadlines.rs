@@ -99,6 +99,26 @@ async fn a_hook_s_default_leaves_a_budget_the_hook_s_timeout() {
     }
 }
 
+/// The role may send no heartbeats: the hook lives only for its timeout, until the right is granted.
+#[tokio::test(start_paused = true)]
+async fn while_heartbeats_are_denied_a_drain_has_the_hook_s_own_timeout() {
+    for (granted, deleted_at) in [(false, 300 - 30 - 30 - 2), (true, 898)] {
+        let stage = held(s(30));
+        stage.world.faults.add(Rule::on(BEAT, Fault::Status(403)));
+        let replica = stage.start(&[]).await;
+        let token = terminate(&stage, "hook", s(300));
+        sleep(s(190)).await;
+        if granted {
+            stage.world.faults.clear();
+        }
+        stage.until_handled(s(deleted_at - 150)).await;
+        assert_eq!(ended(&stage), [("held".to_owned(), deleted_at, Some(30), By::Delete)]);
+        stage.completed_once(&token);
+        replica.ended_once("asg-terminate", "drained");
+        stage.rest(&[&replica]).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_drain_timeout_stays_whatever_the_grace_period() {
     let stage = held(s(600));
