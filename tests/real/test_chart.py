@@ -290,6 +290,8 @@ STAYS = {
     "PodDisruptionBudget",
     "Service",
     "ServiceAccount",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
 }
 """Kinds of objects that exist with any values of these tests."""
 
