@@ -155,6 +155,12 @@ resource "aws_cloudwatch_metric_alarm" "dead_letters" {
   tags                = var.tags
 }
 
+# By default any queue of the account may name this one for its dead letters, and SQS asks no queue policy when it moves them.
+resource "aws_sqs_queue_redrive_allow_policy" "this" {
+  queue_url            = aws_sqs_queue.this.url
+  redrive_allow_policy = jsonencode({ redrivePermission = "denyAll" })
+}
+
 resource "aws_sqs_queue_redrive_allow_policy" "dead_letters" {
   queue_url = aws_sqs_queue.dead_letters.url
   redrive_allow_policy = jsonencode({

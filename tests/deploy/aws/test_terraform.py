@@ -249,7 +249,7 @@ def of_template(stack: Stack) -> Json:
             }
             for queue in queues
         },
-        "redrive allowed": [queue["RedriveAllowPolicy"] for queue in queues if "RedriveAllowPolicy" in queue],
+        "redrive allowed": {queue["QueueName"]: queue["RedriveAllowPolicy"] for queue in queues},
         "queue policies": {
             # A role's name is made up: CloudFormation's by the resource, Terraform's by a prefix.
             policy["Queues"][0]: _sorted(
@@ -316,9 +316,10 @@ def of_plan(planned: Json) -> Json:
             }
             for queue in values("aws_sqs_queue")
         },
-        "redrive allowed": [
-            json.loads(each["redrive_allow_policy"]) for each in values("aws_sqs_queue_redrive_allow_policy")
-        ],
+        "redrive allowed": {
+            each["queue_url"].rsplit("/", 1)[1]: json.loads(each["redrive_allow_policy"])
+            for each in values("aws_sqs_queue_redrive_allow_policy")
+        },
         "queue policies": {
             each["queue_url"].rsplit("/", 1)[1]: _sorted(json.loads(each["policy"]))
             for each in values("aws_sqs_queue_policy")
