@@ -20,10 +20,10 @@ const LIST_AFTER: Duration = Duration::from_secs(30);
 const OWN_TURN: usize = Tier::ALL.len();
 
 /// Time after that end at which a pod that is still listed is overdue. The API server cuts the end to a second.
-const OVERDUE_AFTER: Duration = Duration::from_secs(5);
+const END_TOLERANCE: Duration = Duration::from_secs(5);
 
 /// Time after that end by which the drain gives an overdue pod up as stuck, and a list has shown so.
-const GIVEN_UP_AFTER: Duration = RUNNING_GIVEN_UP_AFTER.unsigned_abs().saturating_add(LIST_AFTER);
+const STUCK_TIME: Duration = RUNNING_GIVEN_UP_AFTER.unsigned_abs().saturating_add(LIST_AFTER);
 
 /// Time between a pod's first try to leave and its deletion, and for its removal.
 const TELLING_TIME: Duration = MAX_EVICTION_TIME.saturating_add(REMOVAL_TIME);
@@ -53,8 +53,8 @@ impl PodEnd {
     fn gone(self, now: Instant) -> Instant {
         match self {
             Self::After { grace, seen } => seen + TELLING_TIME + grace,
-            Self::At(ends) if now < ends + OVERDUE_AFTER => ends + LIST_AFTER,
-            Self::At(ends) => ends + GIVEN_UP_AFTER,
+            Self::At(ends) if now < ends + END_TOLERANCE => ends + LIST_AFTER,
+            Self::At(ends) => ends + STUCK_TIME,
         }
     }
 

@@ -167,14 +167,11 @@ impl Case {
             return self.drain_one(target, hook, early, true).await;
         }
         let cordon = async {
-            let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
-            loop {
-                let by = Instant::now() + CALL_TIMEOUT;
-                match Box::pin(self.try_cordon(target, self.mark(target), by)).await {
-                    Ok(CordonOutcome::Late) => return Finding::Ended(NoticeOutcome::Stale),
-                    Ok(_) => return pending().await,
-                    Err(error) => sleep(error.wait(backoff.step())).await,
-                }
+            let try_cordon = || Box::pin(self.try_cordon(target, self.mark(target), Instant::now() + CALL_TIMEOUT));
+            let backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
+            match backoff.retry(None, try_cordon, |_| true).await {
+                Ok(CordonOutcome::Late) => Finding::Ended(NoticeOutcome::Stale),
+                _ => pending().await,
             }
         };
         tokio::select! {
