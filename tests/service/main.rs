@@ -153,4 +153,5 @@ mod architecture {
     mod methods;
     mod sources;
     mod tokens;
+    mod words;
 }
