@@ -131,14 +131,14 @@ impl Checks {
         }
         self.equal(&format!("{name}: pods of the DaemonSet"), agents.len(), 1);
         if *part == Part::Stopping {
-            let says = |key: &str| world.kube.node(name)?.metadata.annotations?.remove(key);
-            let released = says("ebbtide/release").is_some() && says("ebbtide/hold").is_none();
+            let annotation = |key: &str| world.kube.node(name)?.metadata.annotations?.remove(key);
+            let released = annotation("ebbtide/release").is_some() && annotation("ebbtide/hold").is_none();
             self.that(released, || format!("{name}: was not held, or not released"));
         }
-        if *part == Part::Said {
+        if *part == Part::Announced {
             let annotations = world.kube.node(name).and_then(|node| node.metadata.annotations).unwrap_or_default();
             let notes = annotations.keys().filter(|key| key.starts_with("ebbtide/handled.")).count();
-            self.equal(&format!("{name}: notes that what it says was acted on"), notes, 1);
+            self.equal(&format!("{name}: notes of agent notices that were acted on"), notes, 1);
         }
         let cordoned = world.kube.node(name).and_then(|node| node.spec?.unschedulable).unwrap_or(false);
         self.equal(&format!("{name}: cordoned"), cordoned, *part != Part::Spared);

@@ -18,7 +18,7 @@ pub fn settings(pod: &str, (admin, status): (SocketAddr, Option<SocketAddr>), fl
     // The start-up checks examine the AWS set-up, and the sandbox has none.
     let mut words = vec!["ebbtide", "run", "--check-at-start=false"];
     words.extend(["--admin-address", &admin, "--status-address", &status]);
-    // Replicas elect by these names the one that acts on what Nodes say.
+    // Replicas use these names to elect the one that acts on agent notices.
     words.extend(["--pod-namespace", "ebbtide", "--pod-name", pod]);
     let without_environment = Cli::command().mut_subcommand("run", |run| run.mut_args(|arg| arg.env(None::<&str>)));
     let matches = without_environment.get_matches_from(words.iter().chain(flags));

@@ -56,7 +56,7 @@ pub fn what_to_try(
         );
         let name = &spared.name;
         part(
-            "or without the queue: it says itself that its Auto Scaling group terminates it",
+            "or without the queue: a termination by its Auto Scaling group, announced on the Node",
             format!(
                 "  curl -s -o /dev/null -X PATCH {kube}/api/v1/nodes/{name} -H 'Content-Type: application/merge-patch+json' \\\n    \
                  -d '{}'",
@@ -92,7 +92,7 @@ pub fn what_to_try(
 /// Returns a spot warning; the shell fills in the time when it sends the message.
 fn spot(instance: &str) -> String {
     let parts = [
-        r#"{"id":"by-hand","source":"aws.ec2","detail-type":"EC2 Spot Instance Interruption Warning","time":""#,
+        r#"{"id":"manual","source":"aws.ec2","detail-type":"EC2 Spot Instance Interruption Warning","time":""#,
         r"'$(date -u +%FT%TZ)'",
         r#"","detail":{"instance-id":""#,
         instance,

@@ -3,16 +3,16 @@
 //! The example simulates a small cluster, its API server, SQS, Auto Scaling and EC2 on loopback ports, in real time. The service is the
 //! real one, and calls them over HTTP with the real clients. A storm sends notices of every kind, among them a pod that a budget holds
 //! back, a drain that must fail, a volume, a load balancer and a controller that are waited for, a duplicate notice, a message that can't
-//! be parsed, another cluster's hook, and a spot interruption of which no message tells, but the Node. After the storm, two replicas without
+//! be parsed, another cluster's hook, and a spot interruption announced on the Node only. After the storm, two replicas without
 //! a queue drain the Node of another simulated cluster, and make no call to AWS.
 //!
 //! The example prints events as they happen. At the end it prints a summary and compares the results with the plan: the exit code is 0
 //! only if everything ended as planned.
 //!
 //! ```text
-//! plan ─▶ world ─▶ storm ─SQS, Nodes─▶ the service ─▶ facts ─▶ teller (lines) · tally (counts)
+//! plan ─▶ world ─▶ storm ─SQS, Nodes─▶ the service ─▶ facts ─▶ printer (lines) · tally (counts)
 //!                                                                                 └─▶ summary · check
-//! without_queue: another world, two replicas ─▶ facts ─▶ teller · tally ─▶ summary · check
+//! without_queue: another world, two replicas ─▶ facts ─▶ printer · tally ─▶ summary · check
 //! ```
 #![allow(clippy::expect_used, reason = "a demonstration may panic")]
 #![allow(clippy::disallowed_methods, reason = "it prints on a thread of its own, in real time")]
@@ -28,10 +28,10 @@ mod clients;
 mod hold;
 mod paint;
 mod plan;
+mod printer;
 mod storm;
 mod summary;
 mod tally;
-mod teller;
 mod without_queue;
 
 use check::Checks;
@@ -48,6 +48,7 @@ use ebbtide_sim::World;
 use ebbtide_sim::loopback::Loopback;
 use paint::{Paint, Tone};
 use plan::Plan;
+use printer::Printer;
 use std::io::IsTerminal;
 use std::net::{SocketAddr, TcpListener};
 use std::process::ExitCode;
@@ -55,7 +56,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use storm::Storm;
 use tally::Tally;
-use teller::Teller;
 use tokio::time::sleep;
 use without_queue::Scene;
 
@@ -125,15 +125,15 @@ async fn main() -> ExitCode {
         Ok(loopback) => loopback,
         Err(error) => return refuse(&format!("no loopback port is free: {error}")),
     };
-    let (teller, tally) = (Arc::new(Teller::start(&plan, paint)), Arc::new(Tally::default()));
+    let (printer, tally) = (Arc::new(Printer::start(&plan, paint)), Arc::new(Tally::default()));
     let status = args.hold.then(|| args.status_address.unwrap_or_else(free_address));
     if let Some(status) = status {
-        teller.print(paint.tone(Tone::Head, &format!("Status page: http://{status}/\n")));
+        printer.print(paint.tone(Tone::Head, &format!("Status page: http://{status}/\n")));
     }
-    teller.print(plan.programme(&SETTINGS, paint));
+    printer.print(plan.programme(&SETTINGS, paint));
     let metrics = Arc::new(Metrics::new());
     let subscribers: Vec<Arc<dyn Subscriber>> =
-        vec![teller.clone(), tally.clone(), metrics.clone(), Arc::new(Log::default())];
+        vec![printer.clone(), tally.clone(), metrics.clone(), Arc::new(Log::default())];
     let clock = Clock::showing(world.clock.now());
     let queue_url = format!("{}/{}/ebbtide", loopback.aws_url, ebbtide_sim::aws::ACCOUNT);
     let flags = [&["--queue-url", &queue_url], &SETTINGS[..]].concat();
@@ -157,7 +157,7 @@ async fn main() -> ExitCode {
     let admin = format!("http://{}", service.admin_address());
     let tasks = service.tasks();
     let stage =
-        Stage { args: &args, paint, world: &world, loopback: &loopback, plan: &plan, teller: &teller, tally: &tally };
+        Stage { args: &args, paint, world: &world, loopback: &loopback, plan: &plan, printer: &printer, tally: &tally };
     let play = async {
         let checks = stage.play(&tasks, (&queue_url, &admin), &shutdown).await;
         shutdown.ordered.cancel();
@@ -165,7 +165,7 @@ async fn main() -> ExitCode {
     };
     let (exit, checks) = tokio::join!(service.run(), play);
     let code = stage.end(exit, checks, &tasks);
-    teller.close();
+    printer.close();
     code
 }
 
@@ -176,7 +176,7 @@ struct Stage<'a> {
     world: &'a World,
     loopback: &'a Loopback,
     plan: &'a Plan,
-    teller: &'a Arc<Teller>,
+    printer: &'a Arc<Printer>,
     tally: &'a Tally,
 }
 
@@ -184,10 +184,10 @@ impl Stage<'_> {
     /// Runs the storm and its summary, and holds the sandbox afterwards if asked to. Returns `None` if interrupted.
     async fn play(&self, tasks: &Tasks, (queue_url, admin): (&str, &str), shutdown: &Shutdown) -> Option<Checks> {
         let calm = Duration::from_secs(self.args.calm.into());
-        let storm = Storm { world: self.world, plan: self.plan, teller: self.teller, tally: self.tally, tasks, calm };
+        let storm = Storm { world: self.world, plan: self.plan, printer: self.printer, tally: self.tally, tasks, calm };
         let course = async {
             let sent = storm.rage().await;
-            let (scene, ()) = tokio::join!(Scene::play(self.teller, self.args.seed), sleep(storm::LISTENED));
+            let (scene, ()) = tokio::join!(Scene::play(self.printer, self.args.seed), sleep(storm::LISTENED));
             (sent, scene)
         };
         let (sent, scene) = tokio::select! {
@@ -197,12 +197,18 @@ impl Stage<'_> {
         };
         let mut checks = Checks::after(self.plan, self.world, self.tally, tasks, sent);
         checks.without_queue(&scene);
-        self.teller.print(summary::of(self.plan, self.world, self.tally, tasks, sent, &scene, self.paint));
+        self.printer.print(summary::of(self.plan, self.world, self.tally, tasks, sent, &scene, self.paint));
         if self.args.hold {
-            self.teller.print(checks.report(self.paint));
+            self.printer.print(checks.report(self.paint));
             let kubeconfig = hold::Kubeconfig::write(self.loopback);
-            self.teller.print(hold::what_to_try(self.plan, (queue_url, admin), self.loopback, &kubeconfig, self.paint));
-            self.teller.tell_all();
+            self.printer.print(hold::what_to_try(
+                self.plan,
+                (queue_url, admin),
+                self.loopback,
+                &kubeconfig,
+                self.paint,
+            ));
+            self.printer.show_all();
             shutdown.ordered.cancelled().await;
         }
         Some(checks)
@@ -211,17 +217,17 @@ impl Stage<'_> {
     /// Prints the result of the checks after the service has ended.
     fn end(&self, exit: Exit, checks: Option<Checks>, tasks: &Tasks) -> ExitCode {
         let Some(mut checks) = checks else {
-            self.teller
+            self.printer
                 .print(self.paint.tone(Tone::Warn, "Interrupted before the end of the storm: nothing was checked."));
             return ExitCode::from(130);
         };
         checks.shutdown(exit, tasks);
-        self.teller.print(checks.report(self.paint));
+        self.printer.print(checks.report(self.paint));
         if checks.all_held() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 }
 
-/// Returns an address that nobody listens on now, if possible the one that the service has by default.
+/// Returns a free address, if possible the service's default.
 fn free_address() -> SocketAddr {
     let usual = SocketAddr::from(([127, 0, 0, 1], 8081));
     let bound = TcpListener::bind(usual).or_else(|_| TcpListener::bind("127.0.0.1:0"));

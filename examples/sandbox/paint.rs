@@ -15,7 +15,7 @@ pub enum Tone {
     Good,
     /// Something is kept alive.
     Beat,
-    /// Worth a look.
+    /// A warning.
     Warn,
     /// Failure.
     Bad,

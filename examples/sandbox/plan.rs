@@ -87,8 +87,8 @@ pub enum Part {
     Maintained,
     /// A capacity reservation takes it back.
     Reclaimed,
-    /// A spot warning that its agent has read in the instance's metadata: its Node says so, and no message comes.
-    Said,
+    /// A spot warning that the node's agent has read in the instance's metadata; no message comes.
+    Announced,
     /// Nothing.
     Spared,
 }
@@ -109,12 +109,12 @@ const FIRST: [Part; crate::MIN_NODES as usize] = [
     Part::Maintained,
     Part::Maintained,
     Part::Reclaimed,
-    Part::Said,
+    Part::Announced,
     Part::Spared,
 ];
 
-/// The parts of all further nodes, repeated. None is of a hint: in the storm few nodes stay schedulable, of which hints take a fifth at
-/// most, and one is in time always.
+/// The parts of all further nodes, repeated. There are no rebalance recommendations: the storm leaves few nodes schedulable, and
+/// recommendations may cordon only a fifth of these.
 const FURTHER: [Part; 11] = [
     Part::Terminated(Wrapping::Event),
     Part::Spot,
@@ -137,7 +137,7 @@ impl Part {
             Self::Stuck => &[("asg-terminate", "blocked")],
             Self::Redelivered => &[("spot", "drained"), ("spot", "joined")],
             Self::Twofold => &[("spot", "drained"), ("asg-terminate", "drained")],
-            Self::Spot | Self::Doomed | Self::Said => &[("spot", "drained")],
+            Self::Spot | Self::Doomed | Self::Announced => &[("spot", "drained")],
             Self::Rebalanced => &[("rebalance", "cordoned")],
             Self::Stopping => &[("state-change", "drained")],
             Self::Maintained => &[("scheduled-change", "drained")],
@@ -160,10 +160,10 @@ impl Part {
         }
     }
 
-    /// Returns whether one notice leads to one undisturbed drain, of which nothing is noted for other sources of the same notice.
+    /// Returns whether one notice leads to one undisturbed drain, without a note for other sources of the same notice.
     pub fn is_undisturbed(self) -> bool {
         let waits = matches!(self, Self::Attached | Self::Balanced | Self::Stopping);
-        let noted = matches!(self, Self::Maintained | Self::Said);
+        let noted = matches!(self, Self::Maintained | Self::Announced);
         self.drain() == Some("drained") && self.notices().len() == 1 && self.budget().is_none() && !waits && !noted
     }
 
@@ -218,7 +218,7 @@ impl Plan {
     }
 
     /// Returns the nodes to report on.
-    pub fn told(&self) -> &[Member] {
+    pub fn shown(&self) -> &[Member] {
         if self.is_large() { &self.nodes[..FIRST.len()] } else { &self.nodes }
     }
 

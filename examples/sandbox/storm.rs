@@ -1,9 +1,9 @@
-//! The storm: sends the notices, has a Node say one, opens a budget, and waits for the end of all work.
+//! The storm: sends the notices, writes an agent notice, opens a budget, and waits for the end of all work.
 
 use crate::plan;
 use crate::plan::{GROUP, LAUNCHING, Member, OTHER_GROUP, Part, Plan, TERMINATING};
+use crate::printer::Printer;
 use crate::tally::Tally;
-use crate::teller::Teller;
 use ebbtide::fact::TaskKind;
 use ebbtide::runtime::Tasks;
 use ebbtide_sim::World;
@@ -27,8 +27,8 @@ pub const RELEASED: Duration = Duration::from_secs(4);
 /// Time left of a spot instance's two minutes when the late warning is sent.
 pub const LEFT: Duration = Duration::from_secs(20);
 
-/// Annotation by which a Node says that its spot instance is interrupted.
-const SAYS_SPOT: &str = "ebbtide/says.spot";
+/// Annotation of an agent's spot notice.
+const SPOT_NOTICE: &str = "ebbtide/says.spot";
 
 /// Timeout of the storm: longer than all planned work. Work that has not ended then is a deviation.
 const LONGEST: Duration = Duration::from_mins(1);
@@ -40,7 +40,7 @@ pub const LISTENED: Duration = Duration::from_secs(7);
 pub struct Storm<'a> {
     pub world: &'a World,
     pub plan: &'a Plan,
-    pub teller: &'a Teller,
+    pub printer: &'a Printer,
     pub tally: &'a Tally,
     pub tasks: &'a Tasks,
     /// Time to wait before the storm.
@@ -62,9 +62,9 @@ impl Storm<'_> {
         let (sent, quiet) = tokio::select! {
             biased;
             ended = course => ended,
-            never = self.tell_progress(), if self.plan.is_large() => match never {},
+            never = self.report_progress(), if self.plan.is_large() => match never {},
         };
-        self.teller.say(if quiet {
+        self.printer.announce(if quiet {
             "all work has ended; checks that no heartbeat follows"
         } else {
             "some work has not ended after a minute"
@@ -86,7 +86,7 @@ impl Storm<'_> {
                 sent += 1;
             }
         }
-        self.teller.say(&format!("{sent} messages sent"));
+        self.printer.announce(&format!("{sent} messages sent"));
         sent
     }
 
@@ -135,8 +135,8 @@ impl Storm<'_> {
             Part::Reclaimed => {
                 vec![messages::capacity_reservation(&id, instance, now, now + Duration::from_mins(2))]
             }
-            Part::Said => {
-                say_spot(self.world, name);
+            Part::Announced => {
+                announce_spot(self.world, name);
                 Vec::new()
             }
             Part::Maintained | Part::Spared => Vec::new(),
@@ -154,7 +154,7 @@ impl Storm<'_> {
         for member in self.plan.with(Part::HeldBack) {
             let budget = member.part.budget().expect("a pod that is held back must have a budget");
             self.world.kube.set_budget("default", budget, Limit::MinAvailable(0));
-            self.teller.say(&format!("opens the budget \"{budget}\": {} can be drained", member.name));
+            self.printer.announce(&format!("opens the budget \"{budget}\": {} can be drained", member.name));
         }
     }
 
@@ -167,12 +167,12 @@ impl Storm<'_> {
         let release = |member: &'_ Member| {
             let name = member.name.clone();
             async move {
-                let mut look = interval(Duration::from_millis(200));
+                let mut poll = interval(Duration::from_millis(200));
                 while !held(&name) {
-                    look.tick().await;
+                    poll.tick().await;
                 }
                 sleep(RELEASED).await;
-                self.teller.say(&format!("a controller releases {name}"));
+                self.printer.announce(&format!("a controller releases {name}"));
                 self.world.kube.update_node(&name, |node| {
                     let annotations = node.metadata.annotations.get_or_insert_default();
                     annotations.insert("ebbtide/release".to_owned(), "before-drain".to_owned());
@@ -180,19 +180,19 @@ impl Storm<'_> {
             }
         };
         let all = join_all(self.plan.with(Part::Stopping).map(release));
-        // The checks tell of a node that was never held.
+        // The checks report a node that was never held.
         let _ = timeout(LONGEST, all).await;
     }
 
     /// Waits until no message is left and all work has ended.
     async fn quiet(&self) {
-        let mut look = interval(Duration::from_millis(100));
+        let mut poll = interval(Duration::from_millis(100));
         while !(self.world.aws.sqs.is_empty() && at_rest(self.tasks)) {
-            look.tick().await;
+            poll.tick().await;
         }
     }
 
-    async fn tell_progress(&self) -> Infallible {
+    async fn report_progress(&self) -> Infallible {
         let drains = self.plan.nodes.iter().filter(|node| node.part.drain().is_some()).count();
         let mut every = interval(Duration::from_secs(1));
         let mut before = 0;
@@ -201,7 +201,7 @@ impl Storm<'_> {
             let ended = self.tally.drains_ended();
             if ended != before {
                 let evicted = self.tally.evicted();
-                self.teller.say(&format!("{ended} of {drains} drains have ended, {evicted} pods were evicted"));
+                self.printer.announce(&format!("{ended} of {drains} drains have ended, {evicted} pods were evicted"));
             }
             before = ended;
         }
@@ -218,12 +218,12 @@ enum Burst<'a> {
     Test,
 }
 
-/// Has the Node say that its spot instance ends in two minutes, as the agent does.
-pub fn say_spot(world: &World, name: &str) {
-    let said = json!({ "what": "terminate", "at": (world.clock.now() + Duration::from_mins(2)).to_string() });
+/// Annotates the Node with a spot interruption in two minutes, as its agent does.
+pub fn announce_spot(world: &World, name: &str) {
+    let notice = json!({ "what": "terminate", "at": (world.clock.now() + Duration::from_mins(2)).to_string() });
     world.kube.update_node(name, |node| {
         let annotations = node.metadata.annotations.get_or_insert_default();
-        annotations.insert(SAYS_SPOT.to_owned(), said.to_string());
+        annotations.insert(SPOT_NOTICE.to_owned(), notice.to_string());
     });
 }
 

@@ -2,9 +2,9 @@
 
 use crate::clients;
 use crate::plan::{Member, Part, Plan, QUEUELESS};
-use crate::storm::{at_rest, say_spot};
+use crate::printer::Printer;
+use crate::storm::{announce_spot, at_rest};
 use crate::tally::Tally;
-use crate::teller::Teller;
 use ebbtide::fact::{Fact, Facts, Subscriber};
 use ebbtide::runtime::{Clock, Tasks};
 use ebbtide::service::{Exit, Inputs, Service, Shutdown};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{interval, timeout};
 
-/// Names of the replicas: by them they elect the one that acts on what Nodes say.
+/// Names of the replicas, which identify them in the election of the one that acts on agent notices.
 const REPLICAS: [&str; 2] = ["without-queue-a", "without-queue-b"];
 
 /// Timeout of the scene. A drain that has not ended then is a deviation.
@@ -31,8 +31,8 @@ pub struct Scene {
     pub replicas: Vec<(Exit, Tasks)>,
 }
 
-/// Has facts about the Node told, not those about the replicas: they would look like the storm's.
-struct OfNode(Arc<Teller>);
+/// Prints facts about the Node. Facts about the replicas are left out: they would look like the storm's.
+struct OfNode(Arc<Printer>);
 
 impl Subscriber for OfNode {
     fn note(&self, fact: &Fact<'_>) {
@@ -43,10 +43,10 @@ impl Subscriber for OfNode {
 }
 
 impl Scene {
-    /// Starts the replicas, has the Node say a spot interruption, and stops the replicas when all work has ended.
-    pub async fn play(teller: &Arc<Teller>, seed: u64) -> Self {
+    /// Starts the replicas, annotates the Node with a spot interruption, and stops the replicas when all work has ended.
+    pub async fn play(printer: &Arc<Printer>, seed: u64) -> Self {
         let (name, instance) = (QUEUELESS.0.to_owned(), QUEUELESS.1.to_owned());
-        let member = Member { name, instance, pods: vec![Duration::from_secs(1); 2], part: Part::Said };
+        let member = Member { name, instance, pods: vec![Duration::from_secs(1); 2], part: Part::Announced };
         let plan = Plan { nodes: vec![member], seed };
         let (world, tally, shutdown) = (World::new(seed), Arc::new(Tally::default()), Shutdown::default());
         plan.build(&world);
@@ -55,7 +55,7 @@ impl Scene {
         let mut replicas = Vec::new();
         for name in REPLICAS {
             let subscribers: Vec<Arc<dyn Subscriber>> =
-                vec![Arc::new(OfNode(Arc::clone(teller))), tally.clone(), Arc::new(Log::default())];
+                vec![Arc::new(OfNode(Arc::clone(printer))), tally.clone(), Arc::new(Log::default())];
             let inputs = Inputs {
                 settings: clients::settings(
                     name,
@@ -72,18 +72,20 @@ impl Scene {
             };
             replicas.push(Service::start(inputs).await.expect("a loopback port must be free"));
         }
-        teller
-            .say(&format!("meanwhile, in a cluster without a queue: {} says a spot interruption", plan.nodes[0].name));
-        say_spot(&world, &plan.nodes[0].name);
+        printer.announce(&format!(
+            "meanwhile, in a cluster without a queue: the agent of {} announces a spot interruption",
+            plan.nodes[0].name
+        ));
+        announce_spot(&world, &plan.nodes[0].name);
         let tasks: Vec<Tasks> = replicas.iter().map(Service::tasks).collect();
         let course = async {
             let quiet = async {
-                let mut look = interval(Duration::from_millis(100));
+                let mut poll = interval(Duration::from_millis(100));
                 while !(tally.drains_ended() > 0 && tasks.iter().all(at_rest)) {
-                    look.tick().await;
+                    poll.tick().await;
                 }
             };
-            // The checks tell of a drain that has not ended.
+            // The checks report a drain that has not ended.
             let _ = timeout(LONGEST, quiet).await;
             shutdown.ordered.cancel();
         };

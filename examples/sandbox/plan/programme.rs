@@ -7,7 +7,7 @@ use ebbtide_sim::messages::Wrapping;
 
 impl Part {
     /// Describes what will happen to the node.
-    fn told(self) -> String {
+    fn description(self) -> String {
         match self {
             Self::Terminated(Wrapping::Event) => "terminated by its Auto Scaling group (through EventBridge)".to_owned(),
             Self::Terminated(Wrapping::Sns) => "terminated by its group (through EventBridge and SNS)".to_owned(),
@@ -41,7 +41,7 @@ impl Part {
             ),
             Self::Maintained => "scheduled maintenance: three instances in one Health event".to_owned(),
             Self::Reclaimed => "reclaimed by its capacity reservation".to_owned(),
-            Self::Said => "spot interruption that its Node says, as Ebbtide's agent writes it: no message comes".to_owned(),
+            Self::Announced => "spot interruption, announced by Ebbtide's agent on the Node: no message comes".to_owned(),
             Self::Spared => "no notice: must stay unchanged".to_owned(),
         }
     }
@@ -60,16 +60,16 @@ impl Plan {
         ];
         let width = self.width();
         let mut line = |who: &str, what: &str| lines.push(format!("  {who:<width$}  {what}"));
-        let mut told = self.told().chunk_by(|a, b| a.part == b.part);
-        for nodes in &mut told {
+        let mut shown = self.shown().chunk_by(|a, b| a.part == b.part);
+        for nodes in &mut shown {
             let [first, rest @ ..] = nodes else { continue };
-            line(&first.name, &first.part.told());
+            line(&first.name, &first.part.description());
             for node in rest {
                 line(&node.name, "  \"");
             }
         }
         if let (true, Some(last)) = (self.is_large(), self.nodes.last()) {
-            let others = self.nodes.len() - self.told().len();
+            let others = self.nodes.len() - self.shown().len();
             line(
                 "…",
                 &format!("and {others} more nodes, to {}, get the same kinds of notices, undisturbed", last.name),
@@ -80,7 +80,7 @@ impl Plan {
         line("queue", "a message that can't be read, and Auto Scaling's test message");
         line(
             QUEUELESS.0,
-            "after the storm, without a queue: spot interruption that it says to two replicas with --source nodes",
+            "after the storm, without a queue: spot interruption, announced on the Node to two replicas with --source nodes",
         );
         lines.push(String::new());
         lines.push(paint.tone(Tone::Head, "Progress"));

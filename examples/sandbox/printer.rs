@@ -15,12 +15,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Turns facts into lines. A thread of its own writes the lines, so that a slow terminal does not delay the service.
-pub struct Teller {
+pub struct Printer {
     begun: Instant,
     /// Node names by instance ID.
     names: HashMap<String, String>,
     /// Nodes whose facts are all printed. For other nodes only failures are printed.
-    told: HashSet<String>,
+    shown: HashSet<String>,
     all: AtomicBool,
     /// Pods whose eviction a budget refused.
     blocked: Mutex<HashSet<String>>,
@@ -38,7 +38,7 @@ struct Writing {
 /// A line: its mark, its tone, its subject, its source, its text.
 struct Line<'a>(char, Tone, &'a str, &'a str, String);
 
-impl Teller {
+impl Printer {
     /// Starts the writing thread.
     #[allow(
         clippy::disallowed_methods,
@@ -55,12 +55,12 @@ impl Teller {
         let others = [OTHER, NEW].map(|(name, instance)| (instance.to_owned(), name.to_owned()));
         let names = plan.nodes.iter().map(|node| (node.instance.clone(), node.name.clone())).chain(others).collect();
         let others = [OTHER.0, NEW.0, QUEUELESS.0];
-        let told = plan.told().iter().map(|node| &*node.name).chain(others).map(str::to_owned).collect();
+        let shown = plan.shown().iter().map(|node| &*node.name).chain(others).map(str::to_owned).collect();
         let writing = Mutex::new(Some(Writing { lines, writer }));
         Self {
             begun: Instant::now(),
             names,
-            told,
+            shown,
             all: AtomicBool::new(false),
             blocked: Mutex::default(),
             writing,
@@ -70,7 +70,7 @@ impl Teller {
     }
 
     /// Prints a line about the sandbox itself.
-    pub fn say(&self, text: &str) {
+    pub fn announce(&self, text: &str) {
         self.write(&Line(' ', Tone::Faint, "sandbox", "", text.to_owned()));
     }
 
@@ -82,7 +82,7 @@ impl Teller {
     }
 
     /// Prints the facts of every node from now on.
-    pub fn tell_all(&self) {
+    pub fn show_all(&self) {
         self.all.store(true, Ordering::Relaxed);
     }
 
@@ -110,7 +110,7 @@ impl Teller {
 
     fn node(&self, who: &str, what: &str, mark: char, tone: Tone, text: String) {
         let wrong = matches!(tone, Tone::Warn | Tone::Bad);
-        if wrong || self.told.contains(who) || self.all.load(Ordering::Relaxed) {
+        if wrong || self.shown.contains(who) || self.all.load(Ordering::Relaxed) {
             self.write(&Line(mark, tone, who, what, text));
         }
     }
@@ -120,12 +120,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock()
 }
 
-impl Subscriber for Teller {
+impl Subscriber for Printer {
     fn note(&self, fact: &Fact<'_>) {
         match fact {
             Fact::NodeCordoned { about, already: false, .. } => self.notice(about, ' ', Tone::Plain, "cordoned"),
             Fact::NoticeSaid { about } => {
-                self.notice(about, ' ', Tone::Plain, "its Node says so: no message is needed");
+                self.notice(about, ' ', Tone::Plain, "announced by the node's agent: no message is needed");
             }
             Fact::NoticeJoined { about } => {
                 self.notice(about, '=', Tone::Plain, "duplicate: joins the first notice");
@@ -188,7 +188,7 @@ impl Subscriber for Teller {
     }
 }
 
-impl Teller {
+impl Printer {
     fn ended(&self, about: &NoticeRef<'_>, outcome: NoticeOutcome) {
         let (mark, tone, text) = match outcome {
             NoticeOutcome::Drained => return,
