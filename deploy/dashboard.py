@@ -207,7 +207,7 @@ def two_minutes(board: Dashboard) -> None:
     board.stat(
         "Drained in time",
         "Share of the drains with a hard deadline (spot, capacity reservation, lifecycle hook) that ended in time, without "
-        "nodes that somebody uncordoned. No drain: none in the time range.",
+        "nodes that a user uncordoned. No drain: none in the time range.",
         f"sum({grown(drains, HARD, IN_TIME)}) / (sum({grown(drains, HARD, COUNTED)}) > 0)",
         "percentunit",
         width=6,
@@ -396,7 +396,7 @@ def hooks(board: Dashboard) -> None:
     completions = {"{{result}}": f"sum by (result) ({rate('completions_total')}) > 0"}
     board.lines("Completions", "failed: the hook reached its timeout.", completions, "ops", width=12, none="none")
     waits = {"{{wait}} {{outcome}}": f"sum by (wait, outcome) ({rate('waits_seconds_count')})"}
-    board.lines("Waits", "Before evictions, and before completions. time-over: in vain.", waits, "ops", width=12, none="none")
+    board.lines("Waits", "Before evictions, and before completions. time-over: timed out.", waits, "ops", width=12, none="none")
     lasted = {"{{wait}}": quantile(0.95, "waits_seconds", "wait", 'outcome!="not-needed"')}
     board.lines("Duration of waits", "95 % end within this time.", lasted, SECONDS, width=12, none="none")
 
@@ -438,10 +438,10 @@ def repair(board: Dashboard) -> None:
     """Adds the panels on node repair, and on the agents."""
     board.row("Repair and agents")
     held = {"{{kind}}: {{reason}}": f"max by (kind, reason) ({metric('repairs_held')})"}
-    about = "So many are broken that the cause is not the nodes: of one group, of the cluster, or in most zones."
-    board.lines("Broken nodes left alone", about, held, "short", none="none")
-    said = {"{{kind}}": f"sum by (kind) (ebbtide_agent_says{{{AGENTS}}})"}
-    board.lines("Nodes that announce something", "What agents have read in the metadata.", said, "short", none="no agent")
+    about = "Too many are unhealthy for the nodes to be the cause: of one group, of the cluster, or in most zones."
+    board.lines("Unhealthy nodes left alone", about, held, "short", none="none")
+    notices = {"{{kind}}": f"sum by (kind) (ebbtide_agent_says{{{AGENTS}}})"}
+    board.lines("Agent notices", "Announcements in the metadata.", notices, "short", none="no agent")
     failures = {
         "metadata: {{reason}}": f"sum by (reason) ({agent_failures('metadata')}) > 0",
         "the Node can't be patched": f"sum({agent_failures('write')}) > 0",
@@ -455,7 +455,7 @@ def errors(board: Dashboard) -> None:
     retries = {"{{step}}: {{category}}": f"sum by (step, category) ({rate('retries_total')})"}
     board.lines("Retried failures", "Until the deadline.", retries, "ops", width=6, none="none")
     watches = {"{{resource}}": f"sum by (resource) ({rate('watch_failures_total')})"}
-    board.lines("Broken watches", "Occasional ones are normal.", watches, "ops", width=6)
+    board.lines("Failed watches", "Occasional ones are normal.", watches, "ops", width=6)
     crashes = {"{{instance}}": f"increase({metric('panics_total')}[$__rate_interval])"}
     board.lines("Panics", "Each is a bug.", crashes, "short", width=6)
     events = {"{{result}}": f"sum by (result) ({rate('events_total')})"}

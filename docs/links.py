@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks every link within the repository: the file and the heading must exist.
 
-docs/links.py --check   exits 1 and names each broken link
+docs/links.py --check   exits 1 and names each dead link
 
 The script checks links of Markdown files, paths such as `src/lib.rs` in their text, and in all text files links to
 this repository on GitHub, such as the alerts' links to the runbook. It ignores links to other sites.
@@ -138,7 +138,7 @@ def faults() -> tuple[list[str], int]:
 
 
 def main() -> int:
-    """Prints the broken links."""
+    """Prints the dead links."""
     if sys.argv[1:] not in ([], ["--check"]):
         print(__doc__, file=sys.stderr)
         return 2
@@ -147,7 +147,7 @@ def main() -> int:
         print(line, file=sys.stderr)
     if not count:
         print("found no links: docs/links.py looks in the wrong place", file=sys.stderr)
-    print(f"{count} links, {len(wrong)} broken")
+    print(f"{count} links, {len(wrong)} dead")
     return 1 if wrong or not count else 0
 
 

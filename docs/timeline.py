@@ -2,7 +2,7 @@
 """Draws two pictures with time axes.
 
 docs/timeline.svg   a spot drain until its deadline, and a lifecycle hook kept alive by heartbeats
-docs/life.svg       the whole life of a node that goes, with all that it waits for
+docs/life.svg       the whole life of a drained node, with all its waits
 
 docs/timeline.py           writes the pictures
 docs/timeline.py --check   exits 1 if a picture is out of date

@@ -28,7 +28,7 @@ target_of() {
         arm64) echo aarch64-unknown-linux-musl ;;
         darwin-amd64) echo x86_64-apple-darwin ;;
         darwin-arm64) echo aarch64-apple-darwin ;;
-        *) fail "say for which processor: amd64 or arm64, or darwin-amd64 or darwin-arm64" ;;
+        *) fail "name a processor: amd64 or arm64, or darwin-amd64 or darwin-arm64" ;;
     esac
 }
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The addresses of the repository and of the registry. They stand in Cargo.toml; all others are written from there.
 
-Until the first release both are under `.invalid`, a domain that nobody can register: whatever stood at another address
-would be believed.
+Until the first release both are under `.invalid`, a domain that can't be registered: users would trust the content of
+any other address.
 
 deploy/release/address.py --check                      exits 1 and names each line with another address
 deploy/release/address.py --set REPOSITORY REGISTRY    writes new ones into Cargo.toml and everywhere else
@@ -23,13 +23,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 GITHUB = "https://github.com/"
-USAGE = "say --check, or --set or --is with https://github.com/OWNER/NAME ghcr.io/OWNER"
+USAGE = "usage: --check, or --set or --is with https://github.com/OWNER/NAME ghcr.io/OWNER"
 
 # What looks like this project's image or chart in a known registry.
 IMAGES = re.compile(r"\b((?:ghcr\.io|docker\.io|quay\.io|public\.ecr\.aws)/(?:[\w.-]+/)*(?:ebbtide|charts))\b")
 
 
-# A domain that somebody could register.
+# A domain that an attacker could register.
 DOMAINS = re.compile(r"\b(ebbtide\.(?:app|cloud|com|dev|io|net|org|sh))\b(?!\()")
 
 

@@ -611,9 +611,9 @@ def test_for_conditions_no_agent_is_missing(source: str, otherwise: str) -> None
     assert "OPEN" not in said
     assert otherwise not in said
     assert "It acts on the conditions of Nodes." in said
-    assert "spot interruption, is not seen" in said
+    assert "spot interruption, are not seen" in said
     said = notes(values.replace("}", ", onCondition: [Ready=Unknown:10m=drain]}") + "\nagent: {enabled: true}")
-    assert "It acts on the conditions of Nodes, and on what the Nodes say, which the DaemonSet ebbtide-agent" in said
+    assert "It acts on the conditions of Nodes, and on agent notices, which the DaemonSet ebbtide-agent" in said
 
 
 @pytest.mark.parametrize(("values", "deleted"), [(QUEUE, True), (AGENTS, False)])

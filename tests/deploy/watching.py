@@ -33,8 +33,8 @@ NODES = 120
 EMPTY = {
     "The API server: throttled and failed": "the simulated API server fails nothing",
     "AWS: throttled and failed": "the simulated AWS fails nothing",
-    "Broken nodes left alone": "no node is broken",
-    "Nodes that announce something": "its Node says something without an agent",
+    "Unhealthy nodes left alone": "no node is unhealthy",
+    "Agent notices": "its Node has a notice without an agent",
     "Failures of agents": "no agent runs",
     "Retried failures": "without failures nothing is retried",
 }

@@ -115,7 +115,7 @@ locals {
 resource "aws_sqs_queue" "this" {
   name                      = var.name
   message_retention_seconds = var.message_retention_seconds
-  # For people who read the queue by hand; Ebbtide's receives set both.
+  # For users who read the queue manually; Ebbtide's receives set both.
   visibility_timeout_seconds = 30
   receive_wait_time_seconds  = 20
   sqs_managed_sse_enabled    = local.uses_key ? null : true
@@ -136,7 +136,7 @@ resource "aws_sqs_queue" "dead_letters" {
   tags                      = var.tags
 }
 
-# A dead letter is a notice that nobody has acted on.
+# A dead letter is a notice that was not acted on.
 resource "aws_cloudwatch_metric_alarm" "dead_letters" {
   count = var.alarm_topic_arn == "" ? 0 : 1
 
@@ -197,8 +197,8 @@ resource "aws_sqs_queue_policy" "this" {
         Resource  = each.value.arn
         Condition = { ArnEquals = { "aws:SourceArn" = var.topic_arns } }
       }] : [],
-      # Refuses who may send by IAM alone. All conditions of the statement must hold, and a negated one holds when the request lacks
-      # the key: EventBridge and SNS give aws:SourceArn; everybody else must be a role or user that is listed. For a session, as Auto
+      # Refuses senders with IAM permissions alone. All conditions of the statement must hold, and a negated one holds when the request lacks
+      # the key: EventBridge and SNS give aws:SourceArn; all others must be listed roles or users. For a session, as Auto
       # Scaling has one of the notification role, aws:PrincipalArn is the role's ARN.
       each.key == "queue" ? [{
         Sid       = "OnlyTheseSenders"
@@ -239,7 +239,7 @@ resource "aws_kms_key" "this" {
   policy = jsonencode({
     Version = "2012-10-17"
     Statement = [
-      # Without this statement IAM policies have no effect on the key, and nobody could change this policy.
+      # Without this statement IAM policies have no effect on the key, and this policy could not be changed.
       {
         Sid       = "Account"
         Effect    = "Allow"

@@ -267,7 +267,7 @@ variable "hook_heartbeat_timeout_seconds" {
 }
 
 variable "hook_default_result" {
-  description = "Result of a terminating hook without an answer. Both terminate the instance; ABANDON skips the group's other hooks, and keeps the instance if an instance lifecycle policy says so"
+  description = "Result of a terminating hook without an answer. Both terminate the instance; ABANDON skips the group's other hooks, and keeps the instance if an instance lifecycle policy requires it"
   type        = string
   default     = "CONTINUE"
 
@@ -371,7 +371,7 @@ variable "max_receive_count" {
 }
 
 variable "alarm_topic_arn" {
-  description = "SNS topic that is told when a message is in the dead-letter queue. Empty creates no alarm"
+  description = "SNS topic for an alarm about messages in the dead-letter queue. Empty creates no alarm"
   type        = string
   default     = ""
 

@@ -64,7 +64,7 @@ const WORDS: &[(&str, &str)] = &[
 ];
 
 /// Names that stay although they have such a word.
-const NAMES: &[&str] = &["ebbtide/says."];
+const NAMES: &[&str] = &["ebbtide/says.", "ebbtide_agent_says", "`saying`", "`told`", "storm -- said"];
 
 /// Places whose texts are still to be rewritten.
 const UNFINISHED: &[&str] = &[
@@ -85,11 +85,15 @@ const UNFINISHED: &[&str] = &[
     "src/pipeline/interruption",
     "src/pipeline/node",
     "src/pipeline/queue",
-    "docs",
-    "deploy",
-    "examples/sandbox/printer",
-    "README.md",
-    "CONTRIBUTING.md",
+    // What is left here is quoted from the program.
+    "docs/agent.md",
+    "docs/draining.md",
+    "docs/events.md",
+    "docs/migrating.md",
+    "docs/operating.md",
+    "docs/repair.md",
+    "docs/simulate.md",
+    "examples/sandbox/printer.rs",
 ];
 
 /// Folders and files that are read.

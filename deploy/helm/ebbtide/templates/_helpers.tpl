@@ -64,7 +64,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if has (index . 1) (default (list "queue") ((index . 0).Values.settings).source) }}yes{{ end }}
 {{- end }}
 
-{{/* The Lease that elects the replica that acts on what Nodes say. */}}
+{{/* The Lease that elects the replica that acts on agent notices and conditions. */}}
 {{- define "ebbtide.nodesLease" -}}
 {{- printf "%s-nodes" (include "ebbtide.fullname" .) }}
 {{- end }}
