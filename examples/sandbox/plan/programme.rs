@@ -78,10 +78,7 @@ impl Plan {
         line(OTHER.0, "another cluster's instance, whose hook must not be touched");
         line(NEW.0, "a launched instance, which Ebbtide ignores by default");
         line("queue", "a message that can't be read, and Auto Scaling's test message");
-        line(
-            QUEUELESS.0,
-            "after the storm, without a queue: spot interruption, announced on the Node to two replicas with --source nodes",
-        );
+        line(QUEUELESS.0, "after the storm, without a queue: spot interruption, announced on the Node to two replicas");
         lines.push(String::new());
         lines.push(paint.tone(Tone::Head, "Progress"));
         lines.join("\n")
