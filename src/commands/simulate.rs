@@ -249,10 +249,10 @@ impl Question {
         for detail in details {
             let identity = match &detail {
                 Detail::Condition(name) => Identity::Condition { condition: name.clone(), instance: instance.clone() },
-                Detail::AsgTermination { .. } => Identity::Said { kind, at: None, instance: instance.clone() },
-                _ => Identity::Health { arn: kind.as_str().to_owned(), instance: instance.clone() },
+                Detail::AsgTermination { .. } => Identity::Agent { kind, at: None, instance: instance.clone() },
+                _ => Identity::StatusCheck { check: "instance", since: None, instance: instance.clone() },
             };
-            let notice = Notice { identity, instance: instance.clone(), at: now, detail };
+            let notice = Notice::new(identity, instance.clone(), now, detail);
             let mut told = self.simulate_notice(reader, &notice).await?;
             if let (Detail::AsgTermination { .. }, Some(name)) = (&notice.detail, self.settings.policy.node_hook()) {
                 told.notes.push(format!("where the instance waits at the lifecycle hook {name}, that is kept alive and completed, and its timeout is the deadline"));

@@ -14,7 +14,7 @@ mod zonal;
 mod tests;
 
 pub use crate::fact::{IgnoreReason, MalformedReason, NoticeKind};
-pub use identity::Identity;
+pub use identity::{Identity, NoticeKey, STATUS_CHECKS};
 pub use zonal::{SHIFT_BEGINS, SHIFT_ENDS, SHIFT_SOURCE};
 
 use jiff::Timestamp;
@@ -72,15 +72,10 @@ impl CapacityBlock {
     /// Returns the notices for these instances of the block.
     #[must_use]
     pub fn notices(&self, instances: Vec<InstanceId>) -> Notices {
-        let first = |instance: InstanceId, _| Notice {
-            identity: Identity::Block {
-                reservation: self.reservation.clone(),
-                ends: self.ends,
-                instance: instance.clone(),
-            },
-            instance,
-            at: self.at,
-            detail: Detail::CapacityReservation { terminates_at: Some(self.terminates_at) },
+        let first = |instance: InstanceId, _| {
+            let (reservation, ends) = (self.reservation.clone(), self.ends);
+            let detail = Detail::CapacityReservation { terminates_at: Some(self.terminates_at) };
+            Notice::new(Identity::Block { reservation, ends, instance: instance.clone() }, instance, self.at, detail)
         };
         Notices::new(instances.into_iter().map(|instance| (instance, false)).collect(), first)
     }
@@ -109,9 +104,35 @@ pub struct Notice {
     pub at: Timestamp,
     /// The kind, with its details.
     pub detail: Detail,
+    /// The key of `identity`.
+    key: NoticeKey,
 }
 
 impl Notice {
+    /// Returns a notice.
+    #[must_use]
+    pub fn new(identity: Identity, instance: InstanceId, at: Timestamp, detail: Detail) -> Self {
+        Self { key: identity.key(), identity, instance, at, detail }
+    }
+
+    /// Returns the same notice under another identity.
+    #[must_use]
+    pub fn with_identity(self, identity: Identity) -> Self {
+        Self::new(identity, self.instance, self.at, self.detail)
+    }
+
+    /// Returns the same notice as of another time, with these details.
+    #[must_use]
+    pub fn revised(&self, at: Timestamp, detail: Detail) -> Self {
+        Self { at, detail, ..self.clone() }
+    }
+
+    /// Returns the key under which Nodes record the notice.
+    #[must_use]
+    pub const fn key(&self) -> NoticeKey {
+        self.key
+    }
+
     /// Returns the kind alone.
     #[must_use]
     pub const fn kind(&self) -> NoticeKind {
@@ -224,12 +245,8 @@ impl Iterator for Notices {
         let notice = self.next.take()?;
         self.next = self.others.pop_front().map(|(instance, withdrawn)| {
             let mut next = notice.clone();
-            if let Identity::Health { instance: of, .. }
-            | Identity::Fault { instance: of, .. }
-            | Identity::Block { instance: of, .. } = &mut next.identity
-            {
-                of.clone_from(&instance);
-            }
+            next.identity.set_instance(&instance);
+            next.key = next.identity.key();
             if let Detail::ScheduledChange(change) = &mut next.detail {
                 change.withdrawn = withdrawn;
             }
@@ -442,10 +459,13 @@ impl Notice {
     pub fn is_test(&self) -> bool {
         match &self.identity {
             Identity::Hook { token, .. } => token.starts_with(TEST),
-            Identity::Health { arn, .. } | Identity::Fault { arn, .. } => {
-                arn.rsplit('/').next().is_some_and(|last| last.contains(TEST))
-            }
-            Identity::Block { .. } | Identity::Said { .. } | Identity::Condition { .. } => false,
+            Identity::HealthEvent { arn: id, .. }
+            | Identity::HealthIssue { arn: id, .. }
+            | Identity::Ec2Event { id, .. } => id.rsplit('/').next().is_some_and(|last| last.contains(TEST)),
+            Identity::Block { .. }
+            | Identity::StatusCheck { .. }
+            | Identity::Agent { .. }
+            | Identity::Condition { .. } => false,
             Identity::Event { id, .. } => id.starts_with(TEST),
         }
     }

@@ -132,19 +132,20 @@ impl Deliverer {
     }
 
     /// Returns what is due for a notice that EC2 lists, if anything.
-    fn listed(&self, notice: Notice, now: Timestamp) -> Option<Due> {
+    fn listed(&self, mut notice: Notice, now: Timestamp) -> Option<Due> {
         let node = self.interrupter.index.get(&notice.instance).filter(|node| !node.is_excluded())?;
         if CapacityBlock::warned_of(&notice).is_some_and(|from| from > now) {
             return None;
         }
-        let told = match standing(&node, &notice, notice.identity.listed_as()) {
+        let told = match standing(&node, &notice, notice.identity.ec2_id().as_deref()) {
             Standing::Settled => return None,
             Standing::Told => true,
             Standing::Open => false,
         };
-        let message = Arc::from(notice.identity.listed_as()?);
+        let message = Arc::from(&*notice.identity.ec2_id()?);
         // Newer than the mark of another replica, whose work this one continues.
-        Some(Due { node, notice: Notice { at: now, ..notice }, message, plan: None, told })
+        notice.at = now;
+        Some(Due { node, notice, message, plan: None, told })
     }
 
     /// Acts on a notice until it has ended, and removes its plan. Returns its version, and whether EC2 need not list it any more.
@@ -194,9 +195,9 @@ impl Deliverer {
             return (version, false);
         }
         // There may be room at a later scan, and EC2, or the Node, says it still. A message does not.
-        let listed = notice.identity.listed_as();
+        let listed = notice.identity.ec2_id();
         let is_of_message =
-            plan.as_ref().is_some_and(|plan| !is_from_node(&plan.message) && listed != Some(&plan.message));
+            plan.as_ref().is_some_and(|plan| !is_from_node(&plan.message) && listed.as_deref() != Some(&*plan.message));
         if outcome == Some(NoticeOutcome::NotAdmitted) && !is_of_message {
             return (version, false);
         }
@@ -214,7 +215,7 @@ impl Deliverer {
     /// goes on saying the same. Its plan, or who has told of it, stays.
     pub(super) fn is_tried_again(&self, notice: &Notice, outcome: NoticeOutcome) -> bool {
         let is_ahead = || notice.start().is_some_and(|start| start > self.interrupter.clock.now());
-        let goes_on = notice.kind().is_repair() || matches!(notice.identity, Identity::Said { .. });
+        let goes_on = notice.kind().is_repair() || matches!(notice.identity, Identity::Agent { .. });
         matches!(outcome, NoticeOutcome::Failed | NoticeOutcome::NotAdmitted)
             && !notice.is_withdrawn()
             && (goes_on || is_ahead())
@@ -225,9 +226,9 @@ impl Deliverer {
         let marker = &self.interrupter.marker;
         let by = Instant::now() + CALL_TIMEOUT;
         let mut written = Ok(true);
-        if let Some(listed) = notice.identity.listed_as().filter(|_| outcome.is_none_or(is_work)) {
+        if let Some(listed) = notice.identity.ec2_id().filter(|_| outcome.is_none_or(is_work)) {
             // A plan that a message brought is none of EC2's list, nor of a Node.
-            if plan.is_none_or(|plan| plan.message == *listed || is_from_node(&plan.message)) {
+            if plan.is_none_or(|plan| plan.message == listed || is_from_node(&plan.message)) {
                 // Another replica's answer may be older, and say that the check still fails since then.
                 let write = !notice.is_withdrawn() || notice.kind() == NoticeKind::StatusCheck;
                 written = marker.note_handled(node, notice, write, by).await;
@@ -282,7 +283,7 @@ impl Deliverer {
     /// message finds it.
     pub(super) async fn note_message(&self, (node, notice): (Arc<Node>, Notice), message: &str) {
         let called_off = |current: &Node| {
-            let release = NodeRelease::of_withdrawn(current, &notice.identity.to_string(), notice.at, true)?;
+            let release = NodeRelease::of_withdrawn(current, notice.key(), notice.at, true)?;
             (!release.has_marks()).then(|| release.patch(current, &self.interrupter.policy.mark_settings).body)
         };
         let patch = |current: &Node| {
@@ -305,7 +306,7 @@ impl Deliverer {
             None => self.join(notice, message),
             Some(KnownNotice::Same(identity)) => {
                 let before = message_of(&node, &identity).map(Arc::from);
-                let copy = self.join(Notice { identity, ..notice }, before.as_ref().unwrap_or(message));
+                let copy = self.join(notice.with_identity(identity), before.as_ref().unwrap_or(message));
                 if let NoticeCopy::Running(_, seat) = &copy {
                     seat.shared().told.store(true, Ordering::Release);
                 }
@@ -328,7 +329,7 @@ pub(super) const fn is_work(outcome: NoticeOutcome) -> bool {
 /// Whether another replica drains the Node for the notice: its mark has a deadline ahead. A notice that is still due after half of the
 /// time from `since`, when it was first seen due, to that deadline is probably one of a replica that has ended.
 fn in_other_hands(Due { node, notice, .. }: &Due, since: Timestamp, now: Timestamp) -> bool {
-    let deadline = deadline_of(node, &notice.identity.to_string(), notice.start());
+    let deadline = deadline_of(node, notice.key(), notice.start());
     let deadline = deadline.filter(|_| !notice.is_withdrawn());
     deadline.is_some_and(|deadline| deadline.duration_since(now) > now.duration_since(since))
 }

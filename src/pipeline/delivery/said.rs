@@ -198,14 +198,14 @@ impl Deliverer {
                     }
                 }
             };
-            notice = Notice { at: self.interrupter.clock.now(), detail, ..notice };
+            notice = notice.revised(self.interrupter.clock.now(), detail);
         }
     }
 
     /// Waits until somebody wants the node to stay, after its drain.
     async fn kept(&self, node: &Node, notice: &Notice) {
-        let identity = notice.identity.to_string();
-        self.interrupter.drainer.uncordoned(node, has_had_mark(identity)).await;
+        let key = notice.key();
+        self.interrupter.drainer.uncordoned(node, has_had_mark(key)).await;
     }
 
     /// Returns what is left to do about a notice that has ended so.

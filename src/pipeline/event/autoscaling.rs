@@ -115,6 +115,6 @@ impl Action<'_> {
             Transition::Terminating => Detail::AsgTerminate(hook),
             Transition::Launching => Detail::AsgLaunch(hook),
         };
-        Ok(Parsed::Notices(Notice { identity, instance, at, detail }.into()))
+        Ok(Parsed::Notices(Notice::new(identity, instance, at, detail).into()))
     }
 }

@@ -138,6 +138,6 @@ impl Fields<'_> {
     fn notice(&self, head: &Head<'_>, detail: Detail) -> Result<Parsed, Malformed> {
         let instance = self.instance_id.instance(At("detail.", "instance-id"))?;
         let identity = head.identity(detail.kind())?;
-        Ok(Parsed::Notices(Notice { identity, instance, at: head.at, detail }.into()))
+        Ok(Parsed::Notices(Notice::new(identity, instance, head.at, detail).into()))
     }
 }

@@ -85,13 +85,10 @@ pub(super) fn event(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
     let code = fields.event_type_code.name(At("detail.", "eventTypeCode"))?;
     let arn = arn.to_owned();
     let identity = |arn, instance| {
-        if is_issue { Identity::Fault { arn, instance } } else { Identity::Health { arn, instance } }
+        if is_issue { Identity::HealthIssue { arn, instance } } else { Identity::HealthEvent { arn, instance } }
     };
-    let first = |instance: InstanceId, withdrawn| Notice {
-        identity: identity(arn, instance.clone()),
-        instance,
-        at: head.at,
-        detail: Detail::ScheduledChange(ScheduledChange {
+    let first = |instance: InstanceId, withdrawn| {
+        let detail = Detail::ScheduledChange(ScheduledChange {
             code: code.to_owned(),
             // An announced change is worth a drain even if its time can't be read.
             // A fault's time has passed, and is no deadline.
@@ -99,7 +96,8 @@ pub(super) fn event(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
             hard: takes_capacity(code) && !is_issue,
             withdrawn,
             is_issue,
-        }),
+        });
+        Notice::new(identity(arn, instance.clone()), instance, head.at, detail)
     };
     Ok(Parsed::Notices(Notices { unreadable: unreadable.map(Box::new), ..Notices::new(instances, first) }))
 }
@@ -119,8 +117,8 @@ impl Notice {
         let code = code.to_uppercase().replace('-', "_");
         let hard = takes_capacity(&code);
         let change = ScheduledChange { code, start, hard, withdrawn, is_issue: false };
-        let identity = Identity::Health { arn: id.to_owned(), instance: instance.clone() };
-        Self { identity, instance, at, detail: Detail::ScheduledChange(change) }
+        let identity = Identity::Ec2Event { id: id.to_owned(), instance: instance.clone() };
+        Self::new(identity, instance, at, Detail::ScheduledChange(change))
     }
 }
 

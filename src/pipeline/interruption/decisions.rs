@@ -131,7 +131,7 @@ impl Policy {
             Detail::ScheduledChange(change) => (change.start, change.hard),
             _ => (None, false),
         };
-        Mark::new(&notice.identity.to_string(), notice.kind().as_str(), notice.at, message)
+        Mark::new(notice.key(), notice.kind().as_str(), notice.at, message)
             .with_deadline(deadline.map(|at| clock.timestamp_of(at)))
             .with_expiry(over.map(|at| clock.timestamp_of(at)))
             .with_return_sign(comes_back(&notice.detail))
@@ -196,15 +196,15 @@ impl Policy {
     /// for one, that wait is over at once, and the time of the drain counts from its end.
     #[must_use]
     pub fn awaits_shift(&self, notice: &Notice, node: &Node, shifted: bool) -> bool {
-        let identity = notice.identity.to_string();
-        let awaits = match place_of(node, &identity).filter(|_| mark_stands(node, &identity)) {
+        let key = notice.key();
+        let awaits = match place_of(node, key).filter(|_| mark_stands(node, key)) {
             // A wave's place says it, too.
             Some(Place::Evicts(_)) => {
                 self.waits.zonal_shift != ShiftedResources::None && !self.awaits_place(notice, node)
             }
             Some(Place::Waits) => shifted,
             Some(Place::Over) => shifted && notice.hook().is_none(),
-            None => shifted && !mark_stands(node, &identity),
+            None => shifted && !mark_stands(node, key),
         };
         awaits && self.has_time_to_wait(notice)
     }
@@ -342,8 +342,8 @@ pub fn life_begin(notice: &Notice, node: Option<&Node>, times: HookTimes, clock:
 /// Returns when what the notice tells of began. A Node that says that its group terminates it names no time: then its mark does, so
 /// that a hook that is found later, or a takeover, begins no delay and no life of a hook anew.
 fn begin_of(notice: &Notice, node: Option<&Node>, clock: &Clock) -> Instant {
-    let is_timeless = matches!(notice.identity, Identity::Said { at: None, .. });
-    let marked = node.filter(|_| is_timeless).and_then(|node| newest_copy(node, &notice.identity.to_string()));
+    let is_timeless = matches!(notice.identity, Identity::Agent { at: None, .. });
+    let marked = node.filter(|_| is_timeless).and_then(|node| newest_copy(node, notice.key()));
     clock.notice_instant(marked.map_or(notice.at, |marked| marked.min(notice.at)))
 }
 
@@ -356,7 +356,7 @@ pub fn runs_no_more(detail: &Detail) -> bool {
 /// Returns the mark for the Node of an instance that is gone: it lets the pods be moved.
 #[must_use]
 pub fn out_of_service_mark(notice: &Notice, message: &str) -> Mark {
-    Mark::new(&notice.identity.to_string(), notice.kind().as_str(), notice.at, message)
+    Mark::new(notice.key(), notice.kind().as_str(), notice.at, message)
         .with_return_sign(comes_back(&notice.detail))
         .with_out_of_service_taint()
 }
@@ -385,14 +385,12 @@ pub fn ended_marks(notice: &Notice, node: &Node) -> Option<NodeRelease> {
             NodeRelease::of_kind(node, NoticeKind::AsgTerminate.as_str(), notice.at, UndoReason::FromWarmPool)
         }
         // EC2's list has it, and no Node says it.
-        Detail::TakenBack(NoticeKind::StatusCheck) => {
-            NodeRelease::of_withdrawn(node, &notice.identity.to_string(), notice.at, false)
-        }
+        Detail::TakenBack(NoticeKind::StatusCheck) => NodeRelease::of_withdrawn(node, notice.key(), notice.at, false),
         Detail::TakenBack(_) => taken_back_marks(node, &notice.identity),
         _ if notice.is_withdrawn() => {
             // What EC2 lists has no copies.
-            let noted = notice.identity.listed_as().is_none();
-            let release = NodeRelease::of_withdrawn(node, &notice.identity.to_string(), notice.at, noted)?;
+            let noted = notice.identity.ec2_id().is_none();
+            let release = NodeRelease::of_withdrawn(node, notice.key(), notice.at, noted)?;
             Some(release.leaving_to_node(node, notice.start().filter(|_| noted)))
         }
         _ => None,

@@ -292,8 +292,7 @@ impl Beating {
     /// action is over. Else it is drained without the hook, of which others may have told.
     async fn denied(&self) {
         let Case { interrupter, notice, .. } = &self.case;
-        let is_back =
-            |node: &Node| self.case.is_in_doubt(node) && !marked_since_boot(node, &notice.identity.to_string());
+        let is_back = |node: &Node| self.case.is_in_doubt(node) && !marked_since_boot(node, notice.key());
         let may_be_back = || interrupter.index.get(&notice.instance).is_some_and(|node| is_back(&node));
         loop {
             if self.link.completes.load(Ordering::Acquire) {

@@ -27,7 +27,7 @@ pub fn may_be_over(notice: &Notice, node: &Node, waited: Option<Timestamp>) -> b
     notice.hook().is_some_and(is_asked)
         && comes_back(&notice.detail) == Some(ReturnSign::Boot)
         && node.ready
-        && (restarted_after(node, last_known(notice, waited)) || may_be_back(node, &notice.identity.to_string()))
+        && (restarted_after(node, last_known(notice, waited)) || may_be_back(node, notice.key()))
 }
 
 /// Returns the last time at which the announced event was still ahead: AWS's of the notice, or that of an accepted heartbeat.
@@ -46,8 +46,8 @@ pub fn is_late(
     now: Instant,
     waited: Option<Timestamp>,
 ) -> bool {
-    let identity = notice.identity.to_string();
-    let kept_until = || notice.hook().and_then(|_| end_of(node, &identity)).map(|end| clock.instant_of(end));
+    let key = notice.key();
+    let kept_until = || notice.hook().and_then(|_| end_of(node, key)).map(|end| clock.instant_of(end));
     let goes_at = match &notice.detail {
         Detail::StateChange { .. } => Some(clock.notice_instant(notice.at) + SHUTDOWN_TIME),
         // It begins at once, and its deadline is always now.
@@ -61,11 +61,11 @@ pub fn is_late(
     };
     let passed = goes_at.is_some_and(|at| now > at + LATE_AFTER);
     // Of another kind, a copy says nothing else; and what EC2 or a Node lists has the time at which it was read.
-    let changes = matches!(notice.detail, Detail::ScheduledChange(_)) && notice.identity.listed_as().is_none();
-    let newest = newest_told(node, &identity, notice.start()).max(withdrawn_at(node, &identity)).filter(|_| changes);
+    let changes = matches!(notice.detail, Detail::ScheduledChange(_)) && notice.identity.ec2_id().is_none();
+    let newest = newest_told(node, key, notice.start()).max(withdrawn_at(node, key)).filter(|_| changes);
     let superseded = newest.is_some_and(|at| at > notice.at);
     // A Node that flaps during a long drain carries the mark of this boot.
-    let awaits_boot = comes_back(&notice.detail) == Some(ReturnSign::Boot) && marked_since_boot(node, &identity);
+    let awaits_boot = comes_back(&notice.detail) == Some(ReturnSign::Boot) && marked_since_boot(node, key);
     // A copy comes to another replica right after the restart, before its mark is removed or after that.
     let begins = match &notice.detail {
         Detail::Spot { action: InstanceAction::Hibernate } | Detail::StateChange { .. } => Some(notice.at),
@@ -73,10 +73,10 @@ pub fn is_late(
     };
     // A restart before the begin is a return, too, from what was announced before it. A spot instance is stopped all the same.
     // An instance that waits at a hook has not gone yet.
-    let waits = notice.hook().is_some() && newest_copy(node, &identity).is_some();
+    let waits = notice.hook().is_some() && newest_copy(node, key).is_some();
     let ahead = last_known(notice, waited);
     let announced = Some(ahead).filter(|_| returns_by_boot(&notice.detail) && !waits);
     let has_booted = begins.into_iter().chain(announced).min().is_some_and(|at| booted_after(node, at));
-    let is_back = has_booted || is_back(node, &identity, notice.start(), clock.timestamp_of(now));
+    let is_back = has_booted || is_back(node, key, notice.start(), clock.timestamp_of(now));
     superseded || node.ready && !awaits_boot && (is_back || passed && restarted_after(node, begins.unwrap_or(ahead)))
 }

@@ -259,7 +259,7 @@ impl<'a> Sequence<'a> {
             return self.finish(NoticeOutcome::Stale, present);
         }
         // A Node that is cordoned for the change stays so, whenever that begins now.
-        let is_marked = newest_copy(&node, &self.notice.identity.to_string()).is_some();
+        let is_marked = newest_copy(&node, self.notice.key()).is_some();
         let from = self.policy.acts_from(self.notice).map(|from| self.clock.instant_of(from));
         let far = from.filter(|from| *from > present.now && !is_marked);
         let plan =

@@ -46,26 +46,26 @@ pub enum KnownNotice {
 /// message.
 #[must_use]
 pub fn standing(node: &Node, notice: &Notice, own: Option<&str>) -> Standing {
-    let identity = notice.identity.to_string();
-    let is_there = |prefix: &str| node.annotations.contains_key(&key_of(prefix, &identity));
+    let key = notice.key();
+    let is_there = |prefix: &str| node.annotations.contains_key(&key_of(prefix, key));
     if notice.is_withdrawn() {
         let has_trace =
-            is_there(NOTICE_PREFIX) || is_there(HANDLED_PREFIX) || node.annotations.contains_key(&plan_key(&identity));
+            is_there(NOTICE_PREFIX) || is_there(HANDLED_PREFIX) || node.annotations.contains_key(&plan_key(key));
         return if has_trace { Standing::Open } else { Standing::Settled };
     }
     let start = start_of(notice);
     // The work for the begin that AWS named before, or its plan, must hear of this one, whoever else has told of it.
-    let mut known = mark_and_plan(node, &identity).filter_map(|told| told.start);
+    let mut known = mark_and_plan(node, key).filter_map(|told| told.start);
     if start.is_some() && known.any(|known| Some(whole_seconds(known)) != start) {
         return Standing::Open;
     }
-    let handled = key_of(HANDLED_PREFIX, &identity);
+    let handled = key_of(HANDLED_PREFIX, key);
     // A message has another identity for the same change.
     let is_same = |key: &String| *key == handled || key.starts_with(HANDLED_PREFIX) && notice.is_listed_by_ec2();
     if node.annotations.iter().any(|(key, text)| is_same(key) && *text == value(notice)) {
         return Standing::Settled;
     }
-    let is_own = |plan: &Plan| Some(&*plan.event) == notice.identity.listed_as();
+    let is_own = |plan: &Plan| notice.identity.ec2_id().as_deref() == Some(&*plan.event);
     let plans = || Plan::all(node).filter(|plan| Some(whole_seconds(plan.start)) == start);
     if plans().any(|plan| is_own(&plan)) {
         return Standing::Settled;
@@ -77,7 +77,7 @@ pub fn standing(node: &Node, notice: &Notice, own: Option<&str>) -> Standing {
 /// Whether a mark on the Node is that of a message, or of another source, about the same announcement as `notice`. `own` is what the
 /// mark has of this source in place of a message.
 fn brought_by_other(node: &Node, notice: &Notice, own: Option<&str>) -> bool {
-    let key = key_of(NOTICE_PREFIX, &notice.identity.to_string());
+    let key = key_of(NOTICE_PREFIX, notice.key());
     let start = start_of(notice);
     let mut marks = notices(node).filter(|(_, mark)| mark.kind == notice.kind().as_str());
     marks.any(|(name, mark)| {
@@ -93,28 +93,32 @@ pub fn known(node: &Node, notice: &Notice) -> Option<KnownNotice> {
     let start = Some(start_of(notice)?);
     let is_handled = |key: &String, text: &String| key.starts_with(HANDLED_PREFIX) && *text == value(notice);
     match (&notice.identity, &notice.detail) {
-        (Identity::Health { instance, .. }, Detail::ScheduledChange(change)) => {
-            let identity = notice.identity.to_string();
-            let keys = names_of(&identity);
+        (
+            Identity::HealthEvent { instance, .. } | Identity::Ec2Event { instance, .. },
+            Detail::ScheduledChange(change),
+        ) => {
+            let key = notice.key();
+            let keys = names_of(key);
             if keys.iter().any(|key| node.annotations.contains_key(key)) {
                 return None;
             }
             if !change.withdrawn && node.annotations.iter().any(|(key, text)| is_handled(key, text)) {
                 return Some(KnownNotice::Handled);
             }
-            let listed = |id: String| Identity::Health { arn: id, instance: instance.clone() };
+            let listed = |id: String| Identity::of_change(id, instance.clone());
             // The mark of a listed change names that change in place of a message.
             let marks = notices(node).filter(|(_, mark)| mark.kind == notice.kind().as_str() && mark.start == start);
             let mut marks = marks.map(|(key, mark)| (key, listed(id_of(&mark.message).to_owned())));
-            let marked = marks.find(|(key, listed)| **key == key_of(NOTICE_PREFIX, &listed.to_string()));
+            let marked = marks.find(|(key, listed)| **key == key_of(NOTICE_PREFIX, listed.key()));
             let plans = || Plan::all(node).filter(|plan| Some(whole_seconds(plan.start)) == start);
-            let planned = || plans().map(|plan| listed(plan.event)).find(|listed| listed.listed_as().is_some());
+            let planned = || plans().map(|plan| listed(plan.event)).find(|listed| listed.ec2_id().is_some());
             marked.map(|(_, listed)| listed).or_else(planned).map(KnownNotice::Same)
         }
         (Identity::Block { .. }, _) => {
-            let handled = node.annotations.get_key_value(&key_of(HANDLED_PREFIX, &notice.identity.to_string()));
+            let handled = node.annotations.get_key_value(&key_of(HANDLED_PREFIX, notice.key()));
             let handled = handled.is_some_and(|(key, text)| is_handled(key, text));
-            (handled && !brought_by_other(node, notice, notice.identity.listed_as())).then_some(KnownNotice::Handled)
+            (handled && !brought_by_other(node, notice, notice.identity.ec2_id().as_deref()))
+                .then_some(KnownNotice::Handled)
         }
         _ => None,
     }
@@ -123,7 +127,7 @@ pub fn known(node: &Node, notice: &Notice) -> Option<KnownNotice> {
 /// Returns the patch that notes that the notice needs nothing any more, or that removes the note; `None` if nothing is to be changed.
 #[must_use]
 pub(super) fn patch(node: &Node, notice: &Notice, write: bool) -> Option<Value> {
-    let key = key_of(HANDLED_PREFIX, &notice.identity.to_string());
+    let key = key_of(HANDLED_PREFIX, notice.key());
     let wanted = write.then(|| value(notice));
     let is_new = node.annotations.get(&key) != wanted.as_ref();
     let other = crowded_out(node, HANDLED_PREFIX, &key).filter(|_| write);
@@ -138,7 +142,7 @@ pub(super) fn patch(node: &Node, notice: &Notice, write: bool) -> Option<Value> 
 /// with the notice writes the same, by which it is known again.
 #[must_use]
 pub fn message_of(node: &Node, identity: &Identity) -> Option<String> {
-    mark_and_plan(node, &identity.to_string()).next().map(|told| told.message)
+    mark_and_plan(node, identity.key()).next().map(|told| told.message)
 }
 
 /// Whether the Node notes that some notice needs nothing any more.
@@ -149,14 +153,14 @@ pub(super) fn has_notes(node: &Node) -> bool {
 /// Whether the Node notes that exactly this notice needs nothing any more.
 #[must_use]
 pub fn is_handled(node: &Node, notice: &Notice) -> bool {
-    let note = node.annotations.get(&key_of(HANDLED_PREFIX, &notice.identity.to_string()));
+    let note = node.annotations.get(&key_of(HANDLED_PREFIX, notice.key()));
     note.is_some_and(|note| *note == value(notice))
 }
 
 /// Returns what is known about the notice of a message that is the same as `said`, which the Node gives.
 #[must_use]
 pub fn known_as(node: &Node, said: &Notice) -> Option<KnownNotice> {
-    let key = key_of(NOTICE_PREFIX, &said.identity.to_string());
+    let key = key_of(NOTICE_PREFIX, said.key());
     if is_handled(node, said) {
         return Some(KnownNotice::Handled);
     }
@@ -167,7 +171,7 @@ pub fn known_as(node: &Node, said: &Notice) -> Option<KnownNotice> {
 fn start_of(notice: &Notice) -> Option<Timestamp> {
     let at = match &notice.identity {
         Identity::Block { ends, .. } => *ends,
-        Identity::Said { at, .. } => *at,
+        Identity::Agent { at, .. } => *at,
         _ => notice.start(),
     };
     at.map(whole_seconds)

@@ -19,12 +19,11 @@ pub(super) use progress::{complete, end, put_off, still_waits};
 
 use super::Node;
 use super::names::{EXCLUDE_LABEL, OWN_PREFIX};
+use crate::pipeline::event::NoticeKey;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
-use std::fmt::Write;
 
 /// Prefix of the annotation of a notice: `ebbtide/notice.<id>`.
 pub(super) const NOTICE_PREFIX: &str = "ebbtide/notice.";
@@ -168,8 +167,8 @@ impl Mark {
     /// The annotation's name is made from the identity alone, so that each replica and each redelivery writes the same one. The
     /// name contains a hash, because it has at most 63 characters and an ARN has more.
     #[must_use]
-    pub fn new(identity: &str, kind: &str, since: Timestamp, message: &str) -> Self {
-        let key = name_of(identity);
+    pub fn new(key: NoticeKey, kind: &str, since: Timestamp, message: &str) -> Self {
+        let key = name_of(key);
         let (kind, message) = (kind.to_owned(), message.to_owned());
         let since = Some(whole_seconds(since));
         let notice = NoticeAnnotation { kind, since, message, ..NoticeAnnotation::default() };
@@ -278,20 +277,15 @@ impl Mark {
     }
 }
 
-/// Returns the name of the annotation with this prefix for the notice with this identity.
-pub(super) fn key_of(prefix: &str, identity: &str) -> String {
-    let mut key = prefix.to_owned();
-    for byte in &Sha256::digest(identity.as_bytes())[..8] {
-        // Writing to a String can't fail.
-        let _ = write!(key, "{byte:02x}");
-    }
-    key
+/// Returns the name of the annotation with this prefix for the notice with this key.
+pub(super) fn key_of(prefix: &str, key: NoticeKey) -> String {
+    format!("{prefix}{key}")
 }
 
 /// Returns AWS's time of the newest copy of the notice with this identity that has left a mark on the Node, in whole seconds.
 #[must_use]
-pub fn newest_copy(node: &Node, identity: &str) -> Option<Timestamp> {
-    mark_of(node, identity)?.since
+pub fn newest_copy(node: &Node, key: NoticeKey) -> Option<Timestamp> {
+    mark_of(node, key)?.since
 }
 
 /// Returns the names of the marks on the Node.
@@ -301,28 +295,28 @@ pub fn mark_names(node: &Node) -> impl Iterator<Item = &String> {
 
 /// Returns the name of the mark of the notice with this identity.
 #[must_use]
-pub fn name_of(identity: &str) -> String {
-    key_of(NOTICE_PREFIX, identity)
+pub fn name_of(key: NoticeKey) -> String {
+    key_of(NOTICE_PREFIX, key)
 }
 
 /// Returns the names of the mark and of the plan of the notice with this identity. Their values have fields in common.
-pub(super) fn names_of(identity: &str) -> [String; 2] {
-    [name_of(identity), key_of(PLAN_PREFIX, identity)]
+pub(super) fn names_of(key: NoticeKey) -> [String; 2] {
+    [name_of(key), key_of(PLAN_PREFIX, key)]
 }
 
 /// Returns the mark, and then the plan, of the notice with this identity, as far as the Node carries them.
-pub(super) fn mark_and_plan(node: &Node, identity: &str) -> impl Iterator<Item = NoticeAnnotation> {
-    names_of(identity).into_iter().filter_map(|name| Some(read(node.annotations.get(&name)?)))
+pub(super) fn mark_and_plan(node: &Node, key: NoticeKey) -> impl Iterator<Item = NoticeAnnotation> {
+    names_of(key).into_iter().filter_map(|name| Some(read(node.annotations.get(&name)?)))
 }
 
 /// Returns the time at which AWS has withdrawn the notice with this identity, if the Node knows of that.
 #[must_use]
-pub fn withdrawn_at(node: &Node, identity: &str) -> Option<Timestamp> {
-    node.annotations.get(&key_of(WITHDRAWN_PREFIX, identity))?.parse().ok()
+pub fn withdrawn_at(node: &Node, key: NoticeKey) -> Option<Timestamp> {
+    node.annotations.get(&key_of(WITHDRAWN_PREFIX, key))?.parse().ok()
 }
 
-pub(super) fn mark_of(node: &Node, identity: &str) -> Option<NoticeAnnotation> {
-    node.annotations.get(&name_of(identity)).map(|value| read(value))
+pub(super) fn mark_of(node: &Node, key: NoticeKey) -> Option<NoticeAnnotation> {
+    node.annotations.get(&name_of(key)).map(|value| read(value))
 }
 
 /// Returns the taint that lets the pods of a stopped or terminated instance move, defined by Kubernetes.

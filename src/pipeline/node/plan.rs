@@ -4,7 +4,7 @@
 use super::Node;
 use super::mark::{PLAN_PREFIX, guarded, is_full, key_of, text};
 use super::names::is_from_node;
-use crate::pipeline::event::{Detail, Identity, InstanceId, Notice, ScheduledChange};
+use crate::pipeline::event::{Detail, Identity, InstanceId, Notice, NoticeKey, ScheduledChange};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -32,7 +32,9 @@ impl Plan {
     /// Returns the plan for a notice of a change whose begin is known.
     #[must_use]
     pub fn of(notice: &Notice, message: &str) -> Option<Self> {
-        let (Identity::Health { arn, .. }, Detail::ScheduledChange(change)) = (&notice.identity, &notice.detail) else {
+        let (Identity::HealthEvent { arn: id, .. } | Identity::Ec2Event { id, .. }, Detail::ScheduledChange(change)) =
+            (&notice.identity, &notice.detail)
+        else {
             return None;
         };
         Some(Self {
@@ -40,7 +42,7 @@ impl Plan {
             start: change.start?,
             since: notice.at,
             hard: change.hard,
-            event: arn.clone(),
+            event: id.clone(),
             message: message.to_owned(),
             told: String::new(),
         })
@@ -62,12 +64,8 @@ impl Plan {
             withdrawn: false,
             is_issue: false,
         };
-        Notice {
-            identity: Identity::Health { arn: self.event.clone(), instance: instance.clone() },
-            instance: instance.clone(),
-            at: self.since,
-            detail: Detail::ScheduledChange(change),
-        }
+        let identity = Identity::of_change(self.event.clone(), instance.clone());
+        Notice::new(identity, instance.clone(), self.since, Detail::ScheduledChange(change))
     }
 
     /// Returns the patch that writes the plan; `None` if the Node has it, or that of a newer copy of the notice, or no room.
@@ -102,13 +100,13 @@ impl Plan {
     }
 
     fn key(&self, node: &Node) -> String {
-        plan_key(&self.notice(&node.instance).identity.to_string())
+        plan_key(self.notice(&node.instance).key())
     }
 }
 
 /// Returns the name of the annotation for the notice with this identity.
-pub(super) fn plan_key(identity: &str) -> String {
-    key_of(PLAN_PREFIX, identity)
+pub(super) fn plan_key(key: NoticeKey) -> String {
+    key_of(PLAN_PREFIX, key)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use super::replacement::{self, is_replaced, stale_at};
 use super::told::{is_only_said, untold};
 use super::{Node, hold};
 use crate::fact::{NoticeKind, UndoReason};
+use crate::pipeline::event::NoticeKey;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Taint;
 use serde_json::{Map, Value, json};
@@ -103,13 +104,13 @@ impl NodeRelease {
     /// Returns the mark and the plan of the notice with this identity that AWS has withdrawn at `at`, unless a newer copy has left them.
     /// With `noted`, an older copy that comes later finds a note.
     #[must_use]
-    pub fn of_withdrawn(node: &Node, identity: &str, at: Timestamp, noted: bool) -> Option<Self> {
+    pub fn of_withdrawn(node: &Node, key: NoticeKey, at: Timestamp, noted: bool) -> Option<Self> {
         let since = |key: &String| node.annotations.get(key).map(|value| read(value).since);
         let is_older = |key: &String| since(key).is_some_and(|since| since.is_none_or(|since| since <= at));
-        let keys: Vec<_> = names_of(identity).into_iter().filter(is_older).collect();
+        let keys: Vec<_> = names_of(key).into_iter().filter(is_older).collect();
         let at = whole_seconds(at);
-        let is_new = noted && withdrawn_at(node, identity).is_none_or(|known| known < at);
-        let withdrawn = is_new.then(|| (key_of(WITHDRAWN_PREFIX, identity), at));
+        let is_new = noted && withdrawn_at(node, key).is_none_or(|known| known < at);
+        let withdrawn = is_new.then(|| (key_of(WITHDRAWN_PREFIX, key), at));
         (!keys.is_empty() || is_new).then(|| Self { withdrawn, ..Self::removing(keys, UndoReason::Withdrawn) })
     }
 
@@ -121,19 +122,19 @@ impl NodeRelease {
 
     /// Returns the mark and the plan of the notice with this identity, if only the Node's own word has left them.
     #[must_use]
-    pub fn of_taken_back(node: &Node, identity: &str) -> Option<Self> {
+    pub fn of_taken_back(node: &Node, key: NoticeKey) -> Option<Self> {
         let is_said = |key: &String| node.annotations.get(key).is_some_and(|value| is_only_said(&read(value)));
-        let mut keys: Vec<_> = names_of(identity).into_iter().filter(is_said).collect();
+        let mut keys: Vec<_> = names_of(key).into_iter().filter(is_said).collect();
         // With it goes the note that it needs nothing any more: nothing else may tell later that the Node has taken it back.
-        let noted = Some(key_of(HANDLED_PREFIX, identity)).filter(|key| node.annotations.contains_key(key));
+        let noted = Some(key_of(HANDLED_PREFIX, key)).filter(|key| node.annotations.contains_key(key));
         keys.extend(noted.filter(|_| !keys.is_empty()));
         (!keys.is_empty()).then(|| Self::removing(keys, UndoReason::Withdrawn))
     }
 
     /// Returns the mark of the notice with this identity.
     #[must_use]
-    pub fn of_notice(node: &Node, identity: &str, reason: UndoReason) -> Option<Self> {
-        let key = name_of(identity);
+    pub fn of_notice(node: &Node, key: NoticeKey, reason: UndoReason) -> Option<Self> {
+        let key = name_of(key);
         node.annotations.contains_key(&key).then(|| Self::removing(vec![key], reason))
     }
 
@@ -253,8 +254,8 @@ pub fn booted_after(node: &Node, at: Timestamp) -> bool {
 /// Returns whether the Node's instance has returned from what the notice with this identity announced, as its mark shows, which is about
 /// to be removed.
 #[must_use]
-pub fn is_back(node: &Node, identity: &str, start: Option<Timestamp>, now: Timestamp) -> bool {
-    let mark = mark_of(node, identity).filter(|mark| mark.start == start.map(whole_seconds));
+pub fn is_back(node: &Node, key: NoticeKey, start: Option<Timestamp>, now: Timestamp) -> bool {
+    let mark = mark_of(node, key).filter(|mark| mark.start == start.map(whole_seconds));
     mark.is_some_and(|mark| mark.return_sign.is_some() && has_returned(node, &mark, now))
 }
 

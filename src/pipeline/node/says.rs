@@ -169,8 +169,8 @@ impl Said {
     fn notice(&self, kind: SaidKind, instance: &InstanceId, now: Timestamp) -> Result<NodeNotice, BadSaying> {
         let said = |detail, at: Option<Timestamp>| {
             let (kind, instance) = (kind.notice(), instance.clone());
-            let identity = Identity::Said { kind, at: self.at.filter(|_| at.is_some()), instance: instance.clone() };
-            Notice { identity, instance, at: at.map_or(now, |at| at.min(now)), detail }
+            let identity = Identity::Agent { kind, at: self.at.filter(|_| at.is_some()), instance: instance.clone() };
+            Notice::new(identity, instance, at.map_or(now, |at| at.min(now)), detail)
         };
         let notice = match kind {
             SaidKind::Spot => {
@@ -191,7 +191,7 @@ impl Said {
             SaidKind::Maintenance => Notice::listed((&self.id, &self.what), instance.clone(), self.at, false, now),
         };
         let by = match &notice.identity {
-            Identity::Said { at: Some(at), .. } => at.to_string(),
+            Identity::Agent { at: Some(at), .. } => at.to_string(),
             _ => self.id.clone(),
         };
         Ok(NodeNotice { notice, message: in_place_of_message(kind.as_str(), &by) })
@@ -222,7 +222,7 @@ pub fn said(node: &Node, now: Timestamp) -> impl Iterator<Item = (&String, Resul
 /// whichever replica goes on with the drain.
 fn dated(node: &Node, mut said: NodeNotice) -> NodeNotice {
     if let Some(start) = said.notice.start().map(whole_seconds) {
-        let mark = mark_of(node, &said.notice.identity.to_string()).filter(|mark| mark.start == Some(start));
+        let mark = mark_of(node, said.notice.key()).filter(|mark| mark.start == Some(start));
         said.notice.at = mark.and_then(|mark| mark.since).map_or(said.notice.at, |since| since.min(said.notice.at));
     }
     said
@@ -318,8 +318,8 @@ pub fn taken_back(node: &Node, others: &[Arc<Node>], rules: &[ConditionRule], no
 
 fn termination(node: &Node) -> NodeNotice {
     let (kind, instance) = (NoticeKind::AsgTerminate, node.instance.clone());
-    let identity = Identity::Said { kind, at: None, instance: instance.clone() };
-    let notice = Notice { identity, instance, at: Timestamp::MIN, detail: Detail::AsgTermination { sought: false } };
+    let identity = Identity::Agent { kind, at: None, instance: instance.clone() };
+    let notice = Notice::new(identity, instance, Timestamp::MIN, Detail::AsgTermination { sought: false });
     NodeNotice { notice, message: in_place_of_message(SaidKind::Termination.as_str(), "") }
 }
 
@@ -331,13 +331,13 @@ fn withdrawal(node: &Node, message: String, now: Timestamp) -> Option<NodeNotice
     }
     let kind = kind_named(kind)?;
     let instance = node.instance.clone();
-    let said = |at| Identity::Said { kind: kind.notice(), at, instance: instance.clone() };
+    let said = |at| Identity::Agent { kind: kind.notice(), at, instance: instance.clone() };
     let identity = match kind {
-        SaidKind::Maintenance => Identity::Health { arn: by.to_owned(), instance: instance.clone() },
+        SaidKind::Maintenance => Identity::Ec2Event { id: by.to_owned(), instance: instance.clone() },
         SaidKind::Termination => said(None),
         SaidKind::Spot | SaidKind::Rebalance => said(Some(by.parse().ok()?)),
     };
-    let notice = Notice { identity, instance, at: now, detail: Detail::TakenBack(kind.notice()) };
+    let notice = Notice::new(identity, instance, now, Detail::TakenBack(kind.notice()));
     Some(NodeNotice { notice, message })
 }
 
@@ -345,7 +345,7 @@ fn withdrawal(node: &Node, message: String, now: Timestamp) -> Option<NodeNotice
 /// says it again. No clock decides, because the Node's, that of the replica that left them and ours may differ.
 #[must_use]
 pub fn taken_back_marks(node: &Node, identity: &Identity) -> Option<NodeRelease> {
-    NodeRelease::of_taken_back(node, &identity.to_string()).filter(|_| !says(node, identity))
+    NodeRelease::of_taken_back(node, identity.key()).filter(|_| !says(node, identity))
 }
 
 /// Whether the Node says the notice with this identity.
@@ -362,7 +362,7 @@ pub fn standing_of(node: &Node, NodeNotice { notice, message }: &NodeNotice) -> 
         return Standing::Open;
     }
     let is_condition = matches!(notice.identity, Identity::Condition { .. });
-    if !is_condition && !matches!(notice.identity, Identity::Said { .. }) {
+    if !is_condition && !matches!(notice.identity, Identity::Agent { .. }) {
         return standing(node, notice, Some(message));
     }
     if is_handled(node, notice) {
@@ -371,7 +371,7 @@ pub fn standing_of(node: &Node, NodeNotice { notice, message }: &NodeNotice) -> 
     if is_condition {
         return Standing::Open;
     }
-    let own = name_of(&notice.identity.to_string());
+    let own = name_of(notice.key());
     let is_same = |since: Option<Timestamp>| since.is_some_and(|since| are_same(since, notice.at));
     let mut others = notices(node).filter(|(name, mark)| **name != own && mark.kind == notice.kind().as_str());
     let told = match notice.detail {
@@ -386,7 +386,7 @@ pub fn standing_of(node: &Node, NodeNotice { notice, message }: &NodeNotice) -> 
 #[must_use]
 pub fn same_as(node: &Node, notice: &Notice, now: Timestamp) -> Option<Notice> {
     let Identity::Event { .. } = &notice.identity else { return None };
-    if mark_of(node, &notice.identity.to_string()).is_some() {
+    if mark_of(node, notice.key()).is_some() {
         return None;
     }
     let mut said = said(node, now).filter_map(|(_, said)| said.ok()).map(|said| said.notice);

@@ -3,7 +3,7 @@
 
 use super::Node;
 use super::mark::{guarded, is_full, key_of, text};
-use crate::pipeline::event::ZonalShift;
+use crate::pipeline::event::{NoticeKey, ZonalShift};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -69,7 +69,7 @@ impl Shift {
     }
 
     fn key(&self) -> String {
-        key_of(SHIFT_PREFIX, &format!("{}/{}", self.away_from, self.resource))
+        key_of(SHIFT_PREFIX, NoticeKey::of(&format!("{}/{}", self.away_from, self.resource)))
     }
 
     /// Whether an event may have told this by `now`: whoever may write Nodes may note any time.

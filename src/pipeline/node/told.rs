@@ -26,7 +26,7 @@ pub(super) fn is_only_said(mark: &NoticeAnnotation) -> bool {
 #[must_use]
 pub fn patch(node: &Node, notice: &Notice, message: &str) -> Option<Value> {
     // A copy of what AWS has called off tells nothing.
-    let is_over = withdrawn_at(node, &notice.identity.to_string()).is_some_and(|at| at > notice.at);
+    let is_over = withdrawn_at(node, notice.key()).is_some_and(|at| at > notice.at);
     if notice.is_withdrawn() || notice.hook().is_some() || is_over {
         return None;
     }

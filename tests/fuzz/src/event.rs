@@ -26,9 +26,12 @@ pub fn check(body: &str) {
                 let mut texts = Vec::new();
                 match &notice.identity {
                     Identity::Hook { group, hook, token } => texts.extend([group.clone(), hook.clone(), token.clone()]),
-                    Identity::Health { arn, .. } | Identity::Fault { arn, .. } => texts.push(arn.clone()),
+                    Identity::HealthEvent { arn, .. } | Identity::HealthIssue { arn, .. } => texts.push(arn.clone()),
                     Identity::Block { reservation, .. } => texts.push(reservation.clone()),
-                    Identity::Said { .. } | Identity::Condition { .. } => {
+                    Identity::Ec2Event { .. }
+                    | Identity::StatusCheck { .. }
+                    | Identity::Agent { .. }
+                    | Identity::Condition { .. } => {
                         panic!("no message is what a Node says: {notice:?}")
                     }
                     Identity::Event { id, .. } => texts.push(id.clone()),

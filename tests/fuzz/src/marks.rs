@@ -2,7 +2,7 @@
 //! and what was not Ebbtide's stays.
 
 use ebbtide::fact::UndoReason;
-use ebbtide::pipeline::{AskedReplacement, Mark, MarkSettings, Node, NodeRelease, Plan, ReturnSign, taint};
+use ebbtide::pipeline::{AskedReplacement, Mark, MarkSettings, Node, NodeRelease, NoticeKey, Plan, ReturnSign, taint};
 use jiff::Timestamp;
 use kube::core::Selector;
 use serde_json::{Map, Value, json};
@@ -38,7 +38,7 @@ pub fn check(text: &str) {
     if has('B') {
         sign = Some(ReturnSign::Ready);
     }
-    let mut mark = Mark::new(IDENTITY, "spot", at(0), "message-1")
+    let mut mark = Mark::new(NoticeKey::of(IDENTITY), "spot", at(0), "message-1")
         .with_deadline(has('d').then(|| at(120)))
         .with_start(has('s').then(|| at(600)), has('t'))
         .with_hookless(has('h'))

@@ -73,8 +73,8 @@ fn path(
 ) -> String {
     let clock = Clock::showing("2026-11-21T12:00:00Z".parse().unwrap());
     let instance = InstanceId::new("i-00000001").unwrap();
-    let identity = Identity::Health { arn: "arn".to_owned(), instance: instance.clone() };
-    let notice = Notice { identity, instance, at: clock.now(), detail };
+    let identity = Identity::HealthEvent { arn: "arn".to_owned(), instance: instance.clone() };
+    let notice = Notice::new(identity, instance, clock.now(), detail);
     let mut sequence = Sequence::new(policy, clock, &notice, "message");
     let (mut finding, mut names) = (Finding::Received, Vec::new());
     while names.len() < 40 {

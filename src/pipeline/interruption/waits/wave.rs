@@ -44,7 +44,7 @@ impl Case {
     pub(super) async fn placed(&self, waiting: &Waiting<'_>, hook: Option<&KeptHook>) -> WaitOutcome {
         let Self { interrupter, notice, node, .. } = self;
         let Some(node) = node else { return WaitOutcome::NotNeeded };
-        let (identity, waves) = (notice.identity.to_string(), &interrupter.policy.waits.waves);
+        let (key, waves) = (notice.key(), &interrupter.policy.waits.waves);
         let mut changes = interrupter.index.places();
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
         let (mut room_since, mut told_at) = (None, None);
@@ -53,7 +53,7 @@ impl Case {
             // While the index is blind, a place that looks free may be taken.
             interrupter.index.live().await;
             let Some(known) = interrupter.index.newest(node) else { return WaitOutcome::NotNeeded };
-            if let Some(Place::Evicts(_) | Place::Over) = place_of(&known, &identity) {
+            if let Some(Place::Evicts(_) | Place::Over) = place_of(&known, key) {
                 // A takeover.
                 return WaitOutcome::Met;
             }
@@ -135,7 +135,7 @@ impl Case {
     pub(super) fn counted_from_place(&self, target: &Target, hook: Option<&KeptHook>) -> Option<Target> {
         let Self { interrupter, notice, .. } = self;
         let known = interrupter.index.newest(&target.node);
-        let begins = match known.and_then(|known| place_of(&known, &notice.identity.to_string())) {
+        let begins = match known.and_then(|known| place_of(&known, notice.key())) {
             Some(Place::Evicts(at)) => interrupter.clock.instant_of(at),
             _ => Instant::now(),
         };
@@ -171,11 +171,11 @@ impl Case {
         let waves = &interrupter.policy.waits.waves;
         let Some(node) = node else { return };
         let at_most = if notice.hook().is_some() { HOOK_NOTE_TIMEOUT } else { NOTE_TIMEOUT };
-        let (identity, by) = (notice.identity.to_string(), Instant::now() + at_most);
+        let (key, by) = (notice.key(), Instant::now() + at_most);
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(2));
         loop {
             let Some(known) = interrupter.index.newest(node) else { return };
-            let place = place_of(&known, &identity);
+            let place = place_of(&known, key);
             let is_of_wave = || waves.iter().any(|wave| known.labels.contains_key(&*wave.label));
             if !changes(place) || place.is_none() && !is_of_wave() {
                 return;
@@ -191,10 +191,10 @@ impl Case {
 
     async fn note_place(&self, node: &Arc<Node>, place: Place, ends: Option<Deadline>) -> Result<(), KubeError> {
         let Self { interrupter, notice, .. } = self;
-        let identity = notice.identity.to_string();
+        let key = notice.key();
         let ends = ends.map(|ends| interrupter.clock.timestamp_of(ends.at()));
         let by = Instant::now() + CALL_TIMEOUT;
-        let noted = interrupter.marker.note(node, by, |current| place.patch(current, &identity, ends)).await;
+        let noted = interrupter.marker.note(node, by, |current| place.patch(current, key, ends)).await;
         noted.map(drop).inspect_err(|error| {
             let (on, step, category) = (node.named(), DrainStep::Wave, error.category);
             self.tell(&Fact::DrainRetried { on, step, category, error });

@@ -1,7 +1,7 @@
 //! How many annotations a Node carries, and which give way to others; and which count as drains.
 
 use super::{Mark, Node, NoticeAnnotation, UNKNOWN_BOOT, mark_of, notices, undo, whole_seconds};
-use crate::pipeline::event::NoticeKind;
+use crate::pipeline::event::{NoticeKey, NoticeKind};
 use crate::pipeline::node::names::MAX_OF_A_PREFIX;
 use jiff::Timestamp;
 
@@ -33,8 +33,8 @@ pub fn is_drained(node: &Node) -> bool {
 /// Returns whether the notice with this identity has left the mark of a drain on the Node, for a change that begins at `start`; if `hard`,
 /// for one with which the capacity ends.
 #[must_use]
-pub fn is_drained_for(node: &Node, identity: &str, start: Option<Timestamp>, hard: bool) -> bool {
-    let mark = mark_of(node, identity).filter(|mark| mark.deadline.is_some() && mark.start == start.map(whole_seconds));
+pub fn is_drained_for(node: &Node, key: NoticeKey, start: Option<Timestamp>, hard: bool) -> bool {
+    let mark = mark_of(node, key).filter(|mark| mark.deadline.is_some() && mark.start == start.map(whole_seconds));
     mark.is_some_and(|mark| mark.hard || !hard)
 }
 

@@ -5,6 +5,7 @@ use super::{
     whole_seconds,
 };
 use crate::fact::NoticeKind;
+use crate::pipeline::event::NoticeKey;
 use crate::pipeline::node::release::TERMINATION_GRACE;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -38,8 +39,8 @@ impl Place {
     /// Returns the patch that writes the place in the mark of the notice with this identity; `None` if the mark says it already, or is
     /// not on the Node. `ends` is the time to which the drain's end moves with that: its deadline, or the latest end of one that waits.
     #[must_use]
-    pub fn patch(self, node: &Node, identity: &str, ends: Option<Timestamp>) -> Option<Value> {
-        let known = mark_of(node, identity).filter(|mark| mark.deadline.is_some())?;
+    pub fn patch(self, node: &Node, key: NoticeKey, ends: Option<Timestamp>) -> Option<Value> {
+        let known = mark_of(node, key).filter(|mark| mark.deadline.is_some())?;
         let wave = self.to_string();
         if known.wave == wave {
             return None;
@@ -49,7 +50,7 @@ impl Place {
             (Self::Waits, Some(ends)) => known.with_end(ends),
             _ => known,
         };
-        Some(rewritten(node, identity, &NoticeAnnotation { wave, ..mark }))
+        Some(rewritten(node, key, &NoticeAnnotation { wave, ..mark }))
     }
 }
 
@@ -76,69 +77,69 @@ pub(super) fn going_on(mark: NoticeAnnotation, known: Option<&NoticeAnnotation>,
 
 /// Returns the place that the mark of the notice with this identity says.
 #[must_use]
-pub fn place_of(node: &Node, identity: &str) -> Option<Place> {
-    Place::read(&mark_of(node, identity)?.wave)
+pub fn place_of(node: &Node, key: NoticeKey) -> Option<Place> {
+    Place::read(&mark_of(node, key)?.wave)
 }
 
 /// Returns the begin of the change by the mark of the notice with this identity, if a copy that is newer than `at` has left it: another
 /// replica received it.
 #[must_use]
-pub fn newer_start(node: &Node, identity: &str, at: Timestamp) -> Option<(Timestamp, Timestamp)> {
-    let mark = mark_of(node, identity)?;
+pub fn newer_start(node: &Node, key: NoticeKey, at: Timestamp) -> Option<(Timestamp, Timestamp)> {
+    let mark = mark_of(node, key)?;
     let since = mark.since.filter(|since| *since > at)?;
     Some((since, mark.start?))
 }
 
 /// Returns the begin of the change by the mark, or the plan, of the notice with this identity.
 #[must_use]
-pub fn start_of(node: &Node, identity: &str) -> Option<Timestamp> {
-    mark_and_plan(node, identity).find_map(|told| told.start)
+pub fn start_of(node: &Node, key: NoticeKey) -> Option<Timestamp> {
+    mark_and_plan(node, key).find_map(|told| told.start)
 }
 
 /// Returns AWS's time of the newest copy that has left the mark or the plan of the notice with this identity, and names another begin
 /// than `start`: a copy that names the same one says nothing new, and its work may have to be taken over.
 #[must_use]
-pub fn newest_told(node: &Node, identity: &str, start: Option<Timestamp>) -> Option<Timestamp> {
-    let told = mark_and_plan(node, identity).filter(|told| told.start != start.map(whole_seconds));
+pub fn newest_told(node: &Node, key: NoticeKey, start: Option<Timestamp>) -> Option<Timestamp> {
+    let told = mark_and_plan(node, key).filter(|told| told.start != start.map(whole_seconds));
     told.filter_map(|told| told.since).max()
 }
 
 /// Returns the end of the drain for the notice with this identity, by its mark on the Node.
 #[must_use]
-pub fn end_of(node: &Node, identity: &str) -> Option<Timestamp> {
-    let mark = mark_of(node, identity)?;
+pub fn end_of(node: &Node, key: NoticeKey) -> Option<Timestamp> {
+    let mark = mark_of(node, key)?;
     mark.ends.max(mark.deadline)
 }
 
 /// Returns whether the notice with this identity has left its mark since the Node's last restart.
 #[must_use]
-pub fn marked_since_boot(node: &Node, identity: &str) -> bool {
-    mark_of(node, identity).is_some_and(|mark| !mark.boot.is_empty() && *mark.boot == *node.boot)
+pub fn marked_since_boot(node: &Node, key: NoticeKey) -> bool {
+    mark_of(node, key).is_some_and(|mark| !mark.boot.is_empty() && *mark.boot == *node.boot)
 }
 
 /// As [`marked_since_boot`], or whether a restart says nothing about the drain: a hook keeps an instance that would return.
 #[must_use]
-pub fn mark_stands(node: &Node, identity: &str) -> bool {
-    mark_of(node, identity).is_some_and(|mark| !mark.boot.is_empty() && mark.boot == mark.boot_on(node))
+pub fn mark_stands(node: &Node, key: NoticeKey) -> bool {
+    mark_of(node, key).is_some_and(|mark| !mark.boot.is_empty() && mark.boot == mark.boot_on(node))
 }
 
 /// Returns whether the Node has restarted since the mark of the notice with this identity, after which its instance can return.
 #[must_use]
-pub fn may_be_back(node: &Node, identity: &str) -> bool {
-    mark_of(node, identity).is_some_and(|mark| mark.return_sign.is_some() && mark.is_before_boot(node))
+pub fn may_be_back(node: &Node, key: NoticeKey) -> bool {
+    mark_of(node, key).is_some_and(|mark| mark.return_sign.is_some() && mark.is_before_boot(node))
 }
 
 /// Returns whether the mark of the notice with this identity says that the Node may have come back before it.
 #[must_use]
-pub fn is_of_unknown_boot(node: &Node, identity: &str) -> bool {
-    mark_of(node, identity).is_some_and(|mark| mark.boot == UNKNOWN_BOOT)
+pub fn is_of_unknown_boot(node: &Node, key: NoticeKey) -> bool {
+    mark_of(node, key).is_some_and(|mark| mark.boot == UNKNOWN_BOOT)
 }
 
 /// Returns the deadline of the drain for the notice with this identity, by its mark on the Node; `None` if its change begins at
 /// another time than `start`.
 #[must_use]
-pub fn deadline_of(node: &Node, identity: &str, start: Option<Timestamp>) -> Option<Timestamp> {
-    mark_of(node, identity).filter(|mark| mark.start == start.map(whole_seconds))?.deadline
+pub fn deadline_of(node: &Node, key: NoticeKey, start: Option<Timestamp>) -> Option<Timestamp> {
+    mark_of(node, key).filter(|mark| mark.start == start.map(whole_seconds))?.deadline
 }
 
 /// Returns the deadlines of drains for which lifecycle hooks wait, by their marks on the Node, with the marks' names.
@@ -255,47 +256,47 @@ pub fn wave_state(node: &Node, now: Timestamp) -> Option<(WaveState, Timestamp)>
 }
 
 /// Returns a function that says of each Node that it is shown, in order, whether one so far has carried the mark of the notice with this
-/// identity.
-pub fn has_had_mark(identity: String) -> impl FnMut(&Node) -> bool {
+/// key.
+pub fn has_had_mark(key: NoticeKey) -> impl FnMut(&Node) -> bool {
     let mut has_had = false;
     move |node| {
-        has_had |= mark_of(node, &identity).is_some();
+        has_had |= mark_of(node, key).is_some();
         has_had
     }
 }
 
 /// Returns the patch that moves the deadline in the mark of the notice with this identity to `at`; `None` if it names that time.
-pub(in crate::pipeline::node) fn end(node: &Node, identity: &str, at: Timestamp) -> Option<Value> {
+pub(in crate::pipeline::node) fn end(node: &Node, key: NoticeKey, at: Timestamp) -> Option<Value> {
     let is_other = |deadline: Timestamp| deadline != whole_seconds(at);
-    let mark = mark_of(node, identity).filter(|mark| mark.deadline.is_some_and(is_other))?;
-    Some(rewritten(node, identity, &mark.with_deadline(at)))
+    let mark = mark_of(node, key).filter(|mark| mark.deadline.is_some_and(is_other))?;
+    Some(rewritten(node, key, &mark.with_deadline(at)))
 }
 
 /// As [`end`], of the mark of a hook that is completed now: a restart from now on is the return, and none before. A cordon without a
 /// drain gets no deadline, or its Node would count as drained.
-pub(in crate::pipeline::node) fn complete(node: &Node, identity: &str, at: Timestamp) -> Option<Value> {
-    let known = mark_of(node, identity)?;
+pub(in crate::pipeline::node) fn complete(node: &Node, key: NoticeKey, at: Timestamp) -> Option<Value> {
+    let known = mark_of(node, key)?;
     let mark = if known.deadline.is_some() { known.with_deadline(at) } else { known };
-    Some(rewritten(node, identity, &NoticeAnnotation { boot: node.boot.to_string(), completed: true, ..mark }))
+    Some(rewritten(node, key, &NoticeAnnotation { boot: node.boot.to_string(), completed: true, ..mark }))
 }
 
 /// Returns the patch that says that a restart to this boot was no return, because the hook of the notice with this identity has waited
 /// after it; `None` if the mark says it.
-pub(in crate::pipeline::node) fn still_waits(node: &Node, identity: &str, boot: &str) -> Option<Value> {
+pub(in crate::pipeline::node) fn still_waits(node: &Node, key: NoticeKey, boot: &str) -> Option<Value> {
     let waits = |mark: &NoticeAnnotation| mark.has_hook() && mark.is_before_boot(node) && *node.boot == *boot;
-    let mark = mark_of(node, identity).filter(waits)?;
-    Some(rewritten(node, identity, &NoticeAnnotation { boot: boot.to_owned(), ..mark }))
+    let mark = mark_of(node, key).filter(waits)?;
+    Some(rewritten(node, key, &NoticeAnnotation { boot: boot.to_owned(), ..mark }))
 }
 
 /// Returns the patch that puts the end of the drain in the mark of the notice with this identity off to `at`; `None` if it names no earlier
 /// time.
-pub(in crate::pipeline::node) fn put_off(node: &Node, identity: &str, at: Timestamp) -> Option<Value> {
-    let mark = mark_of(node, identity).filter(|mark| mark.ends.max(mark.deadline) < Some(at))?;
-    Some(rewritten(node, identity, &mark.with_end(at)))
+pub(in crate::pipeline::node) fn put_off(node: &Node, key: NoticeKey, at: Timestamp) -> Option<Value> {
+    let mark = mark_of(node, key).filter(|mark| mark.ends.max(mark.deadline) < Some(at))?;
+    Some(rewritten(node, key, &mark.with_end(at)))
 }
 
-fn rewritten(node: &Node, identity: &str, mark: &NoticeAnnotation) -> Value {
-    guarded(node, &json!({ name_of(identity): text(mark) }), &json!({}), json!({}))
+fn rewritten(node: &Node, key: NoticeKey, mark: &NoticeAnnotation) -> Value {
+    guarded(node, &json!({ name_of(key): text(mark) }), &json!({}), json!({}))
 }
 
 #[cfg(test)]
@@ -318,79 +319,92 @@ mod tests {
         let mut node = Node::for_tests("node-1");
         let settings = MarkSettings::default();
         let mark = |start| {
-            Mark::new("a", "rebalance", at(9), "m").with_deadline(Some(at(50))).with_start(Some(at(start)), false)
+            Mark::new(NoticeKey::of("a"), "rebalance", at(9), "m")
+                .with_deadline(Some(at(50)))
+                .with_start(Some(at(start)), false)
         };
         apply(&mut node, |node| mark(30).in_wave().patch(node, &settings));
         apply(&mut node, |node| mark(31).in_wave().patch(node, &settings));
-        assert_eq!(place_of(&node, "a"), Some(Place::Waits), "AWS has revised the notice");
-        apply(&mut node, |node| Place::Evicts(at(10)).patch(node, "a", None));
+        assert_eq!(place_of(&node, NoticeKey::of("a")), Some(Place::Waits), "AWS has revised the notice");
+        apply(&mut node, |node| Place::Evicts(at(10)).patch(node, NoticeKey::of("a"), None));
         apply(&mut node, |node| mark(32).in_wave().patch(node, &settings));
-        assert_eq!(place_of(&node, "a"), Some(Place::Evicts(at(10))));
+        assert_eq!(place_of(&node, NoticeKey::of("a")), Some(Place::Evicts(at(10))));
         node.boot = "another".into();
         apply(&mut node, |node| mark(32).in_wave().patch(node, &settings));
-        assert_eq!(place_of(&node, "a"), Some(Place::Waits), "the node has restarted");
+        assert_eq!(place_of(&node, NoticeKey::of("a")), Some(Place::Waits), "the node has restarted");
     }
 
     #[test]
     fn a_drain_that_waits_for_a_place_again_keeps_its_deadline_and_says_how_long_it_may_take() {
         let mut node = Node::for_tests("node-1");
-        let mark = Mark::new("a", "rebalance", at(9), "m").with_deadline(Some(at(50)));
+        let mark = Mark::new(NoticeKey::of("a"), "rebalance", at(9), "m").with_deadline(Some(at(50)));
         apply(&mut node, |node| mark.patch(node, &MarkSettings::default()));
         let later = at(50) + Duration::from_mins(5);
-        apply(&mut node, |node| Place::Waits.patch(node, "a", Some(later)));
-        assert_eq!((end_of(&node, "a"), deadline_of(&node, "a", None)), (Some(later), Some(at(50))));
+        apply(&mut node, |node| Place::Waits.patch(node, NoticeKey::of("a"), Some(later)));
+        assert_eq!(
+            (end_of(&node, NoticeKey::of("a")), deadline_of(&node, NoticeKey::of("a"), None)),
+            (Some(later), Some(at(50)))
+        );
     }
 
     #[test]
     fn a_cordon_for_a_hook_is_no_drain_after_its_completion() {
         let mut node = Node::for_tests("node-1");
         let settings = MarkSettings::default();
-        let mark = |identity| Mark::new(identity, NoticeKind::AsgTerminate.as_str(), at(9), "m");
+        let mark = |name: &str| Mark::new(NoticeKey::of(name), NoticeKind::AsgTerminate.as_str(), at(9), "m");
         apply(&mut node, |node| mark("cordon").patch(node, &settings));
         apply(&mut node, |node| mark("drain").with_deadline(Some(at(50))).patch(node, &settings));
         node.boot = "another".into();
-        for identity in ["cordon", "drain"] {
-            apply(&mut node, |node| complete(node, identity, at(20)));
-            assert_eq!(mark_of(&node, identity).unwrap().boot, "another", "{identity}");
+        for name in ["cordon", "drain"] {
+            apply(&mut node, |node| complete(node, NoticeKey::of(name), at(20)));
+            assert_eq!(mark_of(&node, NoticeKey::of(name)).unwrap().boot, "another", "{name}");
         }
-        assert_eq!(mark_of(&node, "cordon").unwrap().deadline, None);
-        assert_eq!(mark_of(&node, "drain").unwrap().deadline, Some(at(20)));
+        assert_eq!(mark_of(&node, NoticeKey::of("cordon")).unwrap().deadline, None);
+        assert_eq!(mark_of(&node, NoticeKey::of("drain")).unwrap().deadline, Some(at(20)));
     }
 
     #[test]
     fn a_mark_says_how_far_its_drain_is_in_the_wave() {
         let mut node = Node::for_tests("node-1");
-        let mark = |identity, second| Mark::new(identity, "rebalance", at(second), "m").with_deadline(Some(at(50)));
+        let mark = |name: &str, second| {
+            Mark::new(NoticeKey::of(name), "rebalance", at(second), "m").with_deadline(Some(at(50)))
+        };
         assert_eq!(wave_state(&node, at(0)), None);
-        assert_eq!(Place::Waits.patch(&node, "a", None), None, "no mark");
+        assert_eq!(Place::Waits.patch(&node, NoticeKey::of("a"), None), None, "no mark");
         let settings = MarkSettings::default();
         apply(&mut node, |node| mark("a", 9).in_wave().patch(node, &settings));
-        assert!(node.annotations[&name_of("a")].contains(r#""wave":"waits""#), "{:?}", node.annotations);
+        assert!(node.annotations[&name_of(NoticeKey::of("a"))].contains(r#""wave":"waits""#), "{:?}", node.annotations);
         apply(&mut node, |node| mark("b", 3).in_wave().patch(node, &settings));
         let until = at(50) + TERMINATION_GRACE;
         assert_eq!(wave_state(&node, at(59)), Some((WaveState::Waits(Some(at(3))), until)), "the first counts");
         assert_eq!(wave_state(&node, until), None, "nobody has noted the end");
-        assert_eq!((place_of(&node, "a"), place_of(&node, "c")), (Some(Place::Waits), None));
+        assert_eq!(
+            (place_of(&node, NoticeKey::of("a")), place_of(&node, NoticeKey::of("c"))),
+            (Some(Place::Waits), None)
+        );
 
         let moved = at(50) + Duration::from_mins(5);
         let evicts = Place::Evicts(at(10));
-        apply(&mut node, |node| evicts.patch(node, "a", Some(moved)));
-        assert_eq!((evicts.patch(&node, "a", Some(moved)), place_of(&node, "a")), (None, Some(evicts)));
+        apply(&mut node, |node| evicts.patch(node, NoticeKey::of("a"), Some(moved)));
+        assert_eq!(
+            (evicts.patch(&node, NoticeKey::of("a"), Some(moved)), place_of(&node, NoticeKey::of("a"))),
+            (None, Some(evicts))
+        );
         let state = Some((WaveState::Evicts(Some(at(10))), moved + TERMINATION_GRACE));
         assert_eq!(wave_state(&node, until), state, "with its deadline");
         apply(&mut node, |node| mark("spot", 20).patch(node, &settings));
         assert_eq!(wave_state(&node, at(20)), Some((WaveState::Evicts(None), until)), "it waits for nobody");
-        for identity in ["a", "spot"] {
-            apply(&mut node, |node| Place::Over.patch(node, identity, None));
+        for name in ["a", "spot"] {
+            apply(&mut node, |node| Place::Over.patch(node, NoticeKey::of(name), None));
         }
         assert_eq!(wave_state(&node, at(20)).unwrap().0, WaveState::Waits(Some(at(3))));
         node.ignored = true;
         assert_eq!(wave_state(&node, at(20)), None, "its owner has it");
         node.ignored = false;
-        node.annotations.retain(|name, _| *name == name_of("b"));
+        node.annotations.retain(|name, _| *name == name_of(NoticeKey::of("b")));
         for (days, holds) in [(2, true), (3, false)] {
             let ends = at(0) + Duration::from_hours(days * 24);
-            apply(&mut node, |node| end(node, "b", ends));
+            apply(&mut node, |node| end(node, NoticeKey::of("b"), ends));
             assert_eq!(wave_state(&node, at(20)).is_some(), holds, "{days}");
         }
     }

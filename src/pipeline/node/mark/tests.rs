@@ -12,7 +12,7 @@ fn at(text: &str) -> Timestamp {
 }
 
 fn mark(identity: &str, kind: &str) -> Mark {
-    Mark::new(identity, kind, at("2026-11-21T12:00:00Z"), "m-1")
+    Mark::new(NoticeKey::of(identity), kind, at("2026-11-21T12:00:00Z"), "m-1")
 }
 
 /// Returns the Node after a patch, as an API server would merge it.
@@ -224,29 +224,32 @@ fn a_change_that_is_put_off_rewrites_its_mark() {
 fn a_withdrawal_removes_its_own_mark_unless_that_is_newer() {
     let (node, settings) = (Node::for_tests("node-1"), MarkSettings::default());
     let marked = patched(&node, &mark("h", "scheduled-change").patch(&node, &settings).unwrap());
-    let of = |identity, when| NodeRelease::of_withdrawn(&marked, identity, at(when), false);
+    let of = |name: &str, when| NodeRelease::of_withdrawn(&marked, NoticeKey::of(name), at(when), false);
     assert_eq!(of("h", "2026-11-21T12:00:00Z").unwrap().reason, UndoReason::Withdrawn);
     assert_eq!((of("other", "2026-11-21T13:00:00Z"), of("h", "2026-11-21T11:59:59Z")), (None, None));
     let mut planned = Node::for_tests("node-1");
     let plan = r#"{"since":"2026-11-21T12:00:00Z","start":"2026-12-21T12:00:00Z"}"#;
-    planned.annotations.insert(crate::pipeline::node::plan::plan_key("h"), plan.to_owned());
-    let of = |when| NodeRelease::of_withdrawn(&planned, "h", at(when), false).is_some();
+    planned.annotations.insert(crate::pipeline::node::plan::plan_key(NoticeKey::of("h")), plan.to_owned());
+    let of = |when| NodeRelease::of_withdrawn(&planned, NoticeKey::of("h"), at(when), false).is_some();
     assert_eq!((of("2026-11-21T12:00:00Z"), of("2026-11-21T11:59:59Z")), (true, false));
 }
 
 #[test]
 fn a_withdrawal_leaves_a_note_for_two_weeks() {
     let node = Node::for_tests("node-1");
-    let withdraw = |node: &Node, identity: &str, when| {
-        let release = NodeRelease::of_withdrawn(node, identity, at(when), true)?;
+    let withdraw = |node: &Node, name: &str, when| {
+        let release = NodeRelease::of_withdrawn(node, NoticeKey::of(name), at(when), true)?;
         assert!(!release.has_marks());
         Some(patched(node, &release.patch(node, &MarkSettings::default()).body))
     };
     let noted = withdraw(&node, "h", "2026-11-21T12:00:00.5Z").unwrap();
-    assert_eq!(withdrawn_at(&noted, "h"), Some(at("2026-11-21T12:00:00Z")));
+    assert_eq!(withdrawn_at(&noted, NoticeKey::of("h")), Some(at("2026-11-21T12:00:00Z")));
     assert!(!noted.cordoned && withdraw(&noted, "h", "2026-11-21T12:00:00Z").is_none(), "it is known");
     let later = withdraw(&noted, "i", "2026-12-06T12:00:00Z").unwrap();
-    assert_eq!((withdrawn_at(&later, "h"), withdrawn_at(&later, "i").is_some()), (None, true));
+    assert_eq!(
+        (withdrawn_at(&later, NoticeKey::of("h")), withdrawn_at(&later, NoticeKey::of("i")).is_some()),
+        (None, true)
+    );
 }
 
 /// docs/agent.md: a hook's message goes on where the Node's hint has come to.
@@ -254,9 +257,9 @@ fn a_withdrawal_leaves_a_note_for_two_weeks() {
 fn the_mark_of_a_hooks_message_takes_the_place_of_the_nodes_word_and_not_the_other_way() {
     let (node, settings) = (Node::for_tests("node-1"), MarkSettings::default());
     let at = at("2026-11-21T12:00:00Z");
-    let hint = Mark::new("node/asg-terminate/i-1", "asg-terminate", at, "node/asg-terminate");
-    let spot = Mark::new("spot:1", "spot", at, "node/spot");
-    let own = Mark::new("group/hook/token", "asg-terminate", at, "m-1");
+    let hint = Mark::new(NoticeKey::of("node/asg-terminate/i-1"), "asg-terminate", at, "node/asg-terminate");
+    let spot = Mark::new(NoticeKey::of("spot:1"), "spot", at, "node/spot");
+    let own = Mark::new(NoticeKey::of("group/hook/token"), "asg-terminate", at, "m-1");
     let said = patched(&node, &hint.patch(&node, &settings).unwrap());
     let said = patched(&said, &spot.patch(&said, &settings).unwrap());
     assert!(!is_told_to_terminate(&said));
@@ -274,16 +277,16 @@ fn a_full_node_carries_a_drain_in_place_of_its_oldest_cordon() {
     let time = |minute: u32| at(&format!("2026-11-21T12:{minute:02}:00Z"));
     for n in 0..64_u32 {
         assert_eq!(crowded_out(&node, NOTICE_PREFIX, "another"), None, "{n} marks leave room");
-        let cordon = Mark::new(&format!("r-{n}"), "rebalance", time((n + 7) % 60), "m");
+        let cordon = Mark::new(NoticeKey::of(&format!("r-{n}")), "rebalance", time((n + 7) % 60), "m");
         node = patched(&node, &cordon.patch(&node, &settings).unwrap());
     }
     assert!(crowded_out(&node, NOTICE_PREFIX, "another").is_some_and(|name| node.annotations.contains_key(name)));
-    assert_eq!(crowded_out(&node, NOTICE_PREFIX, &name_of("r-53")), None, "it is there already");
-    let cordon = Mark::new("another", "rebalance", time(59), "m");
+    assert_eq!(crowded_out(&node, NOTICE_PREFIX, &name_of(NoticeKey::of("r-53"))), None, "it is there already");
+    let cordon = Mark::new(NoticeKey::of("another"), "rebalance", time(59), "m");
     assert_eq!(cordon.patch(&node, &settings), None, "a cordon gives way to none");
-    let drain = Mark::new("drain", "spot", time(59), "m").with_deadline(Some(time(59)));
+    let drain = Mark::new(NoticeKey::of("drain"), "spot", time(59), "m").with_deadline(Some(time(59)));
     let drained = patched(&node, &drain.patch(&node, &settings).unwrap());
-    let has = |identity: &str| drained.annotations.contains_key(&name_of(identity));
+    let has = |name: &str| drained.annotations.contains_key(&name_of(NoticeKey::of(name)));
     assert_eq!((mark_names(&drained).count(), has("drain"), has("r-53")), (64, true, false), "r-53 is the oldest");
 }
 
