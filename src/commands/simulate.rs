@@ -36,7 +36,9 @@ use crate::commands::test_message;
 use crate::commands::test_message::GroupHook;
 use crate::commands::test_message::{HookError, MessageRequest, TestMessageError};
 use crate::pipeline::event;
-use crate::pipeline::event::{Detail, Identity, IgnoreReason, InstanceId, Notice, NoticeKind, Notices, Parsed};
+use crate::pipeline::event::{
+    Detail, Identity, IgnoreReason, InstanceId, Notice, NoticeKind, NoticeTime, Notices, Parsed,
+};
 use crate::pipeline::queue::QueueUrl;
 use crate::runtime::clock::Clock;
 use narration::Narration;
@@ -252,7 +254,7 @@ impl Question {
                 Detail::AsgTermination { .. } => Identity::Agent { kind, at: None, instance: instance.clone() },
                 _ => Identity::StatusCheck { check: "instance", since: None, instance: instance.clone() },
             };
-            let notice = Notice::new(identity, instance.clone(), now, detail);
+            let notice = Notice::new(identity, instance.clone(), NoticeTime::Seen(now), detail);
             let mut told = self.simulate_notice(reader, &notice).await?;
             if let (Detail::AsgTermination { .. }, Some(name)) = (&notice.detail, self.settings.policy.node_hook()) {
                 told.notes.push(format!("where the instance waits at the lifecycle hook {name}, that is kept alive and completed, and its timeout is the deadline"));

@@ -139,27 +139,21 @@ impl Deliverer {
         if stop.is_cancelled() {
             return self.release(message, Duration::ZERO, MessageRelease::Shutdown).await;
         }
-        let (mut block, mut shift) = (None, None);
-        let mut notices = match event::parse(&message.body) {
-            Parsed::Notices(mut notices) => {
+        let mut parsed = event::parse(&message.body);
+        let mut count = 0;
+        match &mut parsed {
+            Parsed::Notices(notices) => {
                 if let Some(error) = notices.take_unreadable() {
                     self.facts.emit(&Fact::EntityUnreadable { message: &message.id, error: &error });
                 }
                 if !message.from_role {
                     notices.relayed();
                 }
-                notices
+                count = notices.size_hint().0;
             }
-            Parsed::Block(found) => {
-                block = Some(found);
-                Notices::default()
-            }
-            Parsed::Shift(found) => {
-                shift = Some(found);
-                Notices::default()
-            }
+            Parsed::Block(_) | Parsed::Shift(_) => {}
             Parsed::Ignored(why) => {
-                self.facts.emit(&Fact::MessageIgnored { message: &message.id, reason: why });
+                self.facts.emit(&Fact::MessageIgnored { message: &message.id, reason: *why });
                 self.delete(message).await;
                 return;
             }
@@ -167,25 +161,18 @@ impl Deliverer {
                 self.facts.emit(&Fact::MessageMalformed {
                     message: &message.id,
                     reason: error.reason,
-                    error: &error,
+                    error,
                     excerpt: &excerpt(&message.body),
                 });
                 self.delete(message).await;
                 return;
             }
-        };
+        }
         // The message is held while a drain runs; its text is not needed any more.
-        message.drop_body(notices.size_hint().0);
+        message.drop_body(count);
         let id = Arc::clone(&message.id);
         if let Some(sent) = message.sent {
-            // An event is not later than its message, whatever clock wrote it.
-            notices.not_after(sent);
-            if let Some(block) = &mut block {
-                block.at = block.at.min(sent);
-            }
-            if let Some(shift) = &mut shift {
-                shift.at = shift.at.min(sent);
-            }
+            parsed.not_after(sent);
         }
         let copies = Copies::default();
         let visibility = watch::Sender::new(VISIBILITY_TIMEOUT);
@@ -195,12 +182,14 @@ impl Deliverer {
             biased;
             () = stop.cancelled() => DeliveryEnd::Shutdown,
             verdict = async {
-                if let Some(shift) = &shift {
-                    Box::pin(self.note_shift(shift, &id)).await;
-                }
-                let notices = match block {
-                    Some(block) => Box::pin(self.notices_of(&block, &id)).await,
-                    None => notices,
+                let notices = match parsed {
+                    Parsed::Notices(notices) => notices,
+                    Parsed::Block(block) => Box::pin(self.notices_of(&block, &id)).await,
+                    Parsed::Shift(shift) => {
+                        Box::pin(self.note_shift(&shift, &id)).await;
+                        Notices::default()
+                    }
+                    Parsed::Ignored(_) | Parsed::Malformed(_) => Notices::default(),
                 };
                 self.all_ended(notices, &id, &copies, &visibility).await
             } => DeliveryEnd::Verdict(verdict),

@@ -42,6 +42,18 @@ pub enum Parsed {
     Malformed(Malformed),
 }
 
+impl Parsed {
+    /// Moves a later time of the event to `latest`: an event is not later than its message, whatever clock wrote it.
+    pub fn not_after(&mut self, latest: Timestamp) {
+        match self {
+            Self::Notices(notices) => notices.not_after(latest),
+            Self::Block(block) => block.time = block.time.not_after(latest),
+            Self::Shift(shift) => shift.at = shift.at.min(latest),
+            Self::Ignored(_) | Self::Malformed(_) => {}
+        }
+    }
+}
+
 /// A change of a zonal shift.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZonalShift {
@@ -64,8 +76,8 @@ pub struct CapacityBlock {
     pub ends: Option<Timestamp>,
     /// The time at which EC2 begins to terminate its instances.
     pub terminates_at: Timestamp,
-    /// The time of the event, by AWS's clock.
-    pub at: Timestamp,
+    /// The time of the event.
+    pub time: NoticeTime,
 }
 
 impl CapacityBlock {
@@ -75,7 +87,7 @@ impl CapacityBlock {
         let first = |instance: InstanceId, _| {
             let (reservation, ends) = (self.reservation.clone(), self.ends);
             let detail = Detail::CapacityReservation { terminates_at: Some(self.terminates_at) };
-            Notice::new(Identity::Block { reservation, ends, instance: instance.clone() }, instance, self.at, detail)
+            Notice::new(Identity::Block { reservation, ends, instance: instance.clone() }, instance, self.time, detail)
         };
         Notices::new(instances.into_iter().map(|instance| (instance, false)).collect(), first)
     }
@@ -100,31 +112,64 @@ pub struct Notice {
     pub identity: Identity,
     /// The instance it is about.
     pub instance: InstanceId,
-    /// The time of the event, by AWS's clock.
-    pub at: Timestamp,
+    /// The time of the notice.
+    pub time: NoticeTime,
     /// The kind, with its details.
     pub detail: Detail,
     /// The key of `identity`.
     key: NoticeKey,
 }
 
+/// The time of a notice. Two copies can be ordered by it only if AWS has named both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoticeTime {
+    /// The time of the event, by AWS's clock.
+    Announced(Timestamp),
+    /// The time at which Ebbtide read what EC2 lists or a Node reports, which name none.
+    Seen(Timestamp),
+}
+
+impl NoticeTime {
+    /// Returns the time itself.
+    #[must_use]
+    pub const fn at(self) -> Timestamp {
+        let (Self::Announced(at) | Self::Seen(at)) = self;
+        at
+    }
+
+    /// Returns this time, or `latest` if that is earlier.
+    #[must_use]
+    pub fn not_after(self, latest: Timestamp) -> Self {
+        match self {
+            Self::Announced(at) => Self::Announced(at.min(latest)),
+            Self::Seen(at) => Self::Seen(at.min(latest)),
+        }
+    }
+}
+
 impl Notice {
     /// Returns a notice.
     #[must_use]
-    pub fn new(identity: Identity, instance: InstanceId, at: Timestamp, detail: Detail) -> Self {
-        Self { key: identity.key(), identity, instance, at, detail }
+    pub fn new(identity: Identity, instance: InstanceId, time: NoticeTime, detail: Detail) -> Self {
+        Self { key: identity.key(), identity, instance, time, detail }
+    }
+
+    /// Returns the time of the notice: AWS's, or that at which it was read.
+    #[must_use]
+    pub const fn at(&self) -> Timestamp {
+        self.time.at()
     }
 
     /// Returns the same notice under another identity.
     #[must_use]
     pub fn with_identity(self, identity: Identity) -> Self {
-        Self::new(identity, self.instance, self.at, self.detail)
+        Self::new(identity, self.instance, self.time, self.detail)
     }
 
-    /// Returns the same notice as of another time, with these details.
+    /// Returns the same notice with another time and other details.
     #[must_use]
-    pub fn revised(&self, at: Timestamp, detail: Detail) -> Self {
-        Self { at, detail, ..self.clone() }
+    pub fn revised(&self, time: NoticeTime, detail: Detail) -> Self {
+        Self { time, detail, ..self.clone() }
     }
 
     /// Returns the key under which Nodes record the notice.
@@ -164,7 +209,7 @@ impl Notice {
             }
             // What a Node says, and that it no longer does, is seen in this order, whatever the clocks say.
             (Detail::TakenBack(_), _) | (_, Detail::TakenBack(_)) => self.version() != other.version(),
-            _ => self.at > other.at && self.version() != other.version(),
+            _ => self.at() > other.at() && self.version() != other.version(),
         }
     }
 
@@ -227,7 +272,7 @@ impl Notices {
     /// Moves a later time of the event to `latest`.
     pub fn not_after(&mut self, latest: Timestamp) {
         if let Some(next) = &mut self.next {
-            next.at = next.at.min(latest);
+            next.time = next.time.not_after(latest);
         }
     }
 }

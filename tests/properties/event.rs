@@ -14,7 +14,7 @@ fn sound(body: &str) -> Parsed {
         Parsed::Notices(notices) => {
             assert_ne!(notices.size_hint().0, 0);
             for notice in notices.clone() {
-                let mut said = vec![notice.instance.to_string(), notice.at.to_string()];
+                let mut said = vec![notice.instance.to_string(), notice.at().to_string()];
                 match &notice.identity {
                     Identity::Hook { group, hook, token } => said.extend([group.clone(), hook.clone(), token.clone()]),
                     Identity::HealthEvent { arn, .. } | Identity::HealthIssue { arn, .. } => said.push(arn.clone()),

@@ -58,14 +58,14 @@ impl<'a> Narration<'a> {
         clock: Clock,
     ) -> Self {
         let action = settings.policy.action(notice);
-        let in_seconds = notice.at.duration_since(clock.now()).as_secs();
+        let in_seconds = notice.at().duration_since(clock.now()).as_secs();
         let view = NoticeView {
             kind: notice.kind(),
             says: reasons::says(&notice.detail),
             instance: notice.instance.to_string(),
             identity: notice.identity.to_string(),
             test: notice.is_test(),
-            time: Some(Moment { at: notice.at, in_seconds }),
+            time: Some(Moment { at: notice.at(), in_seconds }),
             node: node.as_deref().map(NodeView::of),
             owner: None,
             action,
@@ -307,7 +307,7 @@ impl<'a> Narration<'a> {
             Detail::AsgLaunch(_) => (NoticeOutcome::Ready, NoticeOutcome::NotReady),
             _ => (NoticeOutcome::Drained, NoticeOutcome::Blocked),
         };
-        let begun = self.clock.notice_instant(self.notice.at);
+        let begun = self.clock.notice_instant(self.notice.at());
         let beats = if policy.dry_run { Vec::new() } else { calls::beats(policy, begun, times, deadline.at()) };
         let named = |outcome| policy.completion(outcome, detail, false).map(Completion::as_str);
         HookView {

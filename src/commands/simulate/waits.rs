@@ -61,7 +61,7 @@ pub(super) fn after(
 
 /// Returns the deadline if a wave or a shift lasts until its latest end: a hook's time for the drain begins then.
 pub(super) fn put_off(notice: &Notice, clock: &Clock, deadline: Deadline, waits: &Waits) -> Deadline {
-    let waited = waits.put_off_until().map(|until| until.saturating_duration_since(clock.notice_instant(notice.at)));
+    let waited = waits.put_off_until().map(|until| until.saturating_duration_since(clock.notice_instant(notice.at())));
     waited.map_or(deadline, |waited| deadline.put_off(waited))
 }
 

@@ -7,7 +7,7 @@ use super::repairs::Repairs;
 use super::{Deliverer, NoticeCopy, Verdict, verdict};
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category, KubeError};
 use crate::fact::{Fact, NoticeKind, NoticeRef};
-use crate::pipeline::event::{CapacityBlock, Detail, Identity, Notice, Version};
+use crate::pipeline::event::{CapacityBlock, Detail, Identity, Notice, NoticeTime, Version};
 use crate::pipeline::interruption::NoticeOutcome;
 use crate::pipeline::node::handled::{KnownNotice, Standing, is_handled, known, known_as, message_of, standing};
 use crate::pipeline::node::is_from_node;
@@ -144,7 +144,7 @@ impl Deliverer {
         };
         let message = Arc::from(&*notice.identity.ec2_id()?);
         // Newer than the mark of another replica, whose work this one continues.
-        notice.at = now;
+        notice.time = NoticeTime::Seen(now);
         Some(Due { node, notice, message, plan: None, told })
     }
 
@@ -283,7 +283,7 @@ impl Deliverer {
     /// message finds it.
     pub(super) async fn note_message(&self, (node, notice): (Arc<Node>, Notice), message: &str) {
         let called_off = |current: &Node| {
-            let release = NodeRelease::of_withdrawn(current, notice.key(), notice.at, true)?;
+            let release = NodeRelease::of_withdrawn(current, notice.key(), notice.at(), true)?;
             (!release.has_marks()).then(|| release.patch(current, &self.interrupter.policy.mark_settings).body)
         };
         let patch = |current: &Node| {

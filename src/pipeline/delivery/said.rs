@@ -5,7 +5,7 @@ use super::plans::is_work;
 use super::{CRASH_DELAY, Deliverer, NoticeCopy, Verdict, verdict};
 use crate::clients::gate::CALL_TIMEOUT;
 use crate::fact::{Fact, NoticeRef};
-use crate::pipeline::event::{Detail, Identity, Notice};
+use crate::pipeline::event::{Detail, Identity, Notice, NoticeTime};
 use crate::pipeline::interruption::{Interrupter, NoticeOutcome};
 use crate::pipeline::node::Node;
 use crate::pipeline::node::handled::{NodeNotice, message_of};
@@ -198,7 +198,7 @@ impl Deliverer {
                     }
                 }
             };
-            notice = notice.revised(self.interrupter.clock.now(), detail);
+            notice = notice.revised(NoticeTime::Seen(self.interrupter.clock.now()), detail);
         }
     }
 

@@ -1,7 +1,9 @@
 //! AWS Health's scheduled changes: maintenance, a reboot, a stop or a retirement, of one instance or of many. And the faults of instances.
 
 use super::wire::{At, Head, List, Object, Text, detail, quote};
-use super::{Detail, Identity, IgnoreReason, InstanceId, Malformed, Notice, Notices, Parsed, ScheduledChange};
+use super::{
+    Detail, Identity, IgnoreReason, InstanceId, Malformed, Notice, NoticeTime, Notices, Parsed, ScheduledChange,
+};
 use jiff::Timestamp;
 use serde::Deserialize;
 use std::collections::HashMap;
@@ -97,7 +99,7 @@ pub(super) fn event(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
             withdrawn,
             is_issue,
         });
-        Notice::new(identity(arn, instance.clone()), instance, head.at, detail)
+        Notice::new(identity(arn, instance.clone()), instance, NoticeTime::Announced(head.at), detail)
     };
     Ok(Parsed::Notices(Notices { unreadable: unreadable.map(Box::new), ..Notices::new(instances, first) }))
 }
@@ -118,7 +120,7 @@ impl Notice {
         let hard = takes_capacity(&code);
         let change = ScheduledChange { code, start, hard, withdrawn, is_issue: false };
         let identity = Identity::Ec2Event { id: id.to_owned(), instance: instance.clone() };
-        Self::new(identity, instance, at, Detail::ScheduledChange(change))
+        Self::new(identity, instance, NoticeTime::Seen(at), Detail::ScheduledChange(change))
     }
 }
 

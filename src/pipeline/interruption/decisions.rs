@@ -82,7 +82,7 @@ impl Policy {
         clock: &Clock,
         now: Instant,
     ) -> Deadline {
-        let at = clock.notice_instant(notice.at);
+        let at = clock.notice_instant(notice.at());
         let hook = times.map(|times| (times, self.heartbeats));
         let timeout = self.drain_timeout.of(notice.kind());
         // A Node that registers for a change that is soon near has the whole time for its drain from then on.
@@ -131,7 +131,7 @@ impl Policy {
             Detail::ScheduledChange(change) => (change.start, change.hard),
             _ => (None, false),
         };
-        Mark::new(notice.key(), notice.kind().as_str(), notice.at, message)
+        Mark::new(notice.key(), notice.kind().as_str(), notice.at(), message)
             .with_deadline(deadline.map(|at| clock.timestamp_of(at)))
             .with_expiry(over.map(|at| clock.timestamp_of(at)))
             .with_return_sign(comes_back(&notice.detail))
@@ -170,7 +170,7 @@ impl Policy {
         // The time that a hook gives the drain begins after these, because heartbeats keep the hook alive.
         let latest = match deadline {
             Deadline::Hook(end) => {
-                let room = end.ends.saturating_duration_since(clock.notice_instant(notice.at));
+                let room = end.ends.saturating_duration_since(clock.notice_instant(notice.at()));
                 end.latest.checked_sub(room).unwrap_or(half).max(half)
             }
             _ => half,
@@ -336,7 +336,7 @@ impl Policy {
 /// Returns the time from which the life of the notice's hook counts, which has these times.
 #[must_use]
 pub fn life_begin(notice: &Notice, node: Option<&Node>, times: HookTimes, clock: &Clock) -> Instant {
-    times::life_begins(begin_of(notice, node, clock), clock.notice_instant(notice.at), times)
+    times::life_begins(begin_of(notice, node, clock), clock.notice_instant(notice.at()), times)
 }
 
 /// Returns when what the notice tells of began. A Node that says that its group terminates it names no time: then its mark does, so
@@ -344,7 +344,7 @@ pub fn life_begin(notice: &Notice, node: Option<&Node>, times: HookTimes, clock:
 fn begin_of(notice: &Notice, node: Option<&Node>, clock: &Clock) -> Instant {
     let is_timeless = matches!(notice.identity, Identity::Agent { at: None, .. });
     let marked = node.filter(|_| is_timeless).and_then(|node| newest_copy(node, notice.key()));
-    clock.notice_instant(marked.map_or(notice.at, |marked| marked.min(notice.at)))
+    clock.notice_instant(marked.map_or(notice.at(), |marked| marked.min(notice.at())))
 }
 
 /// Whether the instance no longer runs, so that there is nothing to evict.
@@ -356,7 +356,7 @@ pub fn runs_no_more(detail: &Detail) -> bool {
 /// Returns the mark for the Node of an instance that is gone: it lets the pods be moved.
 #[must_use]
 pub fn out_of_service_mark(notice: &Notice, message: &str) -> Mark {
-    Mark::new(notice.key(), notice.kind().as_str(), notice.at, message)
+    Mark::new(notice.key(), notice.kind().as_str(), notice.at(), message)
         .with_return_sign(comes_back(&notice.detail))
         .with_out_of_service_taint()
 }
@@ -382,15 +382,15 @@ pub fn comes_back(detail: &Detail) -> Option<ReturnSign> {
 pub fn ended_marks(notice: &Notice, node: &Node) -> Option<NodeRelease> {
     match &notice.detail {
         Detail::AsgLaunch(Hook { pool: Some(WarmPool::From), .. }) => {
-            NodeRelease::of_kind(node, NoticeKind::AsgTerminate.as_str(), notice.at, UndoReason::FromWarmPool)
+            NodeRelease::of_kind(node, NoticeKind::AsgTerminate.as_str(), notice.at(), UndoReason::FromWarmPool)
         }
         // EC2's list has it, and no Node says it.
-        Detail::TakenBack(NoticeKind::StatusCheck) => NodeRelease::of_withdrawn(node, notice.key(), notice.at, false),
+        Detail::TakenBack(NoticeKind::StatusCheck) => NodeRelease::of_withdrawn(node, notice.key(), notice.at(), false),
         Detail::TakenBack(_) => taken_back_marks(node, &notice.identity),
         _ if notice.is_withdrawn() => {
             // What EC2 lists has no copies.
             let noted = notice.identity.ec2_id().is_none();
-            let release = NodeRelease::of_withdrawn(node, notice.key(), notice.at, noted)?;
+            let release = NodeRelease::of_withdrawn(node, notice.key(), notice.at(), noted)?;
             Some(release.leaving_to_node(node, notice.start().filter(|_| noted)))
         }
         _ => None,

@@ -335,7 +335,7 @@ impl Case {
     /// the message that did is old, and comes perhaps from others who may write to the queue.
     pub(super) fn must_be_proven(&self, link: &MessageLink, hook: &Hook, times: HookTimes) -> bool {
         let (policy, clock) = (&self.interrupter.policy, &self.interrupter.clock);
-        let is_old = || clock.notice_instant(self.notice.at) + times.heartbeat / OLD < Instant::now();
+        let is_old = || clock.notice_instant(self.notice.at()) + times.heartbeat / OLD < Instant::now();
         let is_doubted = hook.token.is_none() || self.is_wary() && is_old();
         policy.sends_heartbeats() && is_doubted && !link.proven.load(Ordering::Acquire)
     }

@@ -3,7 +3,7 @@
 use super::decisions::comes_back;
 use super::times::SHUTDOWN_TIME;
 use crate::pipeline::drain::Deadline;
-use crate::pipeline::event::{Detail, Hook, InstanceAction, Notice, ScheduledChange};
+use crate::pipeline::event::{Detail, Hook, InstanceAction, Notice, NoticeTime, ScheduledChange};
 use crate::pipeline::node::Node;
 use crate::pipeline::node::mark::{
     ReturnSign, end_of, marked_since_boot, may_be_back, newest_copy, newest_told, withdrawn_at,
@@ -32,7 +32,7 @@ pub fn may_be_over(notice: &Notice, node: &Node, waited: Option<Timestamp>) -> b
 
 /// Returns the last time at which the announced event was still ahead: AWS's of the notice, or that of an accepted heartbeat.
 fn last_known(notice: &Notice, waited: Option<Timestamp>) -> Timestamp {
-    waited.map_or(notice.at, |waited| waited.max(notice.at))
+    waited.map_or(notice.at(), |waited| waited.max(notice.at()))
 }
 
 /// Whether the instance has come back from the announced event already, or a newer copy of the notice has left its mark. It is `now`, and
@@ -49,9 +49,9 @@ pub fn is_late(
     let key = notice.key();
     let kept_until = || notice.hook().and_then(|_| end_of(node, key)).map(|end| clock.instant_of(end));
     let goes_at = match &notice.detail {
-        Detail::StateChange { .. } => Some(clock.notice_instant(notice.at) + SHUTDOWN_TIME),
+        Detail::StateChange { .. } => Some(clock.notice_instant(notice.at()) + SHUTDOWN_TIME),
         // It begins at once, and its deadline is always now.
-        Detail::Spot { action: InstanceAction::Hibernate } => Some(clock.notice_instant(notice.at)),
+        Detail::Spot { action: InstanceAction::Hibernate } => Some(clock.notice_instant(notice.at())),
         // AWS sends the event again after the change, with a newer time.
         Detail::ScheduledChange(ScheduledChange { start: Some(start), .. }) => Some(clock.instant_of(*start)),
         // Nothing but its end stops a drain that others keep alive.
@@ -60,15 +60,15 @@ pub fn is_late(
         _ => deadline.capacity_ends().map(|at| at.max(kept_until().unwrap_or(at))),
     };
     let passed = goes_at.is_some_and(|at| now > at + LATE_AFTER);
-    // Of another kind, a copy says nothing else; and what EC2 or a Node lists has the time at which it was read.
-    let changes = matches!(notice.detail, Detail::ScheduledChange(_)) && notice.identity.ec2_id().is_none();
+    // Only scheduled changes are revised by later copies, and only AWS's own times order them.
+    let changes = matches!((&notice.detail, notice.time), (Detail::ScheduledChange(_), NoticeTime::Announced(_)));
     let newest = newest_told(node, key, notice.start()).max(withdrawn_at(node, key)).filter(|_| changes);
-    let superseded = newest.is_some_and(|at| at > notice.at);
+    let superseded = newest.is_some_and(|at| at > notice.at());
     // A Node that flaps during a long drain carries the mark of this boot.
     let awaits_boot = comes_back(&notice.detail) == Some(ReturnSign::Boot) && marked_since_boot(node, key);
     // A copy comes to another replica right after the restart, before its mark is removed or after that.
     let begins = match &notice.detail {
-        Detail::Spot { action: InstanceAction::Hibernate } | Detail::StateChange { .. } => Some(notice.at),
+        Detail::Spot { action: InstanceAction::Hibernate } | Detail::StateChange { .. } => Some(notice.at()),
         _ => notice.start(),
     };
     // A restart before the begin is a return, too, from what was announced before it. A spot instance is stopped all the same.

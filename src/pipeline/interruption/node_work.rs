@@ -7,7 +7,7 @@ use super::{Action, Case, Interrupter, MessageLink, NoticeOutcome, Seat};
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, KubeError, LAST_CALL};
 use crate::fact::{DrainOutcome, Fact, UndoReason};
 use crate::pipeline::drain::{Deadline, DeadlineEntry, Deadlines, Report};
-use crate::pipeline::event::{Detail, Notice, ScheduledChange};
+use crate::pipeline::event::{Detail, Notice, NoticeTime, ScheduledChange};
 use crate::pipeline::node::mark::{
     Mark, deadline_of, has_had_mark, marked_since_boot, name_of, newer_start, newest_copy,
 };
@@ -68,14 +68,14 @@ impl Case {
                 return (known.cordoned && is_marked).then_some((None, change.start));
             }
             marked = marked_since_boot(known, key).then(|| (Arc::clone(&known.uid), known.boot.clone()));
-            let (at, start) = newer_start(known, key, notice.at)?;
+            let (at, start) = newer_start(known, key, notice.at())?;
             (Some(start.as_second()) != begins).then_some((Some(at), Some(start)))
         };
         let (at, start) = self.interrupter.index.until(&notice.instance, newer).await;
         let change = ScheduledChange { start, withdrawn: at.is_none(), ..change.clone() };
         // AWS's time of the withdrawal is known to the other replica only.
-        let at = at.unwrap_or(notice.at + Duration::from_secs(1));
-        notice.revised(at, Detail::ScheduledChange(change))
+        let at = at.unwrap_or(notice.at() + Duration::from_secs(1));
+        notice.revised(NoticeTime::Announced(at), Detail::ScheduledChange(change))
     }
 
     /// Returns the work on the other Nodes of the instance: a kubelet that has changed its name leaves one, with pods.
@@ -270,7 +270,7 @@ impl Case {
         loop {
             let error = match Box::pin(self.try_cordon(&target, mark.clone(), try_until)).await {
                 Ok(CordonOutcome::Cordoned { already }) => {
-                    let after = interrupter.clock.notice_instant(notice.at).elapsed();
+                    let after = interrupter.clock.notice_instant(notice.at()).elapsed();
                     self.tell(&Fact::NodeCordoned { about, already, after });
                     return Finding::Cordoned(target);
                 }

@@ -5,7 +5,7 @@ use super::condition::{Condition, ConditionRule};
 use super::handled::{NodeNotice, is_handled};
 use super::mark::newest_copy;
 use super::names::FROM_NODE;
-use crate::pipeline::event::{Detail, Identity, InstanceId, Notice, NoticeKind};
+use crate::pipeline::event::{Detail, Identity, InstanceId, Notice, NoticeKind, NoticeTime};
 use crate::runtime::clock::Clock;
 use jiff::Timestamp;
 
@@ -52,7 +52,7 @@ pub(super) fn gone(name: &str, instance: &InstanceId, now: Timestamp) -> NodeNot
 
 fn said(name: &str, instance: &InstanceId, at: Timestamp, detail: Detail) -> NodeNotice {
     let identity = Identity::Condition { condition: name.to_owned(), instance: instance.clone() };
-    let notice = Notice::new(identity, instance.clone(), at, detail);
+    let notice = Notice::new(identity, instance.clone(), NoticeTime::Seen(at), detail);
     NodeNotice { notice, message: message(name) }
 }
 

@@ -7,7 +7,9 @@ use super::mark;
 use super::replacement::is_replaced;
 use crate::clients::gate::{AwsClass, AwsError, CALL_TIMEOUT, Gate, Operation};
 use crate::fact::Facts;
-use crate::pipeline::event::{CapacityBlock, Detail, Identity, InstanceId, Notice, NoticeKind, STATUS_CHECKS};
+use crate::pipeline::event::{
+    CapacityBlock, Detail, Identity, InstanceId, Notice, NoticeKind, NoticeTime, STATUS_CHECKS,
+};
 use aws_sdk_ec2::Client;
 use aws_sdk_ec2::primitives::DateTime;
 use aws_sdk_ec2::types::{
@@ -99,7 +101,12 @@ impl Listing {
                 }
                 if fails && is_old {
                     let identity = Identity::StatusCheck { check: which, since, instance: instance.clone() };
-                    checks.notices.push(Notice::new(identity, instance, now, Detail::StatusCheck(which)));
+                    checks.notices.push(Notice::new(
+                        identity,
+                        instance,
+                        NoticeTime::Seen(now),
+                        Detail::StatusCheck(which),
+                    ));
                 } else {
                     checks.unclear.insert((instance, which));
                 }
@@ -202,7 +209,7 @@ pub fn passing_checks(nodes: &[Arc<Node>], checks: &StatusChecks, asked: Timesta
             let is_unclear = checks.unclear.contains(&(node.instance.clone(), check));
             if !is_unclear && checks.notices.iter().all(|failing| failing.identity != identity) {
                 let withdrawn = Detail::TakenBack(NoticeKind::StatusCheck);
-                passing.push(Notice::new(identity, node.instance.clone(), asked, withdrawn));
+                passing.push(Notice::new(identity, node.instance.clone(), NoticeTime::Seen(asked), withdrawn));
             }
         }
     }

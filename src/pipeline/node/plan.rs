@@ -4,7 +4,7 @@
 use super::Node;
 use super::mark::{PLAN_PREFIX, guarded, is_full, key_of, text};
 use super::names::is_from_node;
-use crate::pipeline::event::{Detail, Identity, InstanceId, Notice, NoticeKey, ScheduledChange};
+use crate::pipeline::event::{Detail, Identity, InstanceId, Notice, NoticeKey, NoticeTime, ScheduledChange};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -40,7 +40,7 @@ impl Plan {
         Some(Self {
             code: change.code.clone(),
             start: change.start?,
-            since: notice.at,
+            since: notice.at(),
             hard: change.hard,
             event: id.clone(),
             message: message.to_owned(),
@@ -65,7 +65,7 @@ impl Plan {
             is_issue: false,
         };
         let identity = Identity::of_change(self.event.clone(), instance.clone());
-        Notice::new(identity, instance.clone(), self.since, Detail::ScheduledChange(change))
+        Notice::new(identity, instance.clone(), NoticeTime::Announced(self.since), Detail::ScheduledChange(change))
     }
 
     /// Returns the patch that writes the plan; `None` if the Node has it, or that of a newer copy of the notice, or no room.

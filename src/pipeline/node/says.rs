@@ -17,7 +17,7 @@ use super::plan::Plan;
 use super::release::NodeRelease;
 use super::replacement::is_replaced;
 use super::told::{are_same, is_only_said};
-use crate::pipeline::event::{Detail, Identity, InstanceAction, InstanceId, Notice, NoticeKind};
+use crate::pipeline::event::{Detail, Identity, InstanceAction, InstanceId, Notice, NoticeKind, NoticeTime};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -170,7 +170,8 @@ impl Said {
         let said = |detail, at: Option<Timestamp>| {
             let (kind, instance) = (kind.notice(), instance.clone());
             let identity = Identity::Agent { kind, at: self.at.filter(|_| at.is_some()), instance: instance.clone() };
-            Notice::new(identity, instance, at.map_or(now, |at| at.min(now)), detail)
+            let time = at.map_or(NoticeTime::Seen(now), |at| NoticeTime::Announced(at.min(now)));
+            Notice::new(identity, instance, time, detail)
         };
         let notice = match kind {
             SaidKind::Spot => {
@@ -223,7 +224,9 @@ pub fn said(node: &Node, now: Timestamp) -> impl Iterator<Item = (&String, Resul
 fn dated(node: &Node, mut said: NodeNotice) -> NodeNotice {
     if let Some(start) = said.notice.start().map(whole_seconds) {
         let mark = mark_of(node, said.notice.key()).filter(|mark| mark.start == Some(start));
-        said.notice.at = mark.and_then(|mark| mark.since).map_or(said.notice.at, |since| since.min(said.notice.at));
+        if let Some(since) = mark.and_then(|mark| mark.since) {
+            said.notice.time = said.notice.time.not_after(since);
+        }
     }
     said
 }
@@ -319,7 +322,8 @@ pub fn taken_back(node: &Node, others: &[Arc<Node>], rules: &[ConditionRule], no
 fn termination(node: &Node) -> NodeNotice {
     let (kind, instance) = (NoticeKind::AsgTerminate, node.instance.clone());
     let identity = Identity::Agent { kind, at: None, instance: instance.clone() };
-    let notice = Notice::new(identity, instance, Timestamp::MIN, Detail::AsgTermination { sought: false });
+    let notice =
+        Notice::new(identity, instance, NoticeTime::Seen(Timestamp::MIN), Detail::AsgTermination { sought: false });
     NodeNotice { notice, message: in_place_of_message(SaidKind::Termination.as_str(), "") }
 }
 
@@ -337,7 +341,7 @@ fn withdrawal(node: &Node, message: String, now: Timestamp) -> Option<NodeNotice
         SaidKind::Termination => said(None),
         SaidKind::Spot | SaidKind::Rebalance => said(Some(by.parse().ok()?)),
     };
-    let notice = Notice::new(identity, instance, now, Detail::TakenBack(kind.notice()));
+    let notice = Notice::new(identity, instance, NoticeTime::Seen(now), Detail::TakenBack(kind.notice()));
     Some(NodeNotice { notice, message })
 }
 
@@ -372,7 +376,7 @@ pub fn standing_of(node: &Node, NodeNotice { notice, message }: &NodeNotice) -> 
         return Standing::Open;
     }
     let own = name_of(notice.key());
-    let is_same = |since: Option<Timestamp>| since.is_some_and(|since| are_same(since, notice.at));
+    let is_same = |since: Option<Timestamp>| since.is_some_and(|since| are_same(since, notice.at()));
     let mut others = notices(node).filter(|(name, mark)| **name != own && mark.kind == notice.kind().as_str());
     let told = match notice.detail {
         Detail::AsgTermination { .. } => is_told_to_terminate(node),
@@ -390,7 +394,7 @@ pub fn same_as(node: &Node, notice: &Notice, now: Timestamp) -> Option<Notice> {
         return None;
     }
     let mut said = said(node, now).filter_map(|(_, said)| said.ok()).map(|said| said.notice);
-    said.find(|said| said.kind() == notice.kind() && are_same(said.at, notice.at))
+    said.find(|said| said.kind() == notice.kind() && are_same(said.at(), notice.at()))
 }
 
 #[cfg(test)]

@@ -26,14 +26,14 @@ pub(super) fn is_only_said(mark: &NoticeAnnotation) -> bool {
 #[must_use]
 pub fn patch(node: &Node, notice: &Notice, message: &str) -> Option<Value> {
     // A copy of what AWS has called off tells nothing.
-    let is_over = withdrawn_at(node, notice.key()).is_some_and(|at| at > notice.at);
+    let is_over = withdrawn_at(node, notice.key()).is_some_and(|at| at > notice.at());
     if notice.is_withdrawn() || notice.hook().is_some() || is_over {
         return None;
     }
     let is_same = |mark: &NoticeAnnotation| match (notice.start(), &notice.identity) {
         (Some(start), _) => mark.start.is_some_and(|known| known.as_second() == start.as_second()),
         (None, Identity::Event { .. }) => {
-            mark.kind == notice.kind().as_str() && mark.since.is_some_and(|since| are_same(since, notice.at))
+            mark.kind == notice.kind().as_str() && mark.since.is_some_and(|since| are_same(since, notice.at()))
         }
         _ => false,
     };

@@ -36,7 +36,7 @@ pub fn check(body: &str) {
                     }
                     Identity::Event { id, .. } => texts.push(id.clone()),
                 }
-                let mut times = vec![notice.at];
+                let mut times = vec![notice.at()];
                 match &notice.detail {
                     Detail::ScheduledChange(change) => {
                         texts.push(change.code.clone());

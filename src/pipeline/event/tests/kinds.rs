@@ -1,8 +1,8 @@
 //! The kinds of EC2 and AWS Health.
 
 use super::super::{
-    CapacityBlock, Detail, Identity, IgnoreReason, InstanceAction, InstanceState, Notice, NoticeKind, Parsed,
-    ScheduledChange, ZonalShift, parse,
+    CapacityBlock, Detail, Identity, IgnoreReason, InstanceAction, InstanceState, Notice, NoticeKind, NoticeTime,
+    Parsed, ScheduledChange, ZonalShift, parse,
 };
 use super::fixtures::*;
 use super::{all, event_id, ignored, instance, one, time, with};
@@ -12,7 +12,7 @@ fn a_spot_interruption_plain_and_through_sns() {
     let expected = Notice::new(
         event_id(NoticeKind::Spot, "4a6f9e2d-1c83-4b57-8f0e-d2b5c7a91e36"),
         instance("i-0f60718293a4b5c6d"),
-        time("2026-11-21T12:00:00Z"),
+        NoticeTime::Announced(time("2026-11-21T12:00:00Z")),
         Detail::Spot { action: InstanceAction::Terminate },
     );
     assert_eq!(one(SPOT), expected);
@@ -27,7 +27,7 @@ fn a_spot_instance_may_be_stopped_or_hibernated() {
         Notice::new(
             event_id(NoticeKind::Spot, "91c5b7d3-0e2a-4f68-a4d9-6b8e1f3c5a70"),
             instance("i-0718293a4b5c6d7e8"),
-            time("2026-11-21T12:00:00Z"),
+            NoticeTime::Announced(time("2026-11-21T12:00:00Z")),
             Detail::Spot { action: InstanceAction::Hibernate }
         )
     );
@@ -50,7 +50,7 @@ fn a_rebalance_recommendation() {
         Notice::new(
             event_id(NoticeKind::Rebalance, "7d2b5e90-8a4c-4c1f-b6e7-f3a9d0c84b15"),
             instance("i-0f60718293a4b5c6d"),
-            time("2026-11-21T11:58:13Z"),
+            NoticeTime::Announced(time("2026-11-21T11:58:13Z")),
             Detail::Rebalance
         )
     );
@@ -71,7 +71,7 @@ fn a_fleet_that_shrinks_interrupts_its_instance() {
             Notice::new(
                 event_id(NoticeKind::Spot, event),
                 instance(id),
-                time("2026-11-21T11:58:13Z"),
+                NoticeTime::Announced(time("2026-11-21T11:58:13Z")),
                 Detail::Spot { action: InstanceAction::Terminate }
             )
         );
@@ -92,7 +92,7 @@ fn a_state_change_in_every_state() {
         Notice::new(
             event_id(NoticeKind::StateChange, "2f8e1a6c-5b0d-4973-9ac4-e1d7b3f60258"),
             instance("i-018293a4b5c6d7e8f"),
-            time("2026-11-21T12:30:45Z"),
+            NoticeTime::Announced(time("2026-11-21T12:30:45Z")),
             Detail::StateChange { state: InstanceState::Stopping }
         )
     );
@@ -117,7 +117,7 @@ fn a_capacity_reservation_says_when_it_ends() {
         Notice::new(
             event_id(NoticeKind::CapacityReservation, "8b3d7f15-a29e-4c60-91f8-5e0c4d6b2a97"),
             instance("i-03a4b5c6d7e8f9012"),
-            time("2026-11-21T13:00:00Z"),
+            NoticeTime::Announced(time("2026-11-21T13:00:00Z")),
             Detail::CapacityReservation { terminates_at: Some(time("2026-11-21T13:02:00Z")) }
         )
     );
@@ -155,7 +155,7 @@ fn a_capacity_block_ends_for_all_its_instances() {
         reservation: "cr-0123456789abcdef0".to_owned(),
         ends: Some(time("2026-11-21T11:30:00Z")),
         terminates_at: time("2026-11-21T11:00:00Z"),
-        at: time("2026-11-21T10:50:00Z"),
+        time: NoticeTime::Announced(time("2026-11-21T10:50:00Z")),
     };
     assert_eq!(block(CAPACITY_BLOCK_EXPIRATION), expected);
     assert_eq!(block(CAPACITY_BLOCK_EXPIRATION_OLD_NAME), expected);
@@ -179,7 +179,7 @@ fn a_scheduled_change_is_one_notice_for_each_instance_once() {
         Notice::new(
             Identity::HealthEvent { arn: arn.to_owned(), instance: instance(id) },
             instance(id),
-            time("2026-11-21T07:00:05Z"),
+            NoticeTime::Announced(time("2026-11-21T07:00:05Z")),
             Detail::ScheduledChange(ScheduledChange {
                 code: "AWS_EC2_INSTANCE_POWER_MAINTENANCE_SCHEDULED".to_owned(),
                 start: Some(time("2026-12-05T02:00:00Z")),
@@ -276,7 +276,7 @@ fn every_instance_of_a_health_event_has_its_own_notice() {
             let notice = notices.next().unwrap();
             let Identity::HealthEvent { instance: of, .. } = &notice.identity else { panic!("{notice:?}") };
             assert_eq!((of, &notice.instance), (&instance(id), &instance(id)));
-            assert_eq!((notice.is_withdrawn(), notice.at), (n == settled, time("2026-11-21T07:00:00Z")));
+            assert_eq!((notice.is_withdrawn(), notice.at()), (n == settled, time("2026-11-21T07:00:00Z")));
         }
         assert_eq!((notices.next(), notices.size_hint()), (None, (0, Some(0))));
     }

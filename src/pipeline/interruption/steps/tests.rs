@@ -5,7 +5,9 @@ use super::super::policy::{
     TellsHooks, Verify, WaitPolicy, Wave,
 };
 use super::*;
-use crate::pipeline::event::{Identity, InstanceAction, InstanceId, InstanceState, NoticeKind, ScheduledChange};
+use crate::pipeline::event::{
+    Identity, InstanceAction, InstanceId, InstanceState, NoticeKind, NoticeTime, ScheduledChange,
+};
 
 const S: Duration = Duration::from_secs(1);
 
@@ -74,7 +76,7 @@ fn path(
     let clock = Clock::showing("2026-11-21T12:00:00Z".parse().unwrap());
     let instance = InstanceId::new("i-00000001").unwrap();
     let identity = Identity::HealthEvent { arn: "arn".to_owned(), instance: instance.clone() };
-    let notice = Notice::new(identity, instance, clock.now(), detail);
+    let notice = Notice::new(identity, instance, NoticeTime::Announced(clock.now()), detail);
     let mut sequence = Sequence::new(policy, clock, &notice, "message");
     let (mut finding, mut names) = (Finding::Received, Vec::new());
     while names.len() < 40 {

@@ -118,7 +118,7 @@ impl Case {
         let (_, times) = hook?.with_times();
         let (node, clock) = (interrupter.index.get(&notice.instance), &interrupter.clock);
         let deadline = interrupter.policy.deadline(notice, node.as_deref(), Some(times), clock, Instant::now());
-        let begun = clock.notice_instant(notice.at);
+        let begun = clock.notice_instant(notice.at());
         matches!(deadline, Deadline::Hook(_)).then(|| deadline.put_off(begins.saturating_duration_since(begun)))
     }
 

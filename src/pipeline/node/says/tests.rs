@@ -1,5 +1,5 @@
 use super::*;
-use crate::pipeline::event::NoticeKey;
+use crate::pipeline::event::{NoticeKey, NoticeTime};
 use crate::pipeline::node::mark::Mark;
 
 fn at(text: &str) -> Timestamp {
@@ -49,9 +49,9 @@ fn each_kind_is_a_notice() {
     let as_listed = Notice::listed(listed, node.instance.clone(), Some(at("2026-12-01T10:00:00Z")), false, at(NOW));
     assert_eq!(maintenance.notice, as_listed, "as EC2 lists it");
     assert_eq!(maintenance.message, "node/maintenance/instance-event-0123");
-    assert_eq!((&rebalance.notice.detail, rebalance.notice.at), (&Detail::Rebalance, at("2026-11-24T21:00:00Z")));
+    assert_eq!((&rebalance.notice.detail, rebalance.notice.at()), (&Detail::Rebalance, at("2026-11-24T21:00:00Z")));
     assert_eq!(spot.notice.detail, Detail::Spot { action: InstanceAction::Hibernate });
-    assert_eq!((spot.notice.at, &*spot.message), (at("2026-11-24T21:59:30Z"), "node/spot/2026-11-24T22:01:30Z"));
+    assert_eq!((spot.notice.at(), &*spot.message), (at("2026-11-24T21:59:30Z"), "node/spot/2026-11-24T22:01:30Z"));
     assert_eq!(
         (&termination.notice.detail, &*termination.message),
         (&Detail::AsgTermination { sought: false }, "node/termination/")
@@ -93,7 +93,7 @@ fn what_is_not_as_the_agent_writes_it_is_no_notice() {
 #[test]
 fn a_time_ahead_is_now() {
     let node = node(&[("spot", r#"{"what":"terminate","at":"2036-11-24T22:01:30Z"}"#)]);
-    assert_eq!(given(&node)[0].as_ref().unwrap().notice.at, at(NOW));
+    assert_eq!(given(&node)[0].as_ref().unwrap().notice.at(), at(NOW));
 }
 
 #[test]
@@ -196,7 +196,8 @@ fn an_event_about_the_same_is_known() {
     let node = spot();
     let own = given(&node).remove(0).unwrap().notice;
     let identity = Identity::Event { kind: NoticeKind::Spot, id: "event-1".to_owned() };
-    let event = |at: Timestamp| own.revised(at, own.detail.clone()).with_identity(identity.clone());
+    let event =
+        |at: Timestamp| own.revised(NoticeTime::Announced(at), own.detail.clone()).with_identity(identity.clone());
     assert_eq!(same_as(&node, &event(at("2026-11-24T21:59:28Z")), at(NOW)), Some(own.clone()));
     assert_eq!(same_as(&node, &event(at("2026-11-24T21:50:00Z")), at(NOW)), None);
 }
