@@ -100,8 +100,6 @@ pub struct Deliverer {
     pub has_other_sources: bool,
     /// Whether answers of AWS's queue tell the time.
     pub hears_aws: bool,
-    /// Whether those of the API server may, if not.
-    pub hears_time: bool,
     /// A permit for each notice that may be acted on: [`MAX_NOTICES`].
     pub permits: Semaphore,
 }
