@@ -1,6 +1,6 @@
 //! The attachments of volumes to Nodes, kept current by one watch that lives only while somebody waits.
 
-use crate::clients::answers::Denial;
+use crate::clients::answers::Denials;
 use crate::clients::gate::{Backoff, Category, KubeError};
 use crate::clients::trimmed::Trimmed;
 use crate::clients::watch::{self as client, StartPacer, WatchError, WatchUpdate};
@@ -58,7 +58,7 @@ pub struct Attachments {
     api: Api<TrimmedAttachment>,
     facts: Facts,
     watches: Slots<(), watch::Sender<KnownAttachments>, ()>,
-    denial: Arc<Denial>,
+    denial: Arc<Denials>,
 }
 
 /// A share in the watch. Dropping the last share ends the watch.
@@ -74,19 +74,19 @@ impl Attachments {
 
     /// Remembers that a right is missing without which nothing is waited for.
     pub(super) fn deny(&self) {
-        self.denial.note();
+        self.denial.note(());
     }
 
     /// Returns a share in the watch; `None` without the right to see attachments.
     pub(super) fn join(&self) -> Option<WatchShare> {
-        if self.denial.is_recent() {
+        if self.denial.is_recent(&()) {
             return None;
         }
         let (api, facts, denial) = (self.api.clone(), self.facts.clone(), Arc::clone(&self.denial));
         let work = |known: Arc<watch::Sender<KnownAttachments>>, _stop| async move {
             run(&api, &facts, &known).await;
             // Only a denial ends it.
-            denial.note();
+            denial.note(());
             known.send_replace(KnownAttachments::Denied);
         };
         Some(WatchShare(self.watches.join((), watch::Sender::default, work).0))
