@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 /// Maximum number of attempts of a call that may work later, or may have been lost on its way. A second one changes nothing.
 const ATTEMPTS: usize = 3;
@@ -100,22 +100,23 @@ impl Groups {
         if self.denials.is_recent(&group_name) {
             return Err(Replacement::Denied);
         }
-        let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(5));
-        for attempt in 1.. {
+        let call = || async {
             let by = Instant::now() + CALL_TIMEOUT;
             let request = self.client.set_instance_health().instance_id(instance).health_status("Unhealthy");
             let request = request.should_respect_grace_period(false);
-            let call = self.gate.aws(SET_HEALTH, instance, AwsClass::Replace, by, || request.send());
-            let Err(error) = call.await else { break };
-            let passes = error.category.is_away() || error.category == Category::Expired;
-            if !passes || attempt == ATTEMPTS {
-                let reason = self.failed(group, &error, Replacement::Refused);
-                if reason == Replacement::Denied {
-                    self.denials.note(group_name);
-                }
-                return Err(reason);
+            self.gate.aws(SET_HEALTH, instance, AwsClass::Replace, by, || request.send()).await
+        };
+        let mut retries = 1..ATTEMPTS;
+        let passes = |error: &AwsError| {
+            (error.category.is_away() || error.category == Category::Expired) && retries.next().is_some()
+        };
+        let called = Backoff::new(Duration::from_secs(1), Duration::from_secs(5)).retry(None, call, passes).await;
+        if let Err(error) = called {
+            let reason = self.failed(group, &error, Replacement::Refused);
+            if reason == Replacement::Denied {
+                self.denials.note(group_name);
             }
-            sleep(backoff.step()).await;
+            return Err(reason);
         }
         let note_unhealthy = |known: &mut Result<Arc<Group>, _>| {
             if let Ok(known) = known
