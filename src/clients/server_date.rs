@@ -51,7 +51,7 @@ impl Intercept for ClockComparison {
         if let Some(date) = context.response().headers().get("date").and_then(parse) {
             tell(&self.facts, self.clock.compare(date, self.asked));
         }
-        self.clock.note_answer();
+        self.clock.trust();
         Ok(())
     }
 }
@@ -77,7 +77,7 @@ pub async fn ask_api_server(
         Ok(date.map(|date| clock.compare(date, asked)))
     };
     let change = gate.kube(call, Class::Background, by, answer).await?;
-    clock.note_answer();
+    clock.trust();
     tell(facts, change.unwrap_or_default());
     Ok(())
 }

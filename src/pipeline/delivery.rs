@@ -21,7 +21,7 @@ pub use refusals::NodeRefusals;
 pub use repairs::FailingChecks;
 pub use unclaimed::Unclaimed;
 
-use crate::clients::gate::Backoff;
+use crate::clients::gate::{AwsError, Backoff};
 use crate::fact::{Category, Fact, Facts, MessageRelease, NoticeRef};
 use crate::pipeline::event;
 use crate::pipeline::event::{CapacityBlock, Identity, IgnoreReason, Notice, Notices, Parsed, Version};
@@ -36,7 +36,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
-use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 /// Delay of a message's release after a panic: the next receiver may panic, too, until the dead-letter queue takes the message.
@@ -100,8 +99,6 @@ pub struct Deliverer {
     pub has_other_sources: bool,
     /// Whether answers of AWS's queue tell the time.
     pub hears_aws: bool,
-    /// Whether those of the API server may, if not.
-    pub hears_time: bool,
     /// A permit for each notice that may be acted on: [`MAX_NOTICES`].
     pub permits: Semaphore,
 }
@@ -225,25 +222,18 @@ impl Deliverer {
     async fn notices_of(&self, block: &CapacityBlock, message: &str) -> Notices {
         let Interrupter { clock, owner, .. } = &*self.interrupter;
         let by = clock.instant_of(block.terminates_at);
-        let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(20));
-        loop {
-            let error = match owner.in_reservation(&block.reservation).await {
-                Ok(instances) => {
-                    if instances.is_empty() {
-                        self.facts.emit(&Fact::MessageIgnored { message, reason: IgnoreReason::EmptyReservation });
-                    }
-                    return block.notices(instances);
-                }
-                Err(error) => error,
-            };
+        let ask = || owner.in_reservation(&block.reservation);
+        let failed = |error: &AwsError| {
             let (reservation, category) = (&*block.reservation, error.category);
-            self.facts.emit(&Fact::ReservationUnknown { message, reservation, category, error: &error });
-            let wait = backoff.step();
-            if Instant::now() + wait >= by {
-                return Notices::default();
-            }
-            sleep(wait).await;
+            self.facts.emit(&Fact::ReservationUnknown { message, reservation, category, error });
+            true
+        };
+        let backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(20));
+        let Ok(instances) = backoff.retry(Some(by), ask, failed).await else { return Notices::default() };
+        if instances.is_empty() {
+            self.facts.emit(&Fact::MessageIgnored { message, reason: IgnoreReason::EmptyReservation });
         }
+        block.notices(instances)
     }
 
     fn join(&self, notice: Notice, message: &Arc<str>) -> NoticeCopy {

@@ -13,7 +13,7 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 /// Maximum age of a notice. SQS keeps messages for 14 days at most; an older time comes from a wrong clock.
 const MAX_NOTICE_AGE: Duration = Duration::from_hours(14 * 24);
@@ -49,8 +49,8 @@ struct Wall {
     last: Mutex<Followed>,
     /// `shift` after each of its changes by more than [`STEP`].
     jumps: watch::Sender<i64>,
-    /// Whether one of them has answered.
-    answered: watch::Sender<bool>,
+    /// Whether the clock is trusted: see [`Clock::trust`].
+    trusted: watch::Sender<bool>,
 }
 
 /// A reading of the machine's time.
@@ -104,7 +104,7 @@ impl Clock {
             machine: Box::new(machine),
             last,
             jumps: watch::Sender::new(0),
-            answered: watch::Sender::new(false),
+            trusted: watch::Sender::new(false),
         };
         Self { base, start, wall: Box::leak(Box::new(wall)) }
     }
@@ -132,21 +132,22 @@ impl Clock {
         self.adopt(last, Followed { reading: now, ahead })
     }
 
-    /// Notes that AWS, or the API server when it was asked for its time, has answered, whether or not it told its time.
-    pub fn note_answer(&self) {
-        self.wall.answered.send_replace(true);
+    /// Marks the clock as trusted: AWS, or the API server when asked for its time, has answered, with or without a time, or no server's
+    /// answers are compared with it. Before that, the machine's time may be wrong.
+    pub fn trust(&self) {
+        self.wall.trusted.send_replace(true);
     }
 
-    /// Whether AWS has answered.
+    /// Whether the clock is trusted: see [`Clock::trust`].
     #[must_use]
-    pub fn is_answered(&self) -> bool {
-        *self.wall.answered.borrow()
+    pub fn is_trusted(&self) -> bool {
+        *self.wall.trusted.borrow()
     }
 
-    /// Waits until one of them has answered once. Before that, nothing is known of a wrong machine's time.
-    pub async fn first_answer(&self) {
+    /// Waits until the clock is trusted, but not longer than `at_most`: then the machine's time counts.
+    pub async fn trusted(&self, at_most: Duration) {
         // The sender lives as long as the process.
-        let _ = self.wall.answered.subscribe().wait_for(|answered| *answered).await;
+        let _ = timeout(at_most, self.wall.trusted.subscribe().wait_for(|trusted| *trusted)).await;
     }
 
     /// Follows the machine's time, less what it is certainly ahead of AWS's. To be called when AWS's answer has arrived: it states the

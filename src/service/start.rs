@@ -80,6 +80,10 @@ impl Service {
         let (facts, notifications) = subscribe_notifier(&settings, facts);
         let (facts, finished_traces) = subscribe_traces(&settings, clock, facts);
         let (facts, page) = bind_page(&settings, clock, facts).await;
+        if !(settings.sources.queue || settings.sources.nodes) {
+            // Only the answers of the queue, and of the API server to the work on Nodes, are compared with the clock.
+            clock.trust();
+        }
         let tasks = Tasks::new(facts.clone());
         let gate = Gate::new(facts.clone());
         let stop = shutdown.ordered.clone();

@@ -148,13 +148,7 @@ impl Wiring {
     /// Returns the task that removes marks from Nodes. A dry run sets none, so it removes none.
     pub fn releaser(&self, index: &Index, marker: &Marker) -> Option<NodeReleaser> {
         let (index, marker, facts) = (index.clone(), marker.clone(), self.facts.clone());
-        let (clock, hears_time) = (self.clock, self.hears_time());
-        (!self.settings.policy.dry_run).then(|| NodeReleaser { index, marker, clock, facts, hears_time })
-    }
-
-    /// Whether the queue's answers are compared with the clock, or the API server's, which is asked by who acts on what Nodes say.
-    const fn hears_time(&self) -> bool {
-        self.settings.sources.queue || self.settings.sources.nodes
+        (!self.settings.policy.dry_run).then(|| NodeReleaser { index, marker, clock: self.clock, facts })
     }
 
     /// Returns the polling of EC2, if the settings ask for it.
@@ -174,7 +168,6 @@ impl Wiring {
             failing: FailingChecks::new(self.settings.ec2_poll_interval.is_some()),
             has_other_sources: self.settings.sources.looks || self.settings.sources.nodes,
             hears_aws: self.settings.sources.queue,
-            hears_time: self.hears_time(),
             outcomes: OutcomeCache::default(),
             unclaimed: Unclaimed::default(),
             permits: Semaphore::new(MAX_NOTICES),

@@ -94,7 +94,7 @@ impl Deliverer {
     /// machine's time counts. Returns the time at which a server has told its own.
     async fn hear_time(&self) -> Option<Instant> {
         let Interrupter { drainer, clock, .. } = &*self.interrupter;
-        if !(self.hears_aws && clock.is_answered()) {
+        if !(self.hears_aws && clock.is_trusted()) {
             let by = Instant::now() + TIME_TIMEOUT;
             // In a storm the gate may be full for longer, and the turn must not be lost meanwhile.
             let asked = server_date::ask_api_server(&drainer.client, &drainer.gate, *clock, &self.facts, by);

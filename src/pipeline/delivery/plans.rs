@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 /// Mean interval between scans of the plans on Nodes, and of what EC2 lists.
 const SCAN_INTERVAL: Duration = Duration::from_mins(1);
@@ -75,9 +75,7 @@ impl Deliverer {
                 sleep(random::jittered(SCAN_INTERVAL, 0.5..1.5)).await;
                 // An index that is not current may show plans that were carried out long ago.
                 self.interrupter.index.live().await;
-                if self.hears_time {
-                    let _ = timeout(FIRST_ANSWER_TIMEOUT, self.interrupter.clock.first_answer()).await;
-                }
+                self.interrupter.clock.trusted(FIRST_ANSWER_TIMEOUT).await;
             };
             tokio::pin!(pause);
             loop {

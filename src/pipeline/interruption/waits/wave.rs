@@ -172,21 +172,18 @@ impl Case {
         let Some(node) = node else { return };
         let at_most = if notice.hook().is_some() { HOOK_NOTE_TIMEOUT } else { NOTE_TIMEOUT };
         let (key, by) = (notice.key(), Instant::now() + at_most);
-        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(2));
-        loop {
-            let Some(known) = interrupter.index.newest(node) else { return };
+        let note = || async {
+            let Some(known) = interrupter.index.newest(node) else { return Ok(()) };
             let place = place_of(&known, key);
             let is_of_wave = || waves.iter().any(|wave| known.labels.contains_key(&*wave.label));
             if !changes(place) || place.is_none() && !is_of_wave() {
-                return;
+                return Ok(());
             }
-            let Err(error) = Box::pin(self.note_place(node, to(), ends)).await else { return };
-            let wait = error.wait(backoff.step());
-            if error.category == Category::Denied || Instant::now() + wait >= by {
-                return;
-            }
-            sleep(wait).await;
-        }
+            Box::pin(self.note_place(node, to(), ends)).await
+        };
+        let backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(2));
+        // `note_place` has reported each failure.
+        let _ = backoff.retry(Some(by), note, |error| error.category != Category::Denied).await;
     }
 
     async fn note_place(&self, node: &Arc<Node>, place: Place, ends: Option<Deadline>) -> Result<(), KubeError> {

@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 /// Timeout for all Nodes to arrive, by a list or by a watch.
 pub(super) const SYNC_TIMEOUT: Duration = Duration::from_mins(1);
@@ -349,8 +349,5 @@ async fn list(api: &NodeApi, oldest: &str) -> Result<ObjectList<TrimmedNode>, Ku
         NEWEST => ListParams::default(),
         version => ListParams::default().at(version).matching(VersionMatch::NotOlderThan),
     };
-    match timeout(SYNC_TIMEOUT, api.list(&params)).await {
-        Ok(listed) => listed.map_err(|error| KubeError::new("list", "nodes", "", &error)),
-        Err(_) => Err(KubeError::timed_out("list", "nodes", "", SYNC_TIMEOUT)),
-    }
+    watch::list(api, WatchedResource::Nodes, &params, SYNC_TIMEOUT).await
 }
