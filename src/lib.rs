@@ -120,8 +120,8 @@ pub mod pipeline {
     pub use event::{Detail, Hook, Identity, InstanceId, NoticeKey, Parsed, parse};
     pub use interruption::{Completion, GroupLookup, Hooks, Interrupter};
     pub use node::label::{selector, taint};
-    pub use node::mark::{Mark, MarkSettings, ReturnSign};
-    pub use node::plan::Plan;
+    pub use node::mark::{Mark, MarkSettings};
+    pub use node::record::{Plan, ReturnSign};
     pub use node::release::NodeRelease;
     pub use node::replacement::AskedReplacement;
     pub use node::{Index, Node, node_api};

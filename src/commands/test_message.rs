@@ -130,7 +130,7 @@ pub async fn make(
     let is_used = |key: &str| labels.iter().any(|label| **label == *key);
     let node = Node::from_wire(object, selector, is_used, &[])
         .ok_or_else(|| TestMessageError::NoInstance(request.node.to_owned()))?;
-    if request.sent && node.annotations.get(ALLOW).is_none_or(|value| value != "true") {
+    if request.sent && node.record.text(ALLOW).is_none_or(|value| value != "true") {
         return Err(TestMessageError::NotAllowed(node.name.to_string()));
     }
     let hook = match (request.kind, request.hook) {

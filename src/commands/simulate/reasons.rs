@@ -4,7 +4,7 @@ use crate::fact::{Action, Replacement};
 use crate::pipeline::drain::MAX_ADDED_GRACE;
 use crate::pipeline::event::{Detail, IgnoreReason, InstanceAction, InstanceState, Notice, WarmPool, ZonalShift};
 use crate::pipeline::interruption::{HookRoom, HookTimes, NoticeOutcome, PerKind, Policy, Proof, Verify};
-use crate::pipeline::node::plan::Plan;
+use crate::pipeline::node::record::Plan;
 use crate::pipeline::node::shift::Shift;
 use crate::pipeline::node::{InstanceRecord, ManagedTag, Membership, Ownership};
 use crate::runtime::clock::Clock;

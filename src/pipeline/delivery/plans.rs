@@ -12,7 +12,7 @@ use crate::pipeline::interruption::NoticeOutcome;
 use crate::pipeline::node::handled::{KnownNotice, Standing, is_handled, known, known_as, message_of, standing};
 use crate::pipeline::node::is_from_node;
 use crate::pipeline::node::mark::{deadline_of, is_going};
-use crate::pipeline::node::plan::Plan;
+use crate::pipeline::node::record::Plan;
 use crate::pipeline::node::release::NodeRelease;
 use crate::pipeline::node::says::{same_as, says};
 use crate::pipeline::node::told;

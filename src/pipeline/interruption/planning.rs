@@ -5,7 +5,7 @@ use super::{Case, Interrupter};
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, KubeError};
 use crate::fact::Fact;
 use crate::pipeline::node::Node;
-use crate::pipeline::node::plan::Plan;
+use crate::pipeline::node::record::Plan;
 use std::time::Duration;
 use tokio::time::Instant;
 

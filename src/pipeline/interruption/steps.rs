@@ -22,7 +22,7 @@ use crate::clients::gate::LAST_CALL;
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{Detail, Hook, Notice, WarmPool};
 use crate::pipeline::node::mark::newest_copy;
-use crate::pipeline::node::plan::Plan;
+use crate::pipeline::node::record::Plan;
 use crate::pipeline::node::{Node, Ownership};
 use crate::runtime::clock::Clock;
 use jiff::Timestamp;

@@ -113,6 +113,7 @@ impl HintedNodes {
 mod tests {
     use super::super::mark::{Mark, MarkSettings};
     use super::super::pool::Pool;
+    use super::super::record::Record;
     use super::*;
     use crate::pipeline::event::NoticeKey;
 
@@ -143,7 +144,7 @@ mod tests {
         node.cordoned = true;
         let annotations = patch["metadata"]["annotations"].as_object().unwrap();
         let text = |(key, value): (&String, &serde_json::Value)| (key.clone(), value.as_str().unwrap().to_owned());
-        node.annotations = annotations.iter().map(text).collect();
+        node.record = Record::read(annotations.iter().map(text).collect());
         node
     }
 

@@ -3,7 +3,6 @@
 //! One question covers the whole account in its region, as the events do; its answer has only what is announced, so it is small.
 
 use super::Node;
-use super::mark;
 use super::replacement::is_replaced;
 use crate::clients::gate::{AwsClass, AwsError, CALL_TIMEOUT, Gate, Operation};
 use crate::fact::Facts;
@@ -203,7 +202,7 @@ pub fn passing_checks(nodes: &[Arc<Node>], checks: &StatusChecks, asked: Timesta
     let mut passing = Vec::new();
     for node in nodes.iter().filter(|node| !is_replaced(node, asked)) {
         let is_old = |since: Option<Timestamp>| since.is_some_and(|since| asked.duration_since(since) >= MARK_AGE);
-        for (_, mark) in mark::notices(node).filter(|(_, mark)| is_old(mark.since)) {
+        for (_, mark) in node.record.notices().filter(|(_, mark)| is_old(mark.since)) {
             let Some(identity) = Identity::of_check(&mark.message, &node.instance) else { continue };
             let Identity::StatusCheck { check, .. } = identity else { continue };
             let is_unclear = checks.unclear.contains(&(node.instance.clone(), check));

@@ -2,7 +2,7 @@
 
 use super::hold::HoldChange;
 use super::mark::{self, Mark, MarkSettings, recordon};
-use super::plan::Plan;
+use super::record::Plan;
 use super::release::NodeRelease;
 use super::{Index, Node, NodeApi};
 use super::{handled, hold};

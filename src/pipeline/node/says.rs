@@ -11,12 +11,12 @@ use super::Node;
 use super::condition::ConditionRule;
 use super::conditions;
 use super::handled::{Standing, has_notes, is_handled, standing};
-use super::mark::{NoticeAnnotation, is_told_to_terminate, mark_of, name_of, notices, whole_seconds};
+use super::mark::{is_told_to_terminate, name_of};
 use super::names::{FROM_NODE, SAYS_PREFIX, is_from_node};
-use super::plan::Plan;
+use super::record::{NoticeRecord, whole_seconds};
 use super::release::NodeRelease;
 use super::replacement::is_replaced;
-use super::told::{are_same, is_only_said};
+use super::told::are_same;
 use crate::pipeline::event::{Detail, Identity, InstanceAction, InstanceId, Notice, NoticeKind, NoticeTime};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -151,8 +151,8 @@ impl Said {
     pub fn text(mut all: &[Self]) -> String {
         loop {
             let text = match all {
-                [one] => super::mark::text(one),
-                all => super::mark::text(&all),
+                [one] => super::patch::text(one),
+                all => super::patch::text(&all),
             };
             match all {
                 [first @ .., _] if text.len() > MAX_LENGTH => all = first,
@@ -223,7 +223,7 @@ pub fn said(node: &Node, now: Timestamp) -> impl Iterator<Item = (&String, Resul
 /// whichever replica goes on with the drain.
 fn dated(node: &Node, mut said: NodeNotice) -> NodeNotice {
     if let Some(start) = said.notice.start().map(whole_seconds) {
-        let mark = mark_of(node, said.notice.key()).filter(|mark| mark.start == Some(start));
+        let mark = node.record.notice(said.notice.key()).filter(|mark| mark.start == Some(start));
         if let Some(since) = mark.and_then(|mark| mark.since) {
             said.notice.time = said.notice.time.not_after(since);
         }
@@ -257,7 +257,7 @@ pub(super) fn differs(before: Option<&Node>, after: &Node) -> bool {
 impl Node {
     /// Returns the annotations in which the Node says something.
     fn sayings(&self) -> impl Iterator<Item = (&String, &String)> {
-        self.annotations.iter().filter(|(name, _)| name.starts_with(SAYS_PREFIX))
+        self.record.with_prefix(SAYS_PREFIX)
     }
 
     /// Whether the Node says something or has a condition, or carries something of a notice that it gave.
@@ -268,10 +268,11 @@ impl Node {
     }
 }
 
-/// Returns what marks and plans on the Node have in place of a message, if their notice came from the Node alone.
+/// Returns the ids that stand for a message in the marks and plans on the Node whose notice only the Node's agent has reported.
 fn from_node(node: &Node) -> impl Iterator<Item = String> {
-    let marks = notices(node).filter(|(_, mark)| is_only_said(mark)).map(|(_, mark)| mark.message);
-    marks.chain(Plan::all(node).filter(Plan::is_only_said).map(|plan| plan.message))
+    let marks = node.record.notices().filter(|(_, mark)| mark.is_only_reported()).map(|(_, mark)| &mark.message);
+    let plans = node.record.plans().filter(|plan| plan.is_only_reported()).map(|plan| &plan.message);
+    marks.chain(plans).cloned()
 }
 
 /// Returns what marks have in place of a message that are on a Node which has registered again in the middle of a drain, and to which the
@@ -281,8 +282,8 @@ fn said_before(node: &Node, now: Timestamp) -> impl Iterator<Item = String> {
         node.created.filter(|created| now.duration_since(*created) < SAID_AFTER.try_into().unwrap_or_default());
     // Conditions are of the Node itself.
     let is_older =
-        move |mark: &NoticeAnnotation| mark.since < created && !mark.message.starts_with(&conditions::message(""));
-    notices(node).filter(move |(_, mark)| is_older(mark)).map(|(_, mark)| mark.message)
+        move |mark: &NoticeRecord| mark.since < created && !mark.message.starts_with(&conditions::message(""));
+    node.record.notices().filter(move |(_, mark)| is_older(mark)).map(|(_, mark)| mark.message.clone())
 }
 
 /// Returns the withdrawals of what neither the Node nor the `others` of its instance say any longer, and the Node still carries
@@ -377,7 +378,7 @@ pub fn standing_of(node: &Node, NodeNotice { notice, message }: &NodeNotice) -> 
     }
     let own = name_of(notice.key());
     let is_same = |since: Option<Timestamp>| since.is_some_and(|since| are_same(since, notice.at()));
-    let mut others = notices(node).filter(|(name, mark)| **name != own && mark.kind == notice.kind().as_str());
+    let mut others = node.record.notices().filter(|(name, mark)| **name != own && mark.is_of(notice.kind()));
     let told = match notice.detail {
         Detail::AsgTermination { .. } => is_told_to_terminate(node),
         _ => others.any(|(_, mark)| !is_from_node(&mark.message) && is_same(mark.since)),
@@ -390,7 +391,7 @@ pub fn standing_of(node: &Node, NodeNotice { notice, message }: &NodeNotice) -> 
 #[must_use]
 pub fn same_as(node: &Node, notice: &Notice, now: Timestamp) -> Option<Notice> {
     let Identity::Event { .. } = &notice.identity else { return None };
-    if mark_of(node, notice.key()).is_some() {
+    if node.record.notice(notice.key()).is_some() {
         return None;
     }
     let mut said = said(node, now).filter_map(|(_, said)| said.ok()).map(|said| said.notice);

@@ -167,7 +167,7 @@ fn only_what_has_time_waits_in_a_wave_of_its_node() {
     let waits = |policy: &Policy, detail| {
         let marked = std::cell::Cell::new(false);
         let path = path(policy, detail, Some(&node), |step| {
-            marked.set(marked.get() || format!("{step:?}").contains(r#"wave: "waits""#));
+            marked.set(marked.get() || format!("{step:?}").contains("place: Some(Waits)"));
             None
         });
         assert_eq!(marked.get(), path.contains("Delay"), "the mark says it: {path}");

@@ -3,7 +3,8 @@
 use super::waiting::Waiting;
 use crate::fact::WaitOutcome;
 use crate::pipeline::interruption::Case;
-use crate::pipeline::node::mark::{Place, place_of};
+use crate::pipeline::node::mark::place_of;
+use crate::pipeline::node::record::Place;
 use crate::pipeline::node::shift::Shift;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};

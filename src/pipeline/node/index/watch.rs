@@ -23,7 +23,7 @@ use crate::clients::gate::{Backoff, Category, KubeError};
 use crate::clients::watch;
 use crate::clients::watch::{StartPacer, WatchError, WatchUpdate};
 use crate::fact::{Fact, Facts, NoticeKind, NoticeRef, WatchedResource};
-use crate::pipeline::node::mark::{has_new_drain, is_marked, notices};
+use crate::pipeline::node::mark::{has_new_drain, is_marked};
 use crate::pipeline::node::says::differs;
 use crate::pipeline::node::{Node, NodeApi, TrimmedNode};
 use kube::api::{ListParams, ObjectList, VersionMatch};
@@ -245,7 +245,7 @@ impl NodeWatch {
 
     /// Emits a fact about each mark on the Node.
     fn tell_marks(&self, node: &Node) {
-        for (_, mark) in notices(node) {
+        for (_, mark) in node.record.notices() {
             let Some(kind) = NoticeKind::ALL.into_iter().find(|kind| kind.as_str() == mark.kind) else { continue };
             let (instance, message) = (node.instance.as_str(), &*mark.message);
             let about = NoticeRef { kind, instance, node: Some(&node.name), message };

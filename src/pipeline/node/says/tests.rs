@@ -12,7 +12,7 @@ const ENDS: &str = "2026-11-24T22:01:30Z";
 fn node(said: &[(&str, &str)]) -> Node {
     let mut node = Node::for_tests("node-1");
     for (kind, text) in said {
-        node.annotations.insert(format!("ebbtide/says.{kind}"), (*text).to_owned());
+        node.record.insert(format!("ebbtide/says.{kind}"), *text);
     }
     node
 }
@@ -30,7 +30,7 @@ fn mark(node: &mut Node, key: NoticeKey, kind: &str, since: &str, message: &str)
     let patch = Mark::new(key, kind, at(since), message).patch(node, &crate::pipeline::MarkSettings::default());
     let patch = patch.unwrap();
     for (name, value) in patch["metadata"]["annotations"].as_object().unwrap() {
-        node.annotations.insert(name.clone(), value.as_str().unwrap().to_owned());
+        node.record.insert(name.clone(), value.as_str().unwrap());
     }
 }
 
@@ -161,13 +161,13 @@ fn what_is_no_longer_said_is_withdrawn_by_its_mark_alone() {
     mark(&mut node, own.notice.key(), "spot", "2026-11-24T21:59:30Z", &own.message);
     mark(&mut node, NoticeKey::of("event-1"), "spot", "2026-11-24T21:59:25Z", "m-1");
     assert_eq!(taken_back(&node, &[], &[], at(NOW)), []);
-    node.annotations.remove("ebbtide/says.spot");
+    node.record.remove("ebbtide/says.spot");
     let gone = taken_back(&node, &[], &[], at(NOW));
     assert_eq!(gone.len(), 1, "not that of the message");
     assert_eq!((&gone[0].notice.identity, gone[0].notice.is_withdrawn()), (&own.notice.identity, true));
     let others = [Arc::new(spot())];
     assert_eq!(taken_back(&node, &others, &[], at(NOW)), [], "another Node of the instance says it");
-    node.annotations.insert("ebbtide/says.spot".to_owned(), "{".to_owned());
+    node.record.insert("ebbtide/says.spot", "{");
     assert_eq!(taken_back(&node, &[], &[], at(NOW)), [], "what can't be read may be what is said");
     let change = Notice::listed(("instance-event-1", "instance-stop"), node.instance.clone(), None, false, at(NOW));
     let mut node = Node::for_tests("node-1");
@@ -184,10 +184,12 @@ fn a_withdrawal_removes_the_mark_of_the_node_s_word_unless_it_is_said_again() {
     let identity = own.notice.identity.clone();
     mark(&mut node, identity.key(), "spot", "2036-11-24T21:59:30Z", &own.message);
     assert_eq!(taken_back_marks(&node, &identity), None, "it says so");
-    node.annotations.remove("ebbtide/says.spot");
+    node.record.remove("ebbtide/says.spot");
     assert!(taken_back_marks(&node, &identity).is_some());
-    let message = node.annotations.iter_mut().find(|(name, _)| name.starts_with("ebbtide/notice.")).unwrap().1;
-    *message = message.replace(&own.message, "m-1");
+    node.record.edit(|texts| {
+        let message = texts.iter_mut().find(|(name, _)| name.starts_with("ebbtide/notice.")).unwrap().1;
+        *message = message.replace(&own.message, "m-1");
+    });
     assert_eq!(taken_back_marks(&node, &identity), None, "a message has left it");
 }
 
