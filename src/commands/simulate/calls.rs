@@ -5,7 +5,7 @@ use super::view::{CallView, Hold, Moment, NoticeView, PodView};
 use crate::cli::settings::Settings;
 use crate::fact::Wait;
 use crate::pipeline::interruption::{HookTimes, MAX_MARGIN, NoticeOutcome, Policy, due_beat};
-use crate::pipeline::node::release::TERMINATION_GRACE;
+use crate::pipeline::node::record::TERMINATION_GRACE;
 use crate::pipeline::queue::VISIBILITY_TIMEOUT;
 use crate::telemetry::kube_events::Scope;
 use std::time::Duration;

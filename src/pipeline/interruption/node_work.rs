@@ -11,7 +11,8 @@ use crate::pipeline::event::{Detail, Notice, NoticeTime, ScheduledChange};
 use crate::pipeline::node::mark::{
     Mark, deadline_of, has_had_mark, marked_since_boot, name_of, newer_start, newest_copy,
 };
-use crate::pipeline::node::release::{NodeRelease, TERMINATION_GRACE};
+use crate::pipeline::node::record::TERMINATION_GRACE;
+use crate::pipeline::node::release::NodeRelease;
 use crate::pipeline::node::{CordonOutcome, FullOfHints, Node};
 use crate::runtime::task::{Ending, TaskError};
 use futures_util::future::{join, join_all};

@@ -18,8 +18,8 @@ pub(super) use progress::{complete, end, put_off, still_waits};
 
 use super::Node;
 use super::names::{EXCLUDE_LABEL, OWN_PREFIX};
-use super::patch::{guarded, text};
-use super::record::{NOTICE_PREFIX, NoticeRecord, Place, ReturnSign, UNDO_ANNOTATION, Undo, name, whole_seconds};
+use super::patch::guarded;
+use super::record::{NOTICE_PREFIX, NoticeRecord, Place, ReturnSign, UNDO_ANNOTATION, Undo, name, text, whole_seconds};
 use crate::pipeline::event::NoticeKey;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;

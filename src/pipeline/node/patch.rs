@@ -1,13 +1,7 @@
 //! Patches of Nodes. Pure.
 
 use super::Node;
-use serde::Serialize;
 use serde_json::{Value, json};
-
-/// Formats the value of an annotation. This can't fail: no map has keys that are not strings.
-pub(super) fn text(value: &impl Serialize) -> String {
-    serde_json::to_string(value).unwrap_or_default()
-}
 
 /// Returns a merge patch that applies only to this version of the Node, and not to another Node of its name.
 pub(super) fn guarded(node: &Node, annotations: &Value, labels: &Value, spec: Value) -> Value {

@@ -2,8 +2,8 @@
 //! restart. Pure.
 
 use super::Node;
-use super::patch::{guarded, text};
-use super::record::{PLAN_PREFIX, Plan, name};
+use super::patch::guarded;
+use super::record::{PLAN_PREFIX, Plan, name, text};
 use serde_json::{Value, json};
 
 impl Plan {

@@ -7,7 +7,7 @@ mod notice;
 mod plan;
 
 pub(super) use notice::UNKNOWN_BOOT;
-pub use notice::{NoticeRecord, Place, ReturnSign, whole_seconds};
+pub use notice::{NoticeRecord, Place, ReturnSign, TERMINATION_GRACE, whole_seconds};
 pub use plan::Plan;
 
 use super::names::MAX_OF_A_PREFIX;
@@ -77,6 +77,17 @@ impl Record {
         let planned = with(PLAN_PREFIX).map(|(name, text)| (name.clone(), plan(text))).collect();
         let undo = texts.get(UNDO_ANNOTATION).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
         Self { texts, notices, planned, undo }
+    }
+
+    /// Returns the annotations as the parsed values are written: the same as were read, unless others have edited them.
+    #[must_use]
+    pub fn written(&self) -> BTreeMap<String, String> {
+        let notices = self.notices().map(|(name, notice)| (name.clone(), text(notice)));
+        let plans = self.planned().map(|(name, _, plan)| (name.clone(), text(plan)));
+        let undo = self.texts.contains_key(UNDO_ANNOTATION).then(|| (UNDO_ANNOTATION.to_owned(), text(&self.undo)));
+        let mut written = self.texts.clone();
+        written.extend(notices.chain(plans).chain(undo));
+        written
     }
 
     /// Returns the text of the annotation with this name.
@@ -165,6 +176,11 @@ impl Record {
         let oldest = self.with_prefix(prefix).min_by_key(|(_, time)| *time).map(|(name, _)| name);
         oldest.filter(|_| self.is_full(prefix) && !self.has(name))
     }
+}
+
+/// Formats the value of an annotation. This can't fail: no map has keys that are not strings.
+pub(super) fn text(value: &impl Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_default()
 }
 
 /// Returns the name of the annotation with this prefix for the notice with this key.

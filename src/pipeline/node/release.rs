@@ -1,10 +1,10 @@
 //! Which marks of a Node are due for removal, and the patch that removes them. Pure.
 
 use super::mark::{BOOTED_ANNOTATION, KIND_LABEL, MarkSettings, out_of_service, written};
-use super::patch::{guarded, text};
+use super::patch::guarded;
 use super::record::{
     HANDLED_PREFIX, NOTICE_PREFIX, NoticeRecord, PLAN_PREFIX, ReturnSign, UNDO_ANNOTATION, WITHDRAWN_PREFIX, name,
-    whole_seconds,
+    text, whole_seconds,
 };
 use super::replacement::{self, is_replaced, stale_at};
 use super::told::unconfirmed;
@@ -15,9 +15,6 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Taint;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
-
-/// Grace period after a notice's deadline, after which an instance that still runs was kept.
-pub const TERMINATION_GRACE: Duration = Duration::from_mins(1);
 
 /// Minimum time between the announced begin of an interruption and a notice that counts as late because its Node is Ready again: clocks
 /// differ, and nodes flap. An annotation about the restart needs none.
@@ -82,7 +79,7 @@ impl NodeRelease {
             .map(|due| Self { restarted: unseen.then_some(now), ..due })
             .or_else(|| Self::of(&all, UndoReason::Expired, expired));
         let next = |notice: &NoticeRecord| {
-            let terminates = terminates_at(notice).filter(|at| *at >= now);
+            let terminates = notice.terminates_at().filter(|at| *at >= now);
             notice.expires.into_iter().chain(terminates).min()
         };
         ReleaseSchedule { due, next: all.iter().filter_map(|(_, notice)| next(notice)).min() }
@@ -267,7 +264,7 @@ fn has_returned(node: &Node, notice: &NoticeRecord, now: Timestamp) -> bool {
     // An instance that restarts before its end, or while a hook keeps it, goes all the same. Who drains for a hook may be about to put the
     // end off.
     let is_over = if notice.has_hook() {
-        terminates_at(notice) < Some(now)
+        notice.terminates_at() < Some(now)
     } else {
         notice.end() < Some(now) || !notice.is_of(NoticeKind::Spot)
     };
@@ -276,14 +273,8 @@ fn has_returned(node: &Node, notice: &NoticeRecord, now: Timestamp) -> bool {
             // Only who says that the node is broken knows whether it still is.
             None if notice.is_of_repair() => false,
             // If it runs long after that, AWS has kept it.
-            None => rebooted && terminates_at(notice).is_some_and(|at| at < now),
+            None => rebooted && notice.terminates_at().is_some_and(|at| at < now),
             Some(ReturnSign::Boot) => rebooted && is_over,
             Some(ReturnSign::Ready) => rebooted || resumed,
         }
-}
-
-/// Returns the time by which the instance of this notice has terminated, if it does.
-fn terminates_at(notice: &NoticeRecord) -> Option<Timestamp> {
-    let at = notice.end().max(notice.since)?;
-    at.checked_add(TERMINATION_GRACE).ok()
 }

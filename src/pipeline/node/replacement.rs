@@ -2,8 +2,8 @@
 //! which instance it replaces: so any replica goes on after any restart, none asks twice, and no two Nodes count on the same new one. Pure.
 
 use super::Node;
-use super::patch::{guarded, text};
-use super::record::whole_seconds;
+use super::patch::guarded;
+use super::record::{text, whole_seconds};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};

@@ -151,8 +151,8 @@ impl Said {
     pub fn text(mut all: &[Self]) -> String {
         loop {
             let text = match all {
-                [one] => super::patch::text(one),
-                all => super::patch::text(&all),
+                [one] => super::record::text(one),
+                all => super::record::text(&all),
             };
             match all {
                 [first @ .., _] if text.len() > MAX_LENGTH => all = first,

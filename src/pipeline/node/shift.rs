@@ -2,8 +2,8 @@
 //! a restart. So the shift is noted on a few Nodes, which every replica watches anyway. Pure.
 
 use super::Node;
-use super::patch::{guarded, text};
-use super::record::name;
+use super::patch::guarded;
+use super::record::{name, text};
 use crate::pipeline::event::{NoticeKey, ZonalShift};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};

@@ -3,8 +3,8 @@
 
 use super::Node;
 use super::names::is_from_node;
-use super::patch::{guarded, text};
-use super::record::{NoticeRecord, Plan};
+use super::patch::guarded;
+use super::record::{NoticeRecord, Plan, text};
 use crate::pipeline::event::{Identity, Notice};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};

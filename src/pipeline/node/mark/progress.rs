@@ -2,8 +2,7 @@
 
 use super::{Mark, Node, NoticeRecord, Place, guarded, name_of, text, whole_seconds};
 use crate::pipeline::event::NoticeKey;
-use crate::pipeline::node::record::UNKNOWN_BOOT;
-use crate::pipeline::node::release::TERMINATION_GRACE;
+use crate::pipeline::node::record::{TERMINATION_GRACE, UNKNOWN_BOOT};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::time::Duration;

@@ -5,6 +5,10 @@ use crate::pipeline::node::names::is_from_node;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
+use std::time::Duration;
+
+/// Grace period after a notice's deadline, after which an instance that still runs was kept.
+pub const TERMINATION_GRACE: Duration = Duration::from_mins(1);
 
 /// The boot ID in the record of a Node that may have come back before it: each boot counts as one after it.
 pub(in crate::pipeline::node) const UNKNOWN_BOOT: &str = "?";
@@ -110,6 +114,11 @@ impl NoticeRecord {
     #[must_use]
     pub fn end(&self) -> Option<Timestamp> {
         self.ends.max(self.deadline)
+    }
+
+    /// Returns the time by which the instance has terminated, if it does.
+    pub(in crate::pipeline::node) fn terminates_at(&self) -> Option<Timestamp> {
+        self.end().max(self.since)?.checked_add(TERMINATION_GRACE).ok()
     }
 
     /// Whether it is the record of a drain, and not of a cordon alone.
