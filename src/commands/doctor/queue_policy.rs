@@ -330,9 +330,10 @@ impl Statement {
                 let root = format!(":iam::{account}:root");
                 let mut names = texts(&principals["AWS"]);
                 let is_account = |name: &str| name == account || name.ends_with(&root);
-                match names.clone().any(|name| name == "*" || name == role) {
-                    true => Some(true),
-                    false => (!names.any(is_account)).then_some(false),
+                if names.clone().any(|name| name == "*" || name == role) {
+                    Some(true)
+                } else {
+                    (!names.any(is_account)).then_some(false)
                 }
             }
         };
