@@ -162,6 +162,8 @@ pub enum Fact<'a> {
     TwinRefused { on: NodeRef<'a> },
     /// More annotations of one prefix are on a Node than are read; `count` are left unread. Emitted once for a Node.
     AnnotationsUnread { on: NodeRef<'a>, count: usize },
+    /// A Node says and plans more that is new than is begun in an hour: the rest waits. Emitted once for a Node.
+    SayingsHeld { on: NodeRef<'a> },
     /// What a Node says in this annotation is no notice. Emitted once for each annotation.
     SayingRefused { on: NodeRef<'a>, annotation: &'a str, error: &'a dyn fmt::Display },
     /// Work on this number of broken `nodes` does not begin; it was another number `before`. `share`: how many nodes are broken, of how

@@ -157,6 +157,8 @@ labels! {
         Twin => "two-nodes",
         /// Annotations beyond the number that is read.
         Unread => "unread",
+        /// What it says or plans beyond the number of new notices that begin in an hour.
+        Held => "often",
     }
 }
 

@@ -145,16 +145,34 @@ impl Subscriber for Log {
             Fact::NoticeListed { about } => about!(info, about, "EC2 lists this, but no message has told of it"),
             Fact::NoticeSaid { about } => about!(info, about, "the Node says this"),
             Fact::SayingRefused { on, annotation, error } => {
-                on!(warn, on, annotation, %error, "what a Node says is no notice; ignored");
+                on!(warn, on, annotation, %error, "what a Node says is no notice; ignored; if the agent did not write it, find out who may patch Nodes");
             }
             Fact::TwinRefused { on } => {
-                on!(warn, on, "another Node has its instance, too: what it says, plans and shows is not acted on");
+                on!(
+                    warn,
+                    on,
+                    "another Node has its instance, too: what it says, plans and shows is not acted on; delete the Node that is not the instance's"
+                );
             }
             Fact::AnnotationsUnread { on, count } => {
-                on!(warn, on, count, "more annotations with one prefix than are read; the others are ignored");
+                on!(
+                    warn,
+                    on,
+                    count,
+                    "more annotations with one prefix than are read; the others are ignored; find out who may patch Nodes"
+                );
+            }
+            Fact::SayingsHeld { on } => {
+                on!(warn, on, "the Node says and plans ever new things; the newest wait; find out who may patch Nodes");
             }
             Fact::UndoRefused { on, entries, listed } => {
-                on!(warn, on, entries, listed, "ebbtide/undo lists what Ebbtide did not put on the Node: left there");
+                on!(
+                    warn,
+                    on,
+                    entries,
+                    listed,
+                    "ebbtide/undo lists what Ebbtide did not put on the Node: left there; name the key of an earlier --taint in --former-taint, else find out who may patch Nodes"
+                );
             }
             Fact::RepairsHeld { kind, why, nodes, before: 0, share: (broken, of) } => {
                 warn!(%kind, %why, nodes, broken, of, "too many nodes are broken at once; no work on more of them begins");

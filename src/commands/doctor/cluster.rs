@@ -1,7 +1,10 @@
 //! The cluster's Nodes, pods and disruption budgets. Pure.
 
 use super::check::{Area, Check, count, few};
-use super::readings::{Agents, BudgetState, Budgets, MetadataOptions, Nodes, PodOwner, Readings, Workload, Workloads};
+use super::permissions::WRITE_MARKS;
+use super::readings::{
+    AccessReview, Agents, BudgetState, Budgets, MetadataOptions, Nodes, PodOwner, Readings, Workload, Workloads,
+};
 use crate::cli::settings::Settings;
 use kube::core::{Selector, SelectorExt};
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,6 +45,7 @@ pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {
         checks.push(judge_name(settings, &instance.clusters));
         checks.extend(instance.metadata.map(|metadata| judge_metadata(&instance.id, metadata)));
     }
+    checks.push(judge_policies(readings));
     match (&readings.workloads, &readings.budgets) {
         (Ok(workloads), Ok(budgets)) => {
             checks.extend(judge_budgets(workloads, budgets));
@@ -97,6 +101,34 @@ fn judge_metadata(instance: &str, metadata: MetadataOptions) -> Check {
          Ebbtide's agents are there with agent.hostNetwork=true, a service that uses the instances' role with hostNetwork=true.\n\
          Where other pods need the role, keep the address from the rest: examples/metadata-networkpolicy.yaml.",
     )
+}
+
+/// Judges whether admission policies keep others from what Ebbtide keeps on Nodes, and let Ebbtide itself write it.
+fn judge_policies(readings: &Readings) -> Check {
+    let (area, name) = (Area::Cluster, "policies");
+    match &readings.bindings {
+        Err(error) => {
+            area.unread(name, error, "list of validatingadmissionpolicybindings in admissionregistration.k8s.io")
+        }
+        Ok(None) => area.ok(name, "this API server has no ValidatingAdmissionPolicy: whoever may patch Nodes may write what Ebbtide keeps there"),
+        Ok(Some(0)) => area.warning(
+            name,
+            "No admission policy keeps kubelets, and pods that may patch Nodes, from what Ebbtide keeps there: whoever takes over a node can have others drained.",
+            "Set kubeletPolicy=true in the chart. helm template, and what renders by it, needs to be told the cluster's version:\n  \
+             helm template … --kube-version 1.30",
+        ),
+        Ok(Some(_)) if is_refused(&readings.reviews) => area.failure(
+            name,
+            "An admission policy refuses what Ebbtide writes on Nodes: it may not write marks.ebbtide, so no Node is cordoned.",
+            "Add to the ClusterRole:\n  - apiGroups: [\"ebbtide\"]\n    resources: [\"marks\"]\n    verbs: [\"write\"]",
+        ),
+        Ok(Some(_)) => area.ok(name, "only Ebbtide writes what it keeps on Nodes"),
+    }
+}
+
+/// Whether the API server says that we may not write marks.
+fn is_refused(reviews: &[AccessReview]) -> bool {
+    reviews.iter().any(|review| review.permission == WRITE_MARKS && review.allowed == Ok(false))
 }
 
 fn judge_nodes(nodes: &Nodes, region: Option<&str>) -> Vec<Check> {

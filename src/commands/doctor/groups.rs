@@ -2,7 +2,7 @@
 
 use super::arn::queue_arn;
 use super::check::{Area, Check, count, few};
-use super::queue_policy::refuses;
+use super::queue_policy::{RoleRefusal, refuses};
 use super::readings::{HookConfig, Readings, ScalingGroup, ScalingGroups};
 use crate::cli::settings::Settings;
 use crate::pipeline::drain::DEFAULT_GRACE;
@@ -259,7 +259,7 @@ fn judge_target(settings: &Settings, readings: &Readings, hook: &HookConfig, nam
     let policy = readings.queue.as_ref().ok().and_then(|attributes| attributes.get("Policy"));
     if let (Some(policy), Some(role)) = (policy, &hook.notifying_role)
         && *target == arn
-        && refuses(policy, role, &arn)
+        && refuses(policy, role, &arn) == RoleRefusal::Refused
     {
         return Some(Area::Groups.failure(
             "target",

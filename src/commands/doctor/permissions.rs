@@ -114,6 +114,17 @@ fn office(settings: &Settings, office: Office, without: &'static str) -> Vec<Per
 pub const LIST_BUDGETS: Permission =
     Permission::all("policy", "poddisruptionbudgets", "list", "budgets are not checked");
 
+/// The doctor's own permission to see the chart's admission policies, without which it skips a check.
+pub const LIST_BINDINGS: Permission = Permission::all(
+    "admissionregistration.k8s.io",
+    "validatingadmissionpolicybindings",
+    "list",
+    "admission policies are not checked",
+);
+
+/// The permission by which the chart's admission policy knows Ebbtide. No API serves the resource.
+pub const WRITE_MARKS: Permission = Permission::all("ebbtide", "marks", "write", "the policy refuses its marks");
+
 /// Judges the permissions.
 #[must_use]
 pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {

@@ -96,6 +96,8 @@ pub struct Readings {
     pub workloads: Reading<Workloads>,
     /// The cluster's disruption budgets.
     pub budgets: Reading<Budgets>,
+    /// The number of bindings by which the chart's admission policies refuse writes; `None` if the API server has no such policies.
+    pub bindings: Reading<Option<usize>>,
     /// The agents, if Nodes are a source and the agents have had time to start.
     pub agents: Option<Reading<Agents>>,
 }

@@ -94,6 +94,7 @@ pub(super) fn healthy(settings: &Settings) -> Readings {
             json!({ "deadLetterTargetArn": "arn:aws:sqs:eu-west-1:123456789012:dead", "maxReceiveCount": 10 })
                 .to_string(),
         ),
+        ("RedriveAllowPolicy", json!({ "redrivePermission": "denyAll" }).to_string()),
         ("ApproximateNumberOfMessages", "0".to_owned()),
         ("ApproximateNumberOfMessagesNotVisible", "1".to_owned()),
     ];
@@ -156,6 +157,7 @@ pub(super) fn healthy(settings: &Settings) -> Readings {
             complete: true,
         }),
         budgets: Ok(Budgets { budgets: Vec::new(), complete: true }),
+        bindings: Ok(Some(2)),
         agents: None,
     }
 }

@@ -3,10 +3,15 @@
 use super::*;
 use std::fmt::Write;
 
+/// Returns the values without their head, the remarks without the last, which every queue has, and whether all was carried over.
 fn migrated(text: &str) -> (String, String, bool) {
     let migration = convert(text).unwrap();
     let values = migration.values.strip_prefix(HEAD).expect("it must begin so").to_owned();
-    (values, migration.to_string(), migration.is_whole())
+    let said = migration.to_string();
+    let new = format!("New:\n  queueURL: {SENDERS}\n");
+    let rest = said.strip_suffix(&new);
+    assert_eq!(rest.is_some(), values.contains("queueUrl: "), "{said}");
+    (values, rest.unwrap_or(&said).to_owned(), migration.is_whole())
 }
 
 #[track_caller]

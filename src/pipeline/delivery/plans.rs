@@ -68,6 +68,8 @@ impl Deliverer {
         let mut versions_running: HashSet<Version> = HashSet::new();
         let mut since: HashMap<Identity, Timestamp> = HashMap::new();
         let mut ended: HashSet<Version> = HashSet::new();
+        // The plans that were due at the last scan, but for those that wait.
+        let mut planned: HashSet<Version> = HashSet::new();
         let mut repairs = Repairs::default();
         loop {
             // Jittered, so that a replica sees the mark of another before it begins itself.
@@ -95,7 +97,10 @@ impl Deliverer {
             let versions: HashSet<Version> = listed.iter().map(Notice::version).collect();
             ended.retain(|version| versions.contains(version));
             let listed = listed.into_iter().filter(|notice| !ended.contains(&notice.version()));
-            let due = self.planned(now).into_iter().chain(listed.filter_map(|notice| self.listed(notice, now)));
+            let mut plans = self.planned(now);
+            plans.retain(|due| planned.contains(&due.notice.version()) || self.refusals.admits(&due.node));
+            planned = plans.iter().map(|due| due.notice.version()).collect();
+            let due = plans.into_iter().chain(listed.filter_map(|notice| self.listed(notice, now)));
             let known = std::mem::take(&mut since);
             for due in due {
                 let identity = due.notice.identity.clone();

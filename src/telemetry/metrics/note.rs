@@ -82,6 +82,7 @@ impl All {
             Fact::SayingRefused { .. } => refused(NodeRefusal::Saying),
             Fact::TwinRefused { .. } => refused(NodeRefusal::Twin),
             Fact::AnnotationsUnread { .. } => refused(NodeRefusal::Unread),
+            Fact::SayingsHeld { .. } => refused(NodeRefusal::Held),
             Fact::NodeReleased { why, .. } => self.releases.with_label_values(&[why.as_str()]).inc(),
             Fact::ReleaseFailed { category, .. } => retried("release", category),
             Fact::LeaseCollected { dry_run: false, .. } => self.leases_collected.inc(),

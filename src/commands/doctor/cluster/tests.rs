@@ -160,6 +160,28 @@ fn without_agents_conditions_are_still_acted_on() {
 }
 
 #[test]
+fn what_ebbtide_keeps_on_nodes_has_policies_that_let_it_write() {
+    let (name, status, text) = one(&[], |readings| readings.bindings = Ok(Some(0)));
+    assert_eq!((name, status), ("policies", Status::Warning));
+    assert!(text.contains("kubeletPolicy=true") && text.contains("--kube-version"), "{text}");
+    let refuses = |readings: &mut Readings| {
+        readings.reviews.push(AccessReview { permission: WRITE_MARKS, allowed: Ok(false) });
+    };
+    let (name, status, text) = one(&[], refuses);
+    assert_eq!((name, status), ("policies", Status::Failure));
+    assert!(text.contains("resources: [\"marks\"]"), "{text}");
+    // Without a policy nobody asks for the right.
+    let names = found(&[], |readings| {
+        readings.bindings = Ok(None);
+        refuses(readings);
+    });
+    assert_eq!(names, Vec::new());
+    let (name, status, text) = one(&[], |readings| readings.bindings = Err(ReadError::new(Category::Denied, "no")));
+    assert_eq!((name, status), ("policies", Status::Skipped));
+    assert!(text.contains("allow list of validatingadmissionpolicybindings"), "{text}");
+}
+
+#[test]
 fn conditions_and_waves_need_a_node_that_has_them() {
     let flags = ["--source", "queue,nodes", "--pod-namespace", "ebbtide", "--pod-name", "a", "--on-condition"];
     let with = |rules, change: fn(&mut Nodes)| {

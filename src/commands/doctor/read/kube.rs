@@ -11,6 +11,7 @@ use crate::clients::trimmed::Trimmed;
 use crate::pipeline::drain::MIRROR_ANNOTATION;
 use futures_util::StreamExt;
 use futures_util::stream;
+use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -19,7 +20,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::{ApiResource, ListParams, PostParams};
 use kube::{Api, Resource};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use std::time::Duration;
 
 /// Number of objects on a page. A page of Nodes is about 1 MB of text.
@@ -27,6 +28,9 @@ const PAGE_SIZE: u32 = 100;
 
 /// Label of the pods of agents. The chart sets it.
 const AGENT_LABEL: &str = "ebbtide/agent=true";
+
+/// Label of the bindings of the chart's admission policies. The chart sets it.
+const POLICY_LABEL: &str = "ebbtide/policy=true";
 
 /// Maximum number of simultaneous access reviews.
 const MAX_CONCURRENT: usize = 8;
@@ -228,6 +232,27 @@ pub async fn agents(probe: &Probe) -> Reading<Agents> {
     })
     .await?;
     Ok(agents)
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Bound {
+    #[serde(default)]
+    validation_actions: Vec<String>,
+}
+
+/// Counts the bindings by which the chart's admission policies refuse writes; `None` if the API server has no such policies.
+pub async fn bindings(probe: &Probe) -> Reading<Option<usize>> {
+    let mut denying = 0;
+    let name = "validatingadmissionpolicybindings";
+    let all = pages::<ValidatingAdmissionPolicyBinding, Bound, IgnoredAny>(probe, name, POLICY_LABEL, |binding| {
+        denying += usize::from(binding.spec.validation_actions.iter().any(|action| action == "Deny"));
+    });
+    match all.await {
+        Ok(_) => Ok(Some(denying)),
+        Err(error) if error.category == Category::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
