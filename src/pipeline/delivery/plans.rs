@@ -12,7 +12,7 @@ use crate::pipeline::interruption::NoticeOutcome;
 use crate::pipeline::node::handled::{KnownNotice, Standing, is_handled, known, known_as, message_of, standing};
 use crate::pipeline::node::is_from_node;
 use crate::pipeline::node::mark::{deadline_of, is_going};
-use crate::pipeline::node::record::Plan;
+use crate::pipeline::node::record::{Plan, Withdrawal};
 use crate::pipeline::node::release::NodeRelease;
 use crate::pipeline::node::says::{same_as, says};
 use crate::pipeline::node::told;
@@ -286,7 +286,7 @@ impl Deliverer {
     /// message finds it.
     pub(super) async fn note_message(&self, (node, notice): (Arc<Node>, Notice), message: &str) {
         let called_off = |current: &Node| {
-            let release = NodeRelease::of_withdrawn(current, notice.key(), notice.at(), true)?;
+            let release = NodeRelease::of_withdrawn(current, notice.key(), Withdrawal::of(&notice), true)?;
             (!release.has_marks()).then(|| release.patch(current, &self.interrupter.policy.mark_settings).body)
         };
         let patch = |current: &Node| {

@@ -15,7 +15,7 @@ use crate::pipeline::event::{
 };
 use crate::pipeline::node::Node;
 use crate::pipeline::node::mark::{Mark, mark_stands, newest_copy, place_of};
-use crate::pipeline::node::record::{Place, ReturnSign};
+use crate::pipeline::node::record::{Place, ReturnSign, Withdrawal};
 use crate::pipeline::node::release::{NodeRelease, awaits_boot};
 use crate::pipeline::node::replacement::AskedReplacement;
 use crate::pipeline::node::says::taken_back_marks;
@@ -386,12 +386,14 @@ pub fn ended_marks(notice: &Notice, node: &Node) -> Option<NodeRelease> {
             NodeRelease::of_kind(node, NoticeKind::AsgTerminate.as_str(), notice.at(), UndoReason::FromWarmPool)
         }
         // EC2's list has it, and no Node says it.
-        Detail::TakenBack(NoticeKind::StatusCheck) => NodeRelease::of_withdrawn(node, notice.key(), notice.at(), false),
+        Detail::TakenBack(NoticeKind::StatusCheck) => {
+            NodeRelease::of_withdrawn(node, notice.key(), Withdrawal::of(notice), false)
+        }
         Detail::TakenBack(_) => taken_back_marks(node, &notice.identity),
         _ if notice.is_withdrawn() => {
             // What EC2 lists has no copies.
             let noted = notice.identity.ec2_id().is_none();
-            let release = NodeRelease::of_withdrawn(node, notice.key(), notice.at(), noted)?;
+            let release = NodeRelease::of_withdrawn(node, notice.key(), Withdrawal::of(notice), noted)?;
             Some(release.leaving_to_node(node, notice.start().filter(|_| noted)))
         }
         _ => None,

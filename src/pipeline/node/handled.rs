@@ -55,6 +55,11 @@ pub fn standing(node: &Node, notice: &Notice, own: Option<&str>) -> Standing {
     if start.is_some() && known.any(|known| Some(whole_seconds(known)) != start) {
         return Standing::Open;
     }
+    // What EC2's last answer still lists, a message may have cancelled since.
+    let is_cancelled = || node.record.withdrawals().any(|(_, by)| by.ends(start, notice.at()));
+    if notice.is_listed_by_ec2() && is_cancelled() {
+        return Standing::Settled;
+    }
     // A message has another identity for the same change.
     if is_handled(node, notice) || notice.is_listed_by_ec2() && has_handled(node, notice) {
         return Standing::Settled;

@@ -5,10 +5,12 @@
 
 mod notice;
 mod plan;
+mod withdrawal;
 
 pub(super) use notice::UNKNOWN_BOOT;
 pub use notice::{NoticeRecord, Place, ReturnSign, TERMINATION_GRACE, whole_seconds};
 pub use plan::Plan;
+pub use withdrawal::Withdrawal;
 
 use super::names::MAX_OF_A_PREFIX;
 use crate::pipeline::event::NoticeKey;
@@ -23,8 +25,7 @@ pub(super) const NOTICE_PREFIX: &str = "ebbtide/notice.";
 /// Prefix of the annotation of a planned change: `ebbtide/planned.<key>`.
 pub(super) const PLAN_PREFIX: &str = "ebbtide/planned.";
 
-/// Prefix of the annotation of a cancelled notice: `ebbtide/withdrawn.<key>`. Its value is AWS's time of the cancellation, after which older
-/// copies may still come.
+/// Prefix of the annotation of a cancelled notice: `ebbtide/withdrawn.<key>`. Its value is a [`Withdrawal`].
 pub(super) const WITHDRAWN_PREFIX: &str = "ebbtide/withdrawn.";
 
 /// Prefix of the annotation of a notice that needs nothing more: `ebbtide/handled.<key>`. Its value is the start of the change, the end of
@@ -148,7 +149,12 @@ impl Record {
     /// Returns AWS's time of the cancellation of the notice with this key, if it is recorded.
     #[must_use]
     pub fn withdrawn_at(&self, key: NoticeKey) -> Option<Timestamp> {
-        self.text(&name(WITHDRAWN_PREFIX, key))?.parse().ok()
+        Withdrawal::read(self.text(&name(WITHDRAWN_PREFIX, key))?).map(|withdrawal| withdrawal.at)
+    }
+
+    /// Returns the recorded cancellations, by the names of their annotations.
+    pub(super) fn withdrawals(&self) -> impl Iterator<Item = (&String, Withdrawal)> {
+        self.with_prefix(WITHDRAWN_PREFIX).filter_map(|(name, text)| Some((name, Withdrawal::read(text)?)))
     }
 
     /// Returns for which time the notice with this key needs nothing more, if that is recorded: empty for a notice without one.

@@ -3,8 +3,8 @@
 use super::mark::{BOOTED_ANNOTATION, KIND_LABEL, MarkSettings, out_of_service, written};
 use super::patch::guarded;
 use super::record::{
-    HANDLED_PREFIX, NOTICE_PREFIX, NoticeRecord, PLAN_PREFIX, ReturnSign, UNDO_ANNOTATION, WITHDRAWN_PREFIX, name,
-    text, whole_seconds,
+    HANDLED_PREFIX, NOTICE_PREFIX, NoticeRecord, PLAN_PREFIX, ReturnSign, UNDO_ANNOTATION, WITHDRAWN_PREFIX,
+    Withdrawal, name, text,
 };
 use super::replacement::{self, is_replaced, stale_at};
 use super::told::unconfirmed;
@@ -31,8 +31,8 @@ pub struct NodeRelease {
     pub reason: UndoReason,
     /// The time of this release after a restart that the Ready condition does not show, or not yet for sure, because it was fast.
     restarted: Option<Timestamp>,
-    /// The name of the annotation that a withdrawal leaves, and its time.
-    withdrawn: Option<(String, Timestamp)>,
+    /// The name of the annotation that a cancellation leaves, and its value.
+    withdrawn: Option<(String, Withdrawal)>,
     /// The marks and plans that stay, with their new values.
     unconfirmed: Vec<(String, String)>,
 }
@@ -103,15 +103,15 @@ impl NodeRelease {
         Self::of(&node.record.notices().collect::<Vec<_>>(), reason, due)
     }
 
-    /// Returns the mark and the plan of the notice with this identity that AWS has withdrawn at `at`, unless a newer copy has left them.
-    /// With `noted`, an older copy that comes later finds a note.
+    /// Returns the mark and the plan of the notice with this key that AWS has cancelled, unless a newer copy has left them. With `noted`, an
+    /// older copy that comes later finds the cancellation.
     #[must_use]
-    pub fn of_withdrawn(node: &Node, key: NoticeKey, at: Timestamp, noted: bool) -> Option<Self> {
-        let is_older = |known: &NoticeRecord| known.since.is_none_or(|since| since <= at);
+    pub fn of_withdrawn(node: &Node, key: NoticeKey, by: Withdrawal, noted: bool) -> Option<Self> {
+        let is_older = |known: &NoticeRecord| known.since.is_none_or(|since| since <= by.at);
         let keys = names_of(node, key, is_older);
-        let at = whole_seconds(at);
-        let is_new = noted && node.record.withdrawn_at(key).is_none_or(|known| known < at);
-        let withdrawn = is_new.then(|| (name(WITHDRAWN_PREFIX, key), at));
+        let is_new = noted && node.record.withdrawn_at(key).is_none_or(|known| known < by.at);
+        let start = by.start.or_else(|| node.record.notice_and_plan(key).find_map(|known| known.start));
+        let withdrawn = is_new.then(|| (name(WITHDRAWN_PREFIX, key), Withdrawal { start, ..by }));
         (!keys.is_empty() || is_new).then(|| Self { withdrawn, ..Self::removing(keys, UndoReason::Withdrawn) })
     }
 
@@ -163,13 +163,12 @@ impl NodeRelease {
         if let Some(since) = self.restarted {
             annotations.insert(BOOTED_ANNOTATION.to_owned(), json!(since));
         }
-        if let Some((key, at)) = &self.withdrawn {
-            let old =
-                |value: &String| value.parse().is_ok_and(|known: Timestamp| at.duration_since(known) > MAX_MESSAGE_AGE);
-            let noted = node.record.with_prefix(WITHDRAWN_PREFIX).filter(|(_, value)| old(value)).map(|(key, _)| key);
+        if let Some((key, by)) = &self.withdrawn {
+            let is_old = |known: &Withdrawal| by.at.duration_since(known.at) > MAX_MESSAGE_AGE;
+            let noted = node.record.withdrawals().filter(|(_, known)| is_old(known)).map(|(key, _)| key);
             let noted = noted.chain(node.record.crowded_out(WITHDRAWN_PREFIX, key));
             annotations.extend(noted.map(|key| (key.clone(), Value::Null)));
-            annotations.insert(key.clone(), json!(at));
+            annotations.insert(key.clone(), json!(by.to_string()));
         }
         if !self.has_marks() {
             let body = guarded(node, &annotations.into(), &json!({}), json!({}));

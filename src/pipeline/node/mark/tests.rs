@@ -3,13 +3,17 @@
 use super::*;
 use crate::fact::UndoReason;
 use crate::pipeline::node::label::taint;
-use crate::pipeline::node::record::PLAN_PREFIX;
+use crate::pipeline::node::record::{PLAN_PREFIX, Withdrawal};
 use crate::pipeline::node::release::{NodeRelease, ReleaseSchedule, awaits_boot, restarted_after};
 use crate::pipeline::node::told::unconfirmed;
 use serde_json::Map;
 
 fn at(text: &str) -> Timestamp {
     text.parse().unwrap()
+}
+
+fn withdrawal(text: &str) -> Withdrawal {
+    Withdrawal { at: at(text), start: None }
 }
 
 fn mark(identity: &str, kind: &str) -> Mark {
@@ -225,13 +229,13 @@ fn a_change_that_is_put_off_rewrites_its_mark() {
 fn a_withdrawal_removes_its_own_mark_unless_that_is_newer() {
     let (node, settings) = (Node::for_tests("node-1"), MarkSettings::default());
     let marked = patched(&node, &mark("h", "scheduled-change").patch(&node, &settings).unwrap());
-    let of = |name: &str, when| NodeRelease::of_withdrawn(&marked, NoticeKey::of(name), at(when), false);
+    let of = |name: &str, when| NodeRelease::of_withdrawn(&marked, NoticeKey::of(name), withdrawal(when), false);
     assert_eq!(of("h", "2026-11-21T12:00:00Z").unwrap().reason, UndoReason::Withdrawn);
     assert_eq!((of("other", "2026-11-21T13:00:00Z"), of("h", "2026-11-21T11:59:59Z")), (None, None));
     let mut planned = Node::for_tests("node-1");
     let plan = r#"{"since":"2026-11-21T12:00:00Z","start":"2026-12-21T12:00:00Z"}"#;
     planned.record.insert(name(PLAN_PREFIX, NoticeKey::of("h")), plan.to_owned());
-    let of = |when| NodeRelease::of_withdrawn(&planned, NoticeKey::of("h"), at(when), false).is_some();
+    let of = |when| NodeRelease::of_withdrawn(&planned, NoticeKey::of("h"), withdrawal(when), false).is_some();
     assert_eq!((of("2026-11-21T12:00:00Z"), of("2026-11-21T11:59:59Z")), (true, false));
 }
 
@@ -239,7 +243,7 @@ fn a_withdrawal_removes_its_own_mark_unless_that_is_newer() {
 fn a_withdrawal_leaves_a_note_for_two_weeks() {
     let node = Node::for_tests("node-1");
     let withdraw = |node: &Node, name: &str, when| {
-        let release = NodeRelease::of_withdrawn(node, NoticeKey::of(name), at(when), true)?;
+        let release = NodeRelease::of_withdrawn(node, NoticeKey::of(name), withdrawal(when), true)?;
         assert!(!release.has_marks());
         Some(patched(node, &release.patch(node, &MarkSettings::default()).body))
     };

@@ -55,7 +55,11 @@ impl Plan {
             is_issue: false,
         };
         let identity = Identity::of_change(self.event.clone(), instance.clone());
-        Notice::new(identity, instance.clone(), NoticeTime::Announced(self.since), Detail::ScheduledChange(change))
+        let time = match identity {
+            Identity::Ec2Event { .. } => NoticeTime::Seen(self.since),
+            _ => NoticeTime::Announced(self.since),
+        };
+        Notice::new(identity, instance.clone(), time, Detail::ScheduledChange(change))
     }
 
     /// Whether only the Node's agent has reported the change.
