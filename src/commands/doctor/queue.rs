@@ -231,12 +231,12 @@ fn sources(readings: &Readings, arn: &str) -> String {
     format!("{{\"ArnNotEquals\": {{\"aws:SourceArn\": [\n     {}]}}}}", arns.join(",\n     "))
 }
 
-/// Judges who else may send. An IAM policy alone is enough for a role or user of the queue's account, unless the queue's policy denies it.
+/// Judges the other senders. An IAM policy alone is enough for a role or user of the queue's account, unless the queue's policy denies it.
 fn senders(readings: &Readings, attributes: &QueueAttributes, arn: &str) -> Option<Check> {
     let (area, name) = (Area::Queue, "senders");
     let policy = attributes.get("Policy").filter(|policy| !policy.is_empty())?;
     if refuses_others(policy, arn) {
-        return Some(area.ok(name, "A Deny statement refuses whoever it does not name."));
+        return Some(area.ok(name, "A Deny statement refuses all senders that it does not name."));
     }
     Some(area.warning(
         name,

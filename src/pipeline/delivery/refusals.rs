@@ -50,7 +50,7 @@ impl NodeRefusals {
             annotations.len() < MAX_OF_A_NODE && annotations.insert(annotation.to_owned())
         };
         if self.is_new(node, note) {
-            self.facts.emit(&Fact::SayingRefused { on: node.named(), annotation, error });
+            self.facts.emit(&Fact::AgentNoticeRefused { on: node.named(), annotation, error });
         }
     }
 
