@@ -36,7 +36,7 @@ use std::fs::File;
 use std::io::Write;
 use write::Values;
 
-/// A behaviour of NTH that our chart must be told about, because our default is another.
+/// A behaviour of NTH that our chart has to set, because our default is another.
 struct NthDefault {
     path: &'static str,
     value: &'static str,
@@ -199,9 +199,9 @@ pub fn run(Migrate { values, output, strict }: &Migrate) -> Answer {
     let code = if *strict && !migration.is_whole() { 3 } else { 0 };
     let remarks = migration.to_string();
     let Some(output) = output else {
-        return Answer { said: migration.values, remarks, problems: String::new(), code };
+        return Answer { output: migration.values, remarks, problems: String::new(), code };
     };
-    // What somebody has edited is not overwritten.
+    // A file that a user has edited is not overwritten.
     match File::create_new(output).and_then(|mut file| file.write_all(migration.values.as_bytes())) {
         Ok(()) => Answer { remarks, code, ..Answer::default() },
         Err(error) => Answer::failed(&format!(

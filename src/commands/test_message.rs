@@ -45,7 +45,7 @@ pub enum TestMessageError {
     NotAllowed(String),
     /// No message brings notices of this kind.
     #[error(
-        "no message brings {0}: the Node itself says it, or EC2 is asked; ebbtide simulate shows what would be done"
+        "no message brings {0}: the Node itself reports it, or EC2 is asked; ebbtide simulate shows what would be done"
     )]
     NoMessage(NoticeKind),
     /// The lifecycle hook is not known.

@@ -63,6 +63,7 @@ pub use owner::{
     describe, instances_in, subject_of,
 };
 pub use releaser::NodeReleaser;
+pub use says::{AGENT_REPEAT, AgentNotice};
 pub use wire::{Node, NodeApi, TrimmedNode, node_api};
 
 use crate::pipeline::event::{Detail, Notice};

@@ -2,7 +2,7 @@
 //!
 //! Wall time is the machine's time plus the time that has passed on tokio's clock since it was read. So a test that advances tokio's
 //! time also advances AWS's deadlines and request signatures. The machine's time is read again now and then: it is set, or a suspended
-//! machine's tokio time has stood still. Which of the two happened, only a server's time says. Where AWS's time certainly differs from
+//! machine's tokio time has stood still. Only a server's time shows which of the two happened. Where AWS's time certainly differs from
 //! the machine's, AWS's counts, because deadlines are AWS's.
 
 use aws_smithy_async::time::TimeSource;
@@ -40,13 +40,13 @@ pub struct Clock {
     wall: &'static Wall,
 }
 
-/// What relates wall time to tokio's time.
+/// The relation of wall time to tokio's time.
 struct Wall {
-    /// Nanoseconds by which wall time is ahead of the clock's base plus tokio's time.
+    /// Nanoseconds that wall time is ahead of the clock's base plus tokio's time.
     shift: AtomicI64,
     /// Reads the machine's time.
     machine: Box<dyn Fn() -> Timestamp + Send + Sync>,
-    last: Mutex<Followed>,
+    last: Mutex<ClockReference>,
     /// `shift` after each of its changes by more than [`STEP`].
     jumps: watch::Sender<i64>,
     /// Whether the clock is trusted: see [`Clock::trust`].
@@ -62,13 +62,13 @@ pub struct Reading {
 
 /// The reading that wall time follows.
 #[derive(Clone, Copy)]
-struct Followed {
+struct ClockReference {
     reading: Reading,
     /// How much the machine is ahead of AWS, if that counts.
     ahead: SignedDuration,
 }
 
-/// What a reading of the machine's time has changed.
+/// The change that a reading of the machine's time has made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "a change is reported as a fact"]
 pub struct ClockChange {
@@ -98,7 +98,7 @@ impl Clock {
     pub fn reading(machine: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         let (base, start) = (machine(), Instant::now());
         let reading = Reading { machine: base, at: start };
-        let last = Mutex::new(Followed { reading, ahead: SignedDuration::ZERO });
+        let last = Mutex::new(ClockReference { reading, ahead: SignedDuration::ZERO });
         let wall = Wall {
             shift: AtomicI64::new(0),
             machine: Box::new(machine),
@@ -129,7 +129,7 @@ impl Clock {
         // A machine that was set is ahead by the step more; what was suspended, as before.
         let set = last.ahead + step;
         let ahead = if set.abs() < last.ahead.abs() && step.abs() > STEP { set } else { last.ahead };
-        self.adopt(last, Followed { reading: now, ahead })
+        self.adopt(last, ClockReference { reading: now, ahead })
     }
 
     /// Marks the clock as trusted: AWS, or the API server when asked for its time, has answered, with or without a time, or no server's
@@ -151,8 +151,8 @@ impl Clock {
     }
 
     /// Follows the machine's time, less what it is certainly ahead of AWS's. To be called when AWS's answer has arrived: it states the
-    /// time `date`, and `asked` was read before the question. An answer that took too long to say whether the machine was set or
-    /// suspended changes nothing.
+    /// time `date`, and `asked` was read before the question. An answer that took too long to distinguish a set clock from a suspended
+    /// machine changes nothing.
     pub fn compare(&self, date: Timestamp, asked: Reading) -> ClockChange {
         let last = self.last();
         let now = self.read();
@@ -167,13 +167,13 @@ impl Clock {
         if step.abs() > JUMP && fits(&last.ahead) && fits(&set) {
             return ClockChange::default();
         }
-        // What is known is kept while it fits, so that long polls, which say little, don't move it.
+        // The known value is kept while it fits, so that long polls, which are imprecise, don't move it.
         let known = [Some(last.ahead), Some(SignedDuration::ZERO), (step.abs() > STEP).then_some(set)];
         let ahead = known.into_iter().flatten().find(fits).unwrap_or_else(|| last.ahead.clamp(least, most));
-        self.adopt(last, Followed { reading: now, ahead })
+        self.adopt(last, ClockReference { reading: now, ahead })
     }
 
-    fn adopt(&self, mut last: MutexGuard<'_, Followed>, now: Followed) -> ClockChange {
+    fn adopt(&self, mut last: MutexGuard<'_, ClockReference>, now: ClockReference) -> ClockChange {
         let step = last.reading.step_to(now.reading);
         let change = ClockChange {
             stepped: (step.abs() > STEP).then_some(step),
@@ -205,7 +205,7 @@ impl Clock {
         }
     }
 
-    fn last(&self) -> MutexGuard<'static, Followed> {
+    fn last(&self) -> MutexGuard<'static, ClockReference> {
         self.wall.last.lock()
     }
 

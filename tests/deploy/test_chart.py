@@ -600,7 +600,7 @@ def test_the_notes_say_whether_agents_run(enabled: str) -> None:
     ("source", "otherwise"),
     [
         ("source: [nodes]", "no node is ever drained"),
-        ("source: [nodes, looks], ec2PollInterval: 5m", "only AWS gives notices"),
+        ("source: [nodes, ec2], ec2PollInterval: 5m", "only AWS gives notices"),
     ],
 )
 def test_for_conditions_no_agent_is_missing(source: str, otherwise: str) -> None:

@@ -63,24 +63,24 @@ pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {
     checks
 }
 
-/// Judges what tells an instance without a Node from those of other clusters.
+/// Judges what distinguishes an instance without a Node from those of other clusters.
 fn judge_name(settings: &Settings, found: &[String]) -> Check {
     let (area, name) = (Area::Cluster, "name");
     match (&settings.cluster_name, found.first()) {
         (Some(wanted), Some(other)) if !found.contains(wanted) => area.failure(
             name,
-            format!("--cluster-name is {wanted}, and the tags of a node's instance say {other}: hooks of instances without a Node are left alone."),
-            format!("Set --cluster-name {other}, or leave it out: then the tags tell it."),
+            format!("--cluster-name is {wanted}, but the tags of a node's instance name {other}: hooks of instances without a Node are left alone."),
+            format!("Set --cluster-name {other}, or leave it out to take it from the tags."),
         ),
-        (Some(wanted), None) => area.ok(name, format!("{wanted}, by --cluster-name; no tag of a node's instance says it")),
+        (Some(wanted), None) => area.ok(name, format!("{wanted}, by --cluster-name; no tag of a node's instance names it")),
         (Some(wanted), Some(_)) => area.ok(name, format!("{wanted}, by --cluster-name and by the tags of a node's instance")),
         (None, Some(found)) => area.ok(name, format!("{found}, by the tags of a node's instance")),
         (None, None) if settings.managed_tag.value.is_some() => {
-            area.ok(name, "no tag of a node's instance says it, so the managed tag alone tells whose an instance is")
+            area.ok(name, "no tag of a node's instance names it, so the managed tag alone decides which instances are ours")
         }
         (None, None) => area.ok(
             name,
-            "no tag of a node's instance says it, and the managed tag has no value: hooks of instances without a Node that are over 15 minutes old are left alone",
+            "no tag of a node's instance names it, and the managed tag has no value: hooks of instances without a Node that are over 15 minutes old are left alone",
         ),
     }
 }
@@ -229,7 +229,7 @@ fn judge_agents(settings: &Settings, agents: &Agents, nodes: &Nodes) -> Vec<Chec
         checks.push(area.warning(
             name,
             found,
-            format!("Its log says why:\n  kubectl -n {} logs {}", first.namespace, first.name),
+            format!("See its log:\n  kubectl -n {} logs {}", first.namespace, first.name),
         ));
     }
     if checks.is_empty() {
@@ -238,16 +238,16 @@ fn judge_agents(settings: &Settings, agents: &Agents, nodes: &Nodes) -> Vec<Chec
     checks
 }
 
-/// Judges that no agent runs, which is right for those who want repair alone.
+/// Judges that no agent runs, which is right for a service that only repairs nodes.
 fn without_agents(settings: &Settings) -> Check {
     let (area, name) = (Area::Cluster, "agents");
     let remedy = "Run them, with agent.enabled: true in the chart. Pods of your own that run `ebbtide agent` need the label ebbtide/agent: \"true\".";
     let sources = settings.sources;
-    match (settings.policy.conditions.is_empty(), sources.queue, sources.looks) {
+    match (settings.policy.conditions.is_empty(), sources.queue, sources.ec2) {
         (true, false, false) => {
-            area.failure(name, "No agent runs: the Nodes say nothing, and no node is ever drained.", remedy)
+            area.failure(name, "No agent runs: the Nodes report nothing, and no node is ever drained.", remedy)
         }
-        (true, ..) => area.warning(name, "No agent runs: the Nodes say nothing, and only AWS gives notices.", remedy),
+        (true, ..) => area.warning(name, "No agent runs: the Nodes report nothing, and only AWS gives notices.", remedy),
         (false, true, _) => area.ok(name, "none runs, and conditions need none: other notices come from AWS"),
         (false, false, true) => area.ok(name, "none runs, and conditions need none: they and what EC2 lists are acted on; what the metadata alone announce, such as a spot interruption, is not seen"),
         (false, false, false) => area.ok(name, "none runs, and conditions need none: only they are acted on; what the metadata announce, such as a spot interruption, is not seen"),
@@ -265,7 +265,7 @@ fn judge_conditions(settings: &Settings, nodes: &Nodes) -> Option<Check> {
                 "No node has the {named} {} of --on-condition: mistyped, or not written by anything.",
                 few(missing)
             ),
-            "Correct the name, or run what writes it, such as the EKS node monitoring agent. A writer that adds it only to broken nodes is fine. What a node has:\n  \
+            "Correct the name, or run what writes it, such as the EKS node monitoring agent. A writer that adds it only to unhealthy nodes is fine. What a node has:\n  \
              kubectl describe node NODE",
         )
     })

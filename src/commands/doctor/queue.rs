@@ -235,15 +235,15 @@ fn sources(readings: &Readings, arn: &str) -> String {
     format!("{{\"ArnNotEquals\": {{\"aws:SourceArn\": [\n     {}]}}}}", arns.join(",\n     "))
 }
 
-/// Judges who else may send. An IAM policy alone is enough for a role or user of the queue's account, unless the queue's policy denies it.
+/// Judges the other senders. An IAM policy alone is enough for a role or user of the queue's account, unless the queue's policy denies it.
 fn senders(readings: &Readings, attributes: &QueueAttributes, arn: &str) -> Option<Check> {
     let (area, name) = (Area::Queue, "senders");
     let policy = attributes.get("Policy").filter(|policy| !policy.is_empty())?;
     let (found, check) = match refuses_others(policy, arn) {
-        RoleRefusal::Refused => return Some(area.ok(name, "A Deny statement refuses whoever it does not name.")),
+        RoleRefusal::Refused => return Some(area.ok(name, "A Deny statement refuses all senders that it does not name.")),
         RoleRefusal::Unclear(sid) => (
             format!(
-                "No Deny statement is known to refuse whoever it does not name. One can't be judged here{}.",
+                "No Deny statement is known to refuse all senders that it does not name. One can't be judged here{}.",
                 named(&sid)
             ),
             "Check that it refuses the roles and users of this account that have sqs:SendMessage by IAM alone. If it does not:\n",

@@ -261,7 +261,7 @@ impl Statement {
                 }
                 "aws:sourcearn" if arns || strings => grant.sources.push(values()),
                 "aws:sourceaccount" if strings => grant.accounts.push(values()),
-                key if TRUE_FOR_EVENTBRIDGE.contains(&key) && operator == "bool" && all_say(value, "true") => {}
+                key if TRUE_FOR_EVENTBRIDGE.contains(&key) && operator == "bool" && all_are(value, "true") => {}
                 _ => other = Some(format!("{operator} {key}")),
             }
         }
@@ -273,7 +273,7 @@ impl Statement {
 
     fn denies(&self, access: &mut SendAccess) -> Result<(), SendRefusal> {
         let never = |(operator, key, value): (String, String, &Value)| {
-            operator == "bool" && TRUE_FOR_EVENTBRIDGE.contains(&key.as_str()) && all_say(value, "false")
+            operator == "bool" && TRUE_FOR_EVENTBRIDGE.contains(&key.as_str()) && all_are(value, "false")
         };
         if self.conditions().any(never) {
             return Ok(());
@@ -312,8 +312,8 @@ impl Statement {
                 Some(!patterns(&operator, value).any(|pattern| covers(&pattern, role)))
             }
             "aws:principalarn" if is_positive(&operator) => Some(texts(value).any(|pattern| covers(pattern, role))),
-            "aws:principalisawsservice" if operator == "bool" => Some(all_say(value, "false")),
-            "aws:securetransport" if operator == "bool" => Some(all_say(value, "true")),
+            "aws:principalisawsservice" if operator == "bool" => Some(all_are(value, "false")),
+            "aws:securetransport" if operator == "bool" => Some(all_are(value, "true")),
             _ => None,
         });
         let all: Vec<_> = conditions.chain([self.names(role)]).collect();
@@ -384,7 +384,7 @@ fn patterns(operator: &str, value: &Value) -> impl Iterator<Item = String> {
 }
 
 /// Whether a condition's value is this word only.
-fn all_say(value: &Value, word: &str) -> bool {
+fn all_are(value: &Value, word: &str) -> bool {
     texts(value).next().is_some() && texts(value).all(|text| text == word)
 }
 

@@ -199,7 +199,7 @@ impl GroupReadings {
         let instance = async {
             match example {
                 Some(instance) => aws::instance(probe, instance).await,
-                None => Err(unknown("No Node is known whose instance could tell it.")),
+                None => Err(unknown("No Node is known whose instance has the tags.")),
             }
         };
         let groups = async {

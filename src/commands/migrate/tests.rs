@@ -861,10 +861,10 @@ fn the_values_go_into_a_new_file_and_strict_decides_the_exit_code() {
     };
     let (lax, strict) = (asked(None, false), asked(None, true));
     assert_eq!((lax.code, strict.code), (0, 3));
-    assert!(lax.remarks.contains("unknown:") && lax.said == strict.said, "{}", lax.remarks);
+    assert!(lax.remarks.contains("unknown:") && lax.output == strict.output, "{}", lax.remarks);
     let written = asked(Some(&ours), false);
-    assert_eq!((written.code, written.said.as_str(), &written.remarks), (0, "", &lax.remarks));
-    assert_eq!(std::fs::read_to_string(&ours).unwrap(), lax.said);
+    assert_eq!((written.code, written.output.as_str(), &written.remarks), (0, "", &lax.remarks));
+    assert_eq!(std::fs::read_to_string(&ours).unwrap(), lax.output);
     let again = asked(Some(&ours), false);
     assert!(
         again.code == 1 && again.problems.contains("--output"),

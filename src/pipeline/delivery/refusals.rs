@@ -69,7 +69,7 @@ impl NodeRefusals {
             !admits && !std::mem::replace(&mut told.is_held, true)
         };
         if self.is_new(node, note) {
-            self.facts.emit(&Fact::SayingsHeld { on: node.named() });
+            self.facts.emit(&Fact::AgentNoticesHeld { on: node.named() });
         }
         admits
     }
@@ -80,7 +80,7 @@ impl NodeRefusals {
             annotations.len() < MAX_OF_A_NODE && annotations.insert(annotation.to_owned())
         };
         if self.is_new(node, note) {
-            self.facts.emit(&Fact::SayingRefused { on: node.named(), annotation, error });
+            self.facts.emit(&Fact::AgentNoticeRefused { on: node.named(), annotation, error });
         }
     }
 

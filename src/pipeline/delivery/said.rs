@@ -137,7 +137,7 @@ impl Deliverer {
             // Only the note was not written: its hook is no longer to be found.
             return self.said_end(&notice, Ok(outcome));
         }
-        self.facts.emit(&Fact::NoticeSaid { about });
+        self.facts.emit(&Fact::NoticeAnnotated { about });
         let mut sought = self.seek_hook(&mut notice, &about).await;
         let visibility = watch::Sender::new(VISIBILITY_TIMEOUT);
         loop {

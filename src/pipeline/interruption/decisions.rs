@@ -2,7 +2,7 @@
 
 use super::confirmation::Proof;
 use super::policy::{
-    Action, ForLoadBalancers, Heartbeats, OnFailed, OnUncordon, Policy, ShiftedResources, TellsHooks, Verify,
+    Action, ForLoadBalancers, Heartbeats, HookSource, OnFailed, OnUncordon, Policy, ShiftedResources, Verify,
 };
 use super::step::Waits;
 use super::times;
@@ -188,7 +188,7 @@ impl Policy {
     /// Whether the drains of such notices have time to wait for others.
     fn has_time_to_wait(&self, notice: &Notice) -> bool {
         // The group's hook may end at any time, if nobody tells of it, nor of its timeout.
-        let is_told = self.hooks == TellsHooks::Messages || self.drain_timeout.of(notice.kind()).is_some();
+        let is_told = self.hooks == HookSource::Message || self.drain_timeout.of(notice.kind()).is_some();
         let has_time = is_told || notice.detail != Detail::AsgTermination { sought: false };
         !self.dry_run && has_time && notice.kind().waits_in_waves() && self.action(notice).drains()
     }

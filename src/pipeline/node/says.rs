@@ -5,7 +5,7 @@
 //! notice: it is acted on until the Node notes that it needs nothing any more, or until the annotation is gone.
 
 pub use super::handled::NodeNotice;
-pub use crate::fact::SaidKind;
+pub use crate::fact::AgentNoticeKind;
 
 use super::Node;
 use super::condition::ConditionRule;
@@ -35,16 +35,16 @@ const WARNING: Duration = Duration::from_mins(2);
 
 /// Interval in which the agent says it again for as long as it is announced: somebody may have removed it, or the Node. Recommendations
 /// and changes are announced for days, on many nodes.
-pub const SAID_AGAIN: Duration = Duration::from_mins(10);
+pub const AGENT_REPEAT: Duration = Duration::from_mins(10);
 
 /// Time after which the agent has told a Node that has registered again all that is announced, also if some of its calls fail.
-const SAID_AFTER: Duration = SAID_AGAIN.saturating_add(Duration::from_mins(2));
+const SAID_AFTER: Duration = AGENT_REPEAT.saturating_add(Duration::from_mins(2));
 
 /// Time after the end that the metadata named for a spot instance, after which nothing is done for what its Node says: the instance was
 /// kept, and its agent is gone.
 const STALE_AFTER: Duration = Duration::from_mins(15);
 
-impl SaidKind {
+impl AgentNoticeKind {
     /// Returns the annotation's name.
     #[must_use]
     pub fn annotation(self) -> String {
@@ -66,7 +66,7 @@ impl SaidKind {
 /// The value of an annotation.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Said {
+pub struct AgentNotice {
     /// What happens: EC2's action on a spot instance, the code of a scheduled change; else a word for people.
     pub what: String,
     /// When it happens; for a rebalance recommendation, when it was given.
@@ -81,7 +81,7 @@ pub struct Said {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadSaying {
     /// The annotation's name names no kind.
-    #[error("it names none of the kinds {}", SaidKind::ALL.map(SaidKind::as_str).join(", "))]
+    #[error("it names none of the kinds {}", AgentNoticeKind::ALL.map(AgentNoticeKind::as_str).join(", "))]
     Unknown,
     /// The value is longer than the agent writes.
     #[error("{0} bytes, and at most {MAX_LENGTH} are read")]
@@ -97,17 +97,17 @@ pub enum BadSaying {
     Stale,
 }
 
-impl Said {
+impl AgentNotice {
     /// Reads the value of an annotation of this kind: several, in a list, if there are several changes.
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn parse(kind: SaidKind, text: &str) -> Result<Vec<Self>, BadSaying> {
+    pub fn parse(kind: AgentNoticeKind, text: &str) -> Result<Vec<Self>, BadSaying> {
         if text.len() > MAX_LENGTH {
             return Err(BadSaying::TooLong(text.len()));
         }
         let said = match kind {
-            SaidKind::Maintenance if text.starts_with('[') => serde_json::from_str(text),
+            AgentNoticeKind::Maintenance if text.starts_with('[') => serde_json::from_str(text),
             _ => serde_json::from_str(text).map(|one| vec![one]),
         };
         // The reader's own words: they name the place, and repeat at most a field's name.
@@ -118,19 +118,19 @@ impl Said {
     /// Returns what is said, if a Node may say it.
     ///
     /// # Errors
-    /// As [`Said::parse`].
-    pub fn checked(self, kind: SaidKind) -> Result<Self, BadSaying> {
+    /// As [`AgentNotice::parse`].
+    pub fn checked(self, kind: AgentNoticeKind) -> Result<Self, BadSaying> {
         let is_word = |text: &str| {
             text.len() <= MAX_WORD && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
         };
         let is_action = matches!(&*self.what, "terminate" | "stop" | "hibernate");
-        if self.what.is_empty() || !is_word(&self.what) || kind == SaidKind::Spot && !is_action {
+        if self.what.is_empty() || !is_word(&self.what) || kind == AgentNoticeKind::Spot && !is_action {
             return Err(BadSaying::Field("what"));
         }
-        if !is_word(&self.id) || self.id.is_empty() == (kind == SaidKind::Maintenance) {
+        if !is_word(&self.id) || self.id.is_empty() == (kind == AgentNoticeKind::Maintenance) {
             return Err(BadSaying::Field("id"));
         }
-        if self.at.is_none() && kind != SaidKind::Termination {
+        if self.at.is_none() && kind != AgentNoticeKind::Termination {
             return Err(BadSaying::Field("at"));
         }
         Ok(self)
@@ -166,7 +166,7 @@ impl Said {
     ///
     /// # Errors
     /// When its time has long passed.
-    fn notice(&self, kind: SaidKind, instance: &InstanceId, now: Timestamp) -> Result<NodeNotice, BadSaying> {
+    fn notice(&self, kind: AgentNoticeKind, instance: &InstanceId, now: Timestamp) -> Result<NodeNotice, BadSaying> {
         let said = |detail, at: Option<Timestamp>| {
             let (kind, instance) = (kind.notice(), instance.clone());
             let identity = Identity::Agent { kind, at: self.at.filter(|_| at.is_some()), instance: instance.clone() };
@@ -174,7 +174,7 @@ impl Said {
             Notice::new(identity, instance, time, detail)
         };
         let notice = match kind {
-            SaidKind::Spot => {
+            AgentNoticeKind::Spot => {
                 let ends = self.at.ok_or(BadSaying::Field("at"))?;
                 if now.duration_since(ends) > STALE_AFTER.try_into().unwrap_or_default() {
                     return Err(BadSaying::Stale);
@@ -186,10 +186,12 @@ impl Said {
                 };
                 said(Detail::Spot { action }, ends.checked_sub(WARNING).ok())
             }
-            SaidKind::Rebalance => said(Detail::Rebalance, self.at),
+            AgentNoticeKind::Rebalance => said(Detail::Rebalance, self.at),
             // Without a time: the agent that starts again can't know when its group decided.
-            SaidKind::Termination => said(Detail::AsgTermination { sought: false }, None),
-            SaidKind::Maintenance => Notice::listed((&self.id, &self.what), instance.clone(), self.at, false, now),
+            AgentNoticeKind::Termination => said(Detail::AsgTermination { sought: false }, None),
+            AgentNoticeKind::Maintenance => {
+                Notice::listed((&self.id, &self.what), instance.clone(), self.at, false, now)
+            }
         };
         let by = match &notice.identity {
             Identity::Agent { at: Some(at), .. } => at.to_string(),
@@ -209,7 +211,7 @@ fn clipped(error: &serde_json::Error) -> String {
 pub fn said(node: &Node, now: Timestamp) -> impl Iterator<Item = (&String, Result<NodeNotice, BadSaying>)> {
     node.sayings().flat_map(move |(name, text)| {
         let kind = kind_named(kind_in(name)).ok_or(BadSaying::Unknown);
-        let notices = match kind.and_then(|kind| Ok((kind, Said::parse(kind, text)?))) {
+        let notices = match kind.and_then(|kind| Ok((kind, AgentNotice::parse(kind, text)?))) {
             Ok((kind, all)) => {
                 all.iter().map(|said| Ok(dated(node, said.notice(kind, &node.instance, now)?))).collect()
             }
@@ -236,8 +238,8 @@ fn kind_in(annotation: &str) -> &str {
     annotation.strip_prefix(SAYS_PREFIX).unwrap_or_default()
 }
 
-fn kind_named(word: &str) -> Option<SaidKind> {
-    SaidKind::ALL.into_iter().find(|kind| kind.as_str() == word)
+fn kind_named(word: &str) -> Option<AgentNoticeKind> {
+    AgentNoticeKind::ALL.into_iter().find(|kind| kind.as_str() == word)
 }
 
 /// Returns what a mark has in place of a message.
@@ -325,7 +327,7 @@ fn termination(node: &Node) -> NodeNotice {
     let identity = Identity::Agent { kind, at: None, instance: instance.clone() };
     let notice =
         Notice::new(identity, instance, NoticeTime::Seen(Timestamp::MIN), Detail::AsgTermination { sought: false });
-    NodeNotice { notice, message: in_place_of_message(SaidKind::Termination.as_str(), "") }
+    NodeNotice { notice, message: in_place_of_message(AgentNoticeKind::Termination.as_str(), "") }
 }
 
 /// Returns the withdrawal of the notice whose mark has this in place of a message.
@@ -338,9 +340,9 @@ fn withdrawal(node: &Node, message: String, now: Timestamp) -> Option<NodeNotice
     let instance = node.instance.clone();
     let said = |at| Identity::Agent { kind: kind.notice(), at, instance: instance.clone() };
     let identity = match kind {
-        SaidKind::Maintenance => Identity::Ec2Event { id: by.to_owned(), instance: instance.clone() },
-        SaidKind::Termination => said(None),
-        SaidKind::Spot | SaidKind::Rebalance => said(Some(by.parse().ok()?)),
+        AgentNoticeKind::Maintenance => Identity::Ec2Event { id: by.to_owned(), instance: instance.clone() },
+        AgentNoticeKind::Termination => said(None),
+        AgentNoticeKind::Spot | AgentNoticeKind::Rebalance => said(Some(by.parse().ok()?)),
     };
     let notice = Notice::new(identity, instance, NoticeTime::Seen(now), Detail::TakenBack(kind.notice()));
     Some(NodeNotice { notice, message })

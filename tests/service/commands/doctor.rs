@@ -464,7 +464,7 @@ async fn the_policy_for_a_hook_that_nodes_do_not_name_is_enough_to_check_it() {
 #[tokio::test(start_paused = true)]
 async fn the_policy_for_replacements_without_a_queue_is_enough_to_check_them() {
     let stage = with_policy_of(include_str!("../../../docs/repair.md"));
-    let flags = ["--source", "nodes,looks", "--pod-namespace", "ebbtide", "--pod-name", "a", "--node-hook", "drain"];
+    let flags = ["--source", "nodes,ec2", "--pod-namespace", "ebbtide", "--pod-name", "a", "--node-hook", "drain"];
     let rules =
         ["--ec2-poll-interval", "5m", "--on-condition", "Ready=Unknown:10m=replace", "--on", "status-check=cordon"];
     let report = examined(&stage, &[&flags[..], &rules].concat()).await;

@@ -136,11 +136,11 @@ fn without_agents_conditions_are_still_acted_on() {
     };
     let rules = ["--on-condition", "Ready=Unknown:10m=drain"];
     let nodes = ["--source", "nodes"];
-    let looks = ["--source", "nodes,looks", "--ec2-poll-interval", "5m"];
+    let ec2 = ["--source", "nodes,ec2", "--ec2-poll-interval", "5m"];
     let queue = ["--source", "queue,nodes"];
     let (status, text) = of(&nodes);
     assert!(status == Status::Failure && text.contains("no node is ever drained"), "{text}");
-    for source in [&looks[..], &queue] {
+    for source in [&ec2[..], &queue] {
         let (status, text) = of(source);
         assert!(status == Status::Warning && text.contains("only AWS gives notices"), "{text}");
     }
@@ -150,7 +150,7 @@ fn without_agents_conditions_are_still_acted_on() {
             "none runs, and conditions need none: only they are acted on; what the metadata announce, such as a spot interruption, is not seen",
         ),
         (
-            &looks,
+            &ec2,
             "none runs, and conditions need none: they and what EC2 lists are acted on; what the metadata alone announce, such as a spot interruption, is not seen",
         ),
         (&queue, "none runs, and conditions need none: other notices come from AWS"),

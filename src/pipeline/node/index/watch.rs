@@ -219,7 +219,7 @@ impl NodeWatch {
             self.facts.emit(&Fact::NodesKnown { nodes: after });
         }
         if let Some(node) = gone {
-            self.facts.emit(&Fact::MarkedNodeGone { on: node.named() });
+            self.facts.emit(&Fact::MarkedNodeDeleted { on: node.named() });
         }
     }
 
@@ -250,7 +250,7 @@ impl NodeWatch {
             let (instance, message) = (node.instance.as_str(), &*mark.message);
             let about = NoticeRef { kind, instance, node: Some(&node.name), message };
             let says = node.draining.as_deref();
-            self.facts.emit(&Fact::NodeMarked { about, since: mark.since, deadline: mark.deadline, says });
+            self.facts.emit(&Fact::NodeMarked { about, since: mark.since, deadline: mark.deadline, condition: says });
         }
     }
 

@@ -98,14 +98,14 @@ fn a_time_ahead_is_now() {
 
 #[test]
 fn what_was_written_is_read() {
-    let said = Said { what: "instance-stop".to_owned(), at: Some(at(ENDS)), id: "instance-event-1".to_owned() };
+    let said = AgentNotice { what: "instance-stop".to_owned(), at: Some(at(ENDS)), id: "instance-event-1".to_owned() };
     let text = r#"{"what":"instance-stop","at":"2026-11-24T22:01:30Z","id":"instance-event-1"}"#;
-    assert_eq!(Said::text(std::slice::from_ref(&said)), text);
-    assert_eq!(Said::text(&[said.clone(), said.clone()]), format!("[{text},{text}]"));
+    assert_eq!(AgentNotice::text(std::slice::from_ref(&said)), text);
+    assert_eq!(AgentNotice::text(&[said.clone(), said.clone()]), format!("[{text},{text}]"));
     for all in [vec![said.clone()], vec![said.clone(), said.clone()]] {
-        assert_eq!(Said::parse(SaidKind::Maintenance, &Said::text(&all)), Ok(all));
+        assert_eq!(AgentNotice::parse(AgentNoticeKind::Maintenance, &AgentNotice::text(&all)), Ok(all));
     }
-    let many = Said::parse(SaidKind::Maintenance, &Said::text(&vec![said.clone(); 100])).unwrap();
+    let many = AgentNotice::parse(AgentNoticeKind::Maintenance, &AgentNotice::text(&vec![said.clone(); 100])).unwrap();
     assert!(many.len() > 10 && many.iter().all(|one| *one == said), "{many:?}");
 }
 
