@@ -1,4 +1,4 @@
-//! What happened, as values. Stages emit [`Fact`]s; the log, metrics, Kubernetes Events, the history, notifications and traces
+//! Events of the service, as values. Stages emit [`Fact`]s; the log, metrics, Kubernetes Events, the history, notifications and traces
 //! subscribe to them.
 //!
 //! Telemetry never delays a drain: a [`Subscriber`] returns at once. A subscriber that has to wait owns a bounded buffer and counts
@@ -16,8 +16,8 @@ pub use label::{
     TaskKind, TaskOutcome, UndoReason, WatchedResource, label,
 };
 pub use outcome::{
-    Action, DrainOutcome, HoldPoint, MetadataFailure, NoticeKind, NoticeOutcome, NotificationPhase, NotificationResult,
-    RepairStop, Replacement, SaidKind, Unusual, Wait, WaitOutcome,
+    Action, AgentNoticeKind, DrainOutcome, HoldPoint, MetadataFailure, NoticeKind, NoticeOutcome, NotificationPhase,
+    NotificationResult, RepairStop, Replacement, Unusual, Wait, WaitOutcome,
 };
 
 use jiff::SignedDuration;
@@ -80,9 +80,9 @@ impl fmt::Display for PodRef<'_> {
 
 /// Something that happened. Fields of closed sets may label metrics; names may not.
 #[non_exhaustive]
-#[allow(missing_docs, reason = "each variant's sentence says what its fields are")]
+#[allow(missing_docs, reason = "each variant's sentence describes its fields")]
 pub enum Fact<'a> {
-    /// The service starts. `queue` is empty without one; `sources` give notices, and `node_hook` names the hooks of what Nodes say.
+    /// The service starts. `queue` is empty without one; `sources` give notices, and `node_hook` names the hook of Nodes that report their termination.
     Started { queue: &'a str, sources: &'a dyn fmt::Display, node_hook: Option<&'a str>, dry_run: bool },
     /// The admin server listens.
     AdminListening { address: SocketAddr },
@@ -90,7 +90,7 @@ pub enum Fact<'a> {
     StatusListening { address: SocketAddr },
     /// The status page can't listen; the service works without it.
     StatusFailed { error: &'a dyn fmt::Display },
-    /// Somebody has changed the filter of the log.
+    /// A user changed the log filter.
     LogFilterChanged { filter: &'a str },
     /// The service is ready: the Nodes are listed, and the queue has answered.
     Ready,
@@ -141,37 +141,39 @@ pub enum Fact<'a> {
     TestNotice { about: NoticeRef<'a> },
     /// A second copy of a notice joined the first.
     NoticeJoined { about: NoticeRef<'a> },
-    /// A notice ended. `waited` says how its waits ended; it is empty without one.
+    /// A notice ended. `waited` lists how its waits ended; it is empty without one.
     NoticeEnded { about: NoticeRef<'a>, outcome: NoticeOutcome, took: Duration, waited: &'a str },
     /// An instance of this cluster has no Node yet; its message is held.
     NodeAwaited { about: NoticeRef<'a>, at_most: Duration },
     /// EC2 did not answer to which cluster an instance belongs; retried.
     OwnerUnknown { about: NoticeRef<'a>, category: Category, error: &'a dyn fmt::Display },
-    /// EC2 did not say which instances a capacity reservation has; retried.
+    /// EC2 did not return the instances of a capacity reservation; retried.
     ReservationUnknown { message: &'a str, reservation: &'a str, category: Category, error: &'a dyn fmt::Display },
-    /// Traffic is shifted away from a zone, as a message tells, and counts until then; or no longer.
+    /// A message reports a zonal shift away from a zone, which counts until then, or its end.
     ZonalShift { message: &'a str, away_from: &'a str, resource: &'a str, until: Option<jiff::Timestamp> },
-    /// The Nodes could not be told of a zonal shift; retried.
+    /// The zonal shift could not be noted on the Nodes; retried.
     ZonalShiftFailed { message: &'a str, category: Category, error: &'a dyn fmt::Display },
-    /// EC2 lists something that no message has told of; it is acted on.
+    /// EC2 lists a notice that no message announced; it is acted on.
     NoticeListed { about: NoticeRef<'a> },
-    /// A Node says something that was not acted on yet; it is.
-    NoticeSaid { about: NoticeRef<'a> },
-    /// Another Node has the same instance, and is Ready, or was later: what this one says, plans and shows is not acted on.
+    /// A Node carries a new notice, which is acted on from now on.
+    NoticeAnnotated { about: NoticeRef<'a> },
+    /// Another Node has the same instance and is Ready, or was Ready later: notices, plans and marks of this Node are ignored.
     /// Emitted once for a Node.
     TwinRefused { on: NodeRef<'a> },
     /// More annotations of one prefix are on a Node than are read; `count` are left unread. Emitted once for a Node.
     AnnotationsUnread { on: NodeRef<'a>, count: usize },
-    /// What a Node says in this annotation is no notice. Emitted once for each annotation.
-    SayingRefused { on: NodeRef<'a>, annotation: &'a str, error: &'a dyn fmt::Display },
-    /// Work on this number of broken `nodes` does not begin; it was another number `before`. `share`: how many nodes are broken, of how
-    /// many; for [`RepairStop::Zones`], zones.
+    /// A Node reports and plans more new notices than are begun in an hour: the rest waits. Emitted once for a Node.
+    AgentNoticesHeld { on: NodeRef<'a> },
+    /// This annotation is no valid agent notice. Emitted once for each annotation.
+    AgentNoticeRefused { on: NodeRef<'a>, annotation: &'a str, error: &'a dyn fmt::Display },
+    /// Work on this number of unhealthy `nodes` is held back; it was `before` until now. `share`: the number of unhealthy nodes, and of
+    /// all; for [`RepairStop::Zones`], of zones.
     RepairsHeld { kind: NoticeKind, why: RepairStop, nodes: usize, before: usize, share: (usize, usize) },
-    /// This replica begins to act on what Nodes say (`ours`), or another one does.
+    /// This replica begins to handle notices from Nodes (`ours`), or another one does.
     NodesTurn { ours: bool },
-    /// It could not be found out whose turn it is to act on what Nodes say; retried. Emitted once until it can, or fails differently.
+    /// The election for notices from Nodes failed; retried. Emitted once until it succeeds, or fails differently.
     NodesTurnUnknown { category: Category, error: &'a dyn fmt::Display },
-    /// EC2 did not say what it lists; asked again. Emitted once until it answers or fails differently.
+    /// The EC2 poll failed; retried. Emitted once until it succeeds, or fails differently.
     PollFailed { category: Category, error: &'a dyn fmt::Display },
     /// A notice is not acted on yet: too many nodes are drained, or AWS does not confirm it. `drains`: their number, and its maximum.
     NoticeUnusual { about: NoticeRef<'a>, why: Unusual, drains: Option<(usize, usize)> },
@@ -188,23 +190,23 @@ pub enum Fact<'a> {
     CordonLimited { about: NoticeRef<'a>, group: &'a str, held: usize, of: usize },
     /// Pods are evicted from a Node that could not be cordoned in time.
     CordonForgone { about: NoticeRef<'a> },
-    /// The Node has the taint that lets its pods move, because EC2 says that the instance is stopped or terminated.
+    /// The Node has the taint that lets its pods move, because EC2 reports the instance as stopped or terminated.
     NodeOutOfService { about: NoticeRef<'a> },
     /// The marks of notices were removed from a Node. `uncordoned`: it is schedulable again. `has_condition`: the Node's condition
-    /// says that it is being drained.
+    /// shows a drain.
     NodeReleased { on: NodeRef<'a>, why: UndoReason, uncordoned: bool, has_condition: bool },
     /// A Node without marks keeps what it `listed` for removal, taints and labels: no mark can have put these `entries` there.
     UndoRefused { on: NodeRef<'a>, entries: usize, listed: &'a str },
-    /// At the start a Node carries the mark of a notice: an earlier process, or another replica, has acted on it. `says` is what the
-    /// Node's condition says of a drain that goes on.
+    /// At the start a Node carries the mark of a notice: an earlier process, or another replica, has acted on it. `condition` is the
+    /// message of the Node's condition if a drain is in progress.
     NodeMarked {
         about: NoticeRef<'a>,
         since: Option<jiff::Timestamp>,
         deadline: Option<jiff::Timestamp>,
-        says: Option<&'a str>,
+        condition: Option<&'a str>,
     },
     /// A Node with marks was deleted.
-    MarkedNodeGone { on: NodeRef<'a> },
+    MarkedNodeDeleted { on: NodeRef<'a> },
     /// Removing marks, or writing a note, failed; retried.
     ReleaseFailed { on: NodeRef<'a>, category: Category, error: &'a dyn fmt::Display },
     /// The group was asked to replace the instance, or was not: then the node is drained without. `group` is empty if it has none.
@@ -233,17 +235,17 @@ pub enum Fact<'a> {
     /// A blocked pod no longer is.
     PodUnblocked { on: NodeRef<'a>, pod: PodRef<'a> },
     /// A pod came back to the cordoned Node, as others of its owner before, and is left there; emitted once for each owner. It `tolerates`
-    /// the cordon, or nobody has asked the scheduler.
+    /// the cordon, or bypassed the scheduler.
     PodComesBack { on: NodeRef<'a>, pod: PodRef<'a>, tolerates: bool },
     /// A step of a drain failed; retried until the deadline.
     DrainRetried { on: NodeRef<'a>, step: DrainStep, category: Category, error: &'a dyn fmt::Display },
-    /// Somebody removed the cordon during the drain; it was restored.
+    /// A user or another controller removed the cordon during the drain; it was restored.
     NodeRecordoned { on: NodeRef<'a> },
     /// All other pods are gone, and the eviction of our own pod was accepted: the process ends in order.
     LeavingNode { on: NodeRef<'a> },
-    /// A drain ended. `left` is the time left until the node goes, if that is known (`hard`), else until the drain's timeout. `report`
-    /// lists which pods went and which stayed. `come_back` is the number of those that come back whenever they are evicted.
-    /// `has_condition`: the Node's condition says that it is being drained.
+    /// A drain ended. `left` is the time left until the capacity ends, if that is known (`hard`), else until the drain's timeout.
+    /// `report` lists which pods left and which stayed. `come_back` is the number of those that come back whenever they are evicted.
+    /// `has_condition`: the Node's condition shows the drain.
     DrainEnded {
         on: NodeRef<'a>,
         outcome: DrainOutcome,
@@ -261,7 +263,7 @@ pub enum Fact<'a> {
     DrainExcluded { on: NodeRef<'a> },
     /// A hook's timeout could not be looked up; a safe default is used.
     HookUnknown { about: NoticeRef<'a>, error: &'a dyn fmt::Display },
-    /// The lifecycle action of an instance could not be searched; the drain goes on without it, and it is searched again.
+    /// Searching for the lifecycle action of an instance failed; the drain continues without it, and the search is retried.
     HookSearchFailed { about: NoticeRef<'a>, error: &'a dyn fmt::Display },
     /// Auto Scaling has answered that an instance waits at the hook of the name that the settings give.
     HookFound { about: NoticeRef<'a>, group: &'a str, hook: &'a str },
@@ -272,9 +274,9 @@ pub enum Fact<'a> {
     Heartbeat { about: NoticeRef<'a>, result: HeartbeatResult, error: Option<&'a dyn fmt::Display> },
     /// AWS denies the heartbeats of a hook, which expires without: its drain ends in time for that. `until`: the time that it has.
     HeartbeatsDenied { about: NoticeRef<'a>, until: Duration },
-    /// Something is waited for, before evictions begin or before the completion. `reason` says what exactly.
+    /// A wait begins, before evictions or before the completion. `reason` describes it.
     WaitBegun { about: NoticeRef<'a>, on: Option<NodeRef<'a>>, wait: Wait, reason: &'a str, at_most: Duration },
-    /// What is waited for has changed.
+    /// The subject of a wait has changed.
     WaitChanged { about: NoticeRef<'a>, wait: Wait, reason: &'a str, at_most: Duration },
     /// A wait ended. `left`: what was still missing when its time was over, or when it was cut short.
     WaitEnded {
@@ -285,13 +287,14 @@ pub enum Fact<'a> {
         took: Duration,
         left: Option<&'a str>,
     },
-    /// A wait was given up: another replica goes on with it, or the interruption begins again.
+    /// A wait was given up: another replica continues it, or the interruption starts again.
     WaitAbandoned { about: NoticeRef<'a>, on: NodeRef<'a>, wait: Wait },
-    /// A call about target groups failed. A look at targets is retried, and told once until it works or fails differently.
+    /// A call about target groups failed. Reads of targets are retried, and the failure is emitted once until a read succeeds or fails
+    /// differently.
     LoadBalancerFailed { category: Category, error: &'a dyn fmt::Display },
-    /// Targets of instances that go were deregistered from the target group of this name.
+    /// Targets of interrupted instances were deregistered from the target group of this name.
     TargetsDeregistered { group: &'a str, targets: usize },
-    /// A lifecycle action is left to its own timeout, as the settings say.
+    /// The settings leave a lifecycle action to its own timeout.
     HookLeft { about: NoticeRef<'a> },
     /// A hook is left alone, because its instance may belong to another cluster.
     HookUnproven { about: NoticeRef<'a> },
@@ -337,10 +340,10 @@ pub enum Fact<'a> {
     CollectFailed { category: Category, error: &'a dyn fmt::Display },
     /// The agent of this Node starts.
     AgentStarted { node: &'a str },
-    /// The agent has the Node say this; with an empty `text` the Node no longer says it.
-    AgentSays { node: &'a str, kind: SaidKind, text: &'a str },
-    /// The agent could not have the Node say something; retried. Emitted once until it can, or fails differently.
-    SayingFailed { node: &'a str, category: Category },
+    /// The agent wrote a notice to its Node; with an empty `text` it removed the notice.
+    AgentWrote { node: &'a str, kind: AgentNoticeKind, text: &'a str },
+    /// The agent could not patch its Node; retried. Emitted once until it can, or fails differently.
+    AgentWriteFailed { node: &'a str, category: Category },
     /// The instance's metadata could not be read; retried. `again`: as the time before.
     MetadataFailed { why: MetadataFailure, again: bool },
     /// The instance's metadata can be read again.

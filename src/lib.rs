@@ -3,7 +3,7 @@
 //! This file is the map. A message's journey, left to right; the modules of [`pipeline`] come in its order:
 //!
 //! ```text
-//!   Nodes that say something, what EC2 lists ─Notice─▶ delivery, and from there on alike
+//!     notices on Nodes, EC2's lists ─Notice─▶ delivery, and from there on the same way
 //!  SQS ─▶ queue ─Message─▶ event ─Notice(s)─▶ node ─Target─▶ interruption ─────────────▶ delivery ─▶ SQS delete | release
 //!           │               pure               index + owner   steps, one by one          ▲
 //!           └ lease: visibility extended       (one watch)     ├ heartbeat (owned)        │ one verdict a message,
@@ -14,7 +14,7 @@
 //! ```
 //!
 //! Folders come in the order of imports: each imports only those below it. The stages of [`pipeline`] come in the order of the journey;
-//! `tests/service/architecture/layering.rs` says which stage imports which. `docs/design.md` has the rules behind the design, and
+//! `tests/service/architecture/layering.rs` has the imports between stages. `docs/design.md` has the rules behind the design, and
 //! `docs/developers/decisions.md` its decisions.
 
 // Most modules are for the crate alone. What the program, the tests, the benches and the examples need is re-exported beside them, so
@@ -46,7 +46,7 @@ pub mod service {
     pub use start::{Inputs, StartChecks};
 }
 
-/// The agent of one node: what the instance's metadata say, its Node says.
+/// The agent of one node: writes what the instance's metadata announce to its Node.
 pub mod agent {
     mod metadata;
     mod pages;
@@ -72,7 +72,7 @@ pub mod cli {
 
     pub use answer::Answer;
     pub use flags::agent::Agent as AgentFlags;
-    pub use flags::borrowed::Borrowed;
+    pub use flags::borrowed::ServiceFlags;
     pub use flags::doctor::Doctor;
     pub use flags::{Cli, Command, LogFormat, Run};
     pub use output::Output;
@@ -117,11 +117,11 @@ pub mod pipeline {
 
     pub use delivery::{Deliverer, verdict};
     pub use drain::{Drainer, SelectionRules, TrimmedPod, select};
-    pub use event::{Detail, Hook, Identity, InstanceId, Parsed, parse};
+    pub use event::{Detail, Hook, Identity, InstanceId, NoticeKey, Parsed, parse};
     pub use interruption::{Completion, GroupLookup, Hooks, Interrupter};
     pub use node::label::{selector, taint};
-    pub use node::mark::{Mark, MarkSettings, ReturnSign};
-    pub use node::plan::Plan;
+    pub use node::mark::{Mark, MarkSettings};
+    pub use node::record::{Plan, Record, ReturnSign};
     pub use node::release::NodeRelease;
     pub use node::replacement::AskedReplacement;
     pub use node::{Index, Node, node_api};

@@ -3,8 +3,8 @@
 use ebbtide::agent::{Agent, AgentMetrics, AgentPages, Metadata};
 use ebbtide::cli::Answer;
 use ebbtide::cli::{AgentFlags, AgentSettings, Settings};
-use ebbtide::cli::{Borrowed, Doctor};
 use ebbtide::cli::{Cli, Command, LogFormat, Run};
+use ebbtide::cli::{Doctor, ServiceFlags};
 use ebbtide::clients::connect;
 use ebbtide::clients::connect::ClusterChoice;
 use ebbtide::commands::cluster::chosen;
@@ -57,7 +57,7 @@ fn run_command(work: impl Future<Output = Answer>) -> ExitCode {
 }
 
 fn print(answer: Answer) -> ExitCode {
-    ExitCode::from(answer.say(&mut stdout(), &mut stderr()))
+    ExitCode::from(answer.print(&mut stdout(), &mut stderr()))
 }
 
 fn run_service(flags: Run) -> ExitCode {
@@ -116,7 +116,7 @@ fn block_on(work: impl Future<Output = ExitCode>) -> ExitCode {
 }
 
 fn run_doctor(Doctor { strict, borrowed }: Doctor) -> ExitCode {
-    let Borrowed { output, cluster, run, .. } = borrowed;
+    let ServiceFlags { output, cluster, run, .. } = borrowed;
     let settings = match Settings::from_flags(run) {
         Ok(settings) => settings,
         Err(problems) => return refuse(2, &problems.to_string()),
@@ -184,7 +184,7 @@ async fn serve(settings: Settings, log_filter: LogFilter) -> ExitCode {
         Ok(service) => match service.run().await {
             Exit::Clean => ExitCode::SUCCESS,
             Exit::Aborted => ExitCode::from(3),
-            Exit::Broken => ExitCode::from(4),
+            Exit::TaskEnded => ExitCode::from(4),
         },
         Err(error) => refuse(1, &error.to_string()),
     }

@@ -124,7 +124,7 @@ impl Subscriber for Printer {
     fn note(&self, fact: &Fact<'_>) {
         match fact {
             Fact::NodeCordoned { about, already: false, .. } => self.notice(about, ' ', Tone::Plain, "cordoned"),
-            Fact::NoticeSaid { about } => {
+            Fact::NoticeAnnotated { about } => {
                 self.notice(about, ' ', Tone::Plain, "announced by the node's agent: no message is needed");
             }
             Fact::NoticeJoined { about } => {

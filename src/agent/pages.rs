@@ -1,6 +1,6 @@
-//! The pages of the agent: `/metrics`, `/healthz` and `/readyz`. A few numbers, written by hand: the service's metrics would take a megabyte.
+//! The pages of the agent: `/metrics`, `/healthz` and `/readyz`. Its few numbers have no library: the service's metrics would take a megabyte.
 
-use crate::fact::{Fact, Facts, MetadataFailure, SaidKind, Subscriber, TaskKind};
+use crate::fact::{AgentNoticeKind, Fact, Facts, MetadataFailure, Subscriber, TaskKind};
 use crate::runtime::task::Tasks;
 use crate::telemetry::http::{Answers, Body, ListenError, Server, only_get, plain};
 use http::{Request, Response, StatusCode};
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 pub struct AgentMetrics {
     failures: [AtomicU64; MetadataFailure::ALL.len()],
     refused: AtomicU64,
-    says: [AtomicBool; SaidKind::ALL.len()],
+    is_noticed: [AtomicBool; AgentNoticeKind::ALL.len()],
     /// The last failure of the metadata, as 1 and its number; 0 if they could be read.
     failing: AtomicU8,
     /// The result of the last patch: one of the constants below, or 0 if there was none.
@@ -34,7 +34,7 @@ impl AgentMetrics {
     /// Returns whether the agent can do its work, and in a line for people why.
     ///
     /// It reads no Node, so it does not know whether its node is an EC2 instance. Where nothing answers as EC2's service does, it counts as none:
-    /// there is nothing to say, and a rollout must not wait for that. The log and the metrics tell it.
+    /// there is nothing to announce, and a rollout must not wait for that. The log and the metrics show it.
     ///
     /// # Errors
     /// The reason why it can't.
@@ -46,7 +46,7 @@ impl AgentMetrics {
             // The first patch comes after the first readings.
             None => match self.written.load(Ordering::Relaxed) {
                 WRITTEN => Ok("ok\n".to_owned()),
-                REFUSED => Err("the Node can't be patched; the log says why\n".to_owned()),
+                REFUSED => Err("the Node can't be patched; see the log\n".to_owned()),
                 _ => Err("the agent starts\n".to_owned()),
             },
         }
@@ -64,9 +64,9 @@ impl AgentMetrics {
         text.push_str("# TYPE ebbtide_agent_write_failures_total counter\n");
         let _ = writeln!(text, "ebbtide_agent_write_failures_total {}", self.refused.load(Ordering::Relaxed));
         text.push_str("# TYPE ebbtide_agent_says gauge\n");
-        for kind in SaidKind::ALL {
-            let says = u8::from(self.says[kind as usize].load(Ordering::Relaxed));
-            let _ = writeln!(text, "ebbtide_agent_says{{kind=\"{kind}\"}} {says}");
+        for kind in AgentNoticeKind::ALL {
+            let is_noticed = u8::from(self.is_noticed[kind as usize].load(Ordering::Relaxed));
+            let _ = writeln!(text, "ebbtide_agent_says{{kind=\"{kind}\"}} {is_noticed}");
         }
         text
     }
@@ -84,7 +84,9 @@ impl Subscriber for AgentMetrics {
                 self.refused.fetch_add(u64::from(result.is_err()), Ordering::Relaxed);
                 self.written.store(if result.is_ok() { WRITTEN } else { REFUSED }, Ordering::Relaxed);
             }
-            Fact::AgentSays { kind, text, .. } => self.says[*kind as usize].store(!text.is_empty(), Ordering::Relaxed),
+            Fact::AgentWrote { kind, text, .. } => {
+                self.is_noticed[*kind as usize].store(!text.is_empty(), Ordering::Relaxed);
+            }
             _ => {}
         }
     }

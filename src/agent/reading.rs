@@ -1,6 +1,7 @@
-//! What an instance's metadata say, read into what the Node says. Pure.
+//! Reads an instance's metadata into agent notices. Pure.
 
-use crate::pipeline::node::says::{Said, SaidKind};
+use crate::fact::AgentNoticeKind;
+use crate::pipeline::node::AgentNotice;
 use jiff::Timestamp;
 use jiff::fmt::rfc2822;
 use serde::Deserialize;
@@ -10,12 +11,12 @@ use serde_json::Value;
 const RFC_2822: rfc2822::DateTimeParser = rfc2822::DateTimeParser::new().relaxed_weekday(true);
 
 /// Returns the path of the metadata about this kind.
-pub(super) const fn path(kind: SaidKind) -> &'static str {
+pub(super) const fn path(kind: AgentNoticeKind) -> &'static str {
     match kind {
-        SaidKind::Spot => "/latest/meta-data/spot/instance-action",
-        SaidKind::Rebalance => "/latest/meta-data/events/recommendations/rebalance",
-        SaidKind::Maintenance => "/latest/meta-data/events/maintenance/scheduled",
-        SaidKind::Termination => "/latest/meta-data/autoscaling/target-lifecycle-state",
+        AgentNoticeKind::Spot => "/latest/meta-data/spot/instance-action",
+        AgentNoticeKind::Rebalance => "/latest/meta-data/events/recommendations/rebalance",
+        AgentNoticeKind::Maintenance => "/latest/meta-data/events/maintenance/scheduled",
+        AgentNoticeKind::Termination => "/latest/meta-data/autoscaling/target-lifecycle-state",
     }
 }
 
@@ -44,7 +45,7 @@ struct Event {
 }
 
 impl Event {
-    /// Reads an event and its begin. `None` if it is nonsense, which hides no other event.
+    /// Reads an event and its start. `None` if it is nonsense, which hides no other event.
     fn read(event: Value) -> Option<(Timestamp, Self)> {
         let event: Self = serde_json::from_value(event).ok()?;
         Some((RFC_2822.parse_timestamp(&event.not_before).ok()?, event))
@@ -57,33 +58,33 @@ impl Event {
     }
 }
 
-/// Whether a group has the instance in service, by the answer about [`SaidKind::Termination`].
+/// Whether a group has the instance in service, by the answer about [`AgentNoticeKind::Termination`].
 pub(super) fn is_in_service(text: &str) -> bool {
     text.trim() == "InService"
 }
 
-/// Reads the answer about this kind, which may announce several events: the first to begin comes first. `None` if it does not tell, and
-/// `Err(())` if it is nonsense. `was_in_service` says whether an answer before this one was [`is_in_service`]: a group writes `Warmed:…`
-/// for an instance that goes back to its warm pool, and for one that is launched into it.
-pub(super) fn read(kind: SaidKind, text: &str, was_in_service: bool) -> Result<Option<Vec<Said>>, ()> {
-    let said = |what: String, at, id| Said { what, at, id };
-    let said = match kind {
-        SaidKind::Spot => {
+/// Reads the answer about this kind, which may announce several events: the first to start comes first. `None` if the answer is
+/// inconclusive, and `Err(())` if it is nonsense. `was_in_service`: an answer before this one was [`is_in_service`]. A group writes
+/// `Warmed:…` for an instance that returns to its warm pool, and for one that is launched into it.
+pub(super) fn read(kind: AgentNoticeKind, text: &str, was_in_service: bool) -> Result<Option<Vec<AgentNotice>>, ()> {
+    let notice = |what: String, at, id| AgentNotice { what, at, id };
+    let notice = match kind {
+        AgentNoticeKind::Spot => {
             let InstanceAction { action, time } = serde_json::from_str(text).map_err(drop)?;
-            said(action, Some(time), String::new())
+            notice(action, Some(time), String::new())
         }
-        SaidKind::Rebalance => {
+        AgentNoticeKind::Rebalance => {
             let Recommendation { notice_time } = serde_json::from_str(text).map_err(drop)?;
-            said("rebalance".to_owned(), Some(notice_time), String::new())
+            notice("rebalance".to_owned(), Some(notice_time), String::new())
         }
-        SaidKind::Maintenance => {
+        AgentNoticeKind::Maintenance => {
             let events: Vec<Value> = serde_json::from_str(text).map_err(drop)?;
             let (mut ahead, mut nonsense) = (Vec::new(), false);
             for event in events {
                 match Event::read(event) {
                     Some((at, event)) if event.is_ahead() => {
-                        match said(event.code, Some(at), event.event_id).checked(kind) {
-                            Ok(said) => ahead.push(said),
+                        match notice(event.code, Some(at), event.event_id).checked(kind) {
+                            Ok(notice) => ahead.push(notice),
                             Err(_) => nonsense = true,
                         }
                     }
@@ -94,32 +95,32 @@ pub(super) fn read(kind: SaidKind, text: &str, was_in_service: bool) -> Result<O
             ahead.sort_by(|one, other| (one.at, &one.id).cmp(&(other.at, &other.id)));
             return if nonsense && ahead.is_empty() { Err(()) } else { Ok(Some(ahead)) };
         }
-        SaidKind::Termination => match text.trim() {
+        AgentNoticeKind::Termination => match text.trim() {
             state if state.len() >= 64 || !state.bytes().all(|b| b.is_ascii_alphanumeric() || b == b':') => {
                 return Err(());
             }
             state if state.starts_with("Warmed:") && !was_in_service => return Ok(None),
             state if state == "Terminated" || state.starts_with("Warmed:") => {
-                said("terminate".to_owned(), None, String::new())
+                notice("terminate".to_owned(), None, String::new())
             }
             _ => return Ok(Some(Vec::new())),
         },
     };
-    said.checked(kind).map(|said| Some(vec![said])).map_err(drop)
+    notice.checked(kind).map(|notice| Some(vec![notice])).map_err(drop)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn text(kind: SaidKind, text: &str) -> Result<Option<String>, ()> {
-        let said = read(kind, text, true)?.expect("it tells, after InService");
-        Ok((!said.is_empty()).then(|| Said::text(&said)))
+    fn text(kind: AgentNoticeKind, text: &str) -> Result<Option<String>, ()> {
+        let notice = read(kind, text, true)?.expect("it tells, after InService");
+        Ok((!notice.is_empty()).then(|| AgentNotice::text(&notice)))
     }
 
     #[test]
     fn a_warm_pool_is_left_or_entered() {
-        let kind = SaidKind::Termination;
+        let kind = AgentNoticeKind::Termination;
         for state in ["Warmed:Stopped", "Warmed:Running\n", "Warmed:Hibernated", "Warmed:Terminated"] {
             assert_eq!(text(kind, state), Ok(Some(r#"{"what":"terminate"}"#.to_owned())), "{state}");
             assert_eq!(read(kind, state, false), Ok(None), "{state}");
@@ -131,7 +132,7 @@ mod tests {
 
     #[test]
     fn what_the_metadata_say_is_said() {
-        use SaidKind::{Maintenance, Rebalance, Spot, Termination};
+        use AgentNoticeKind::{Maintenance, Rebalance, Spot, Termination};
         let events = r#"[
             {"NotBefore": "21 Jan 2029 09:00:43 GMT", "Code": "system-reboot", "Description": "scheduled reboot",
              "EventId": "instance-event-2", "NotAfter": "21 Jan 2029 09:17:23 GMT", "State": "active"},
@@ -159,7 +160,7 @@ mod tests {
             (Termination, "Terminated", r#"{"what":"terminate"}"#),
         ] {
             assert_eq!(text(kind, answer), Ok(Some(expected.to_owned())));
-            assert!(Said::parse(kind, expected).is_ok());
+            assert!(AgentNotice::parse(kind, expected).is_ok());
         }
         for (kind, answer) in
             [(Maintenance, "[]"), (Termination, "InService"), (Termination, "Standby\n"), (Termination, "")]
@@ -168,19 +169,19 @@ mod tests {
         }
         // What can't be said hides none that can.
         let odd = events.replacen("instance-event-2", "no word", 1).replacen('[', r#"[{"Code": "x"},"#, 1);
-        let said = read(Maintenance, &odd, false).unwrap().unwrap();
-        assert_eq!(said.iter().map(|said| &*said.id).collect::<Vec<_>>(), ["instance-event-3"]);
+        let notice = read(Maintenance, &odd, false).unwrap().unwrap();
+        assert_eq!(notice.iter().map(|notice| &*notice.id).collect::<Vec<_>>(), ["instance-event-3"]);
     }
 
     #[test]
     fn nonsense_is_nothing_that_can_be_said() {
-        for kind in SaidKind::ALL {
+        for kind in AgentNoticeKind::ALL {
             for answer in ["<html>Not Found</html>", "{", "{\"action\":1}", "[{}]", "\u{0}"] {
                 assert_eq!(text(kind, answer), Err(()), "{kind}: {answer}");
             }
         }
-        assert_eq!(text(SaidKind::Spot, r#"{"action":"explode","time":"2029-09-18T08:22:00Z"}"#), Err(()));
+        assert_eq!(text(AgentNoticeKind::Spot, r#"{"action":"explode","time":"2029-09-18T08:22:00Z"}"#), Err(()));
         let event = r#"[{"NotBefore":"soon","Code":"a","EventId":"b","State":"active"}]"#;
-        assert_eq!(text(SaidKind::Maintenance, event), Err(()));
+        assert_eq!(text(AgentNoticeKind::Maintenance, event), Err(()));
     }
 }

@@ -1,15 +1,14 @@
-//! The loop of the agent: reads the metadata every two seconds, and writes what they say on the Node when that changes.
+//! The loop of the agent: reads the metadata every two seconds, and writes changes to the Node.
 //!
-//! Nothing else is asked of the API server: no watch, no list, no read. So the agent does not know what the Node said before it started,
-//! nor what others do to its annotations: it says all of it once at its start, and what is announced every ten minutes. A patch that changes
-//! nothing is not stored.
+//! It makes no other call to the API server: no watch, no list, no read. So the agent does not know which notices were on the Node before
+//! it started, nor when others change its annotations: it writes all kinds once at its start, and announced ones every ten minutes. A
+//! patch that changes nothing is not stored.
 
 use super::metadata::{Failure, Metadata};
 use super::reading::{is_in_service, path, read};
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Call, Category, Class, Gate};
-use crate::fact::{Fact, Facts, MetadataFailure};
-use crate::pipeline::node::node_api;
-use crate::pipeline::node::says::{SAID_AGAIN, Said, SaidKind};
+use crate::fact::{AgentNoticeKind, Fact, Facts, MetadataFailure};
+use crate::pipeline::node::{AGENT_REPEAT, AgentNotice, node_api};
 use crate::runtime::random;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Map, Value, json};
@@ -22,7 +21,7 @@ const INTERVAL: Duration = Duration::from_secs(2);
 /// Maximum interval between readings that fail.
 const MAX_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Number of readings without an announcement after which it is taken back: one that is lost for a moment undoes no drain.
+/// Number of readings without an announcement after which its notice is removed: a short gap ends no drain.
 const READINGS_TO_TAKE_BACK: u32 = 3;
 
 /// Minimum and maximum wait before a patch that failed is tried again.
@@ -35,12 +34,12 @@ pub struct Agent {
     gate: Gate,
     facts: Facts,
     node: String,
-    kinds: [Saying; SaidKind::ALL.len()],
+    kinds: [KindState; AgentNoticeKind::ALL.len()],
     /// Whether the instance has been in service since the agent began.
     was_in_service: bool,
 }
 
-/// What the metadata or the Node say.
+/// The state of a kind in the metadata or on the Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 enum Words {
     /// It is not known yet.
@@ -49,31 +48,31 @@ enum Words {
     /// Nothing.
     Nothing,
     /// This annotation's value.
-    Said(String),
+    Value(String),
 }
 
 impl Words {
     /// Returns the annotation's value; `None` if there is to be none.
     fn text(&self) -> Option<&str> {
         match self {
-            Self::Said(text) => Some(text),
+            Self::Value(text) => Some(text),
             Self::Unknown | Self::Nothing => None,
         }
     }
 }
 
-/// What is known about one kind.
+/// The state of one kind.
 #[derive(Clone, Debug, Default)]
-struct Saying {
-    /// What the metadata say.
+struct KindState {
+    /// The state in the metadata.
     read: Words,
-    /// What the metadata have last announced.
-    last: Vec<Said>,
-    /// What the Node says: not known until the agent has written it.
+    /// The last announcement of the metadata.
+    last: Vec<AgentNotice>,
+    /// The state on the Node: not known until the agent has written it.
     written: Words,
     /// When that was written.
     written_at: Option<Instant>,
-    /// Whether a patch failed since: it may have been made without an answer, so the next one says all again.
+    /// Whether a patch failed since: it may have been made without an answer, so the next one writes all again.
     unsure: bool,
     /// Number of readings without an announcement.
     silent: u32,
@@ -81,10 +80,10 @@ struct Saying {
     answered: bool,
 }
 
-impl Saying {
-    fn note(&mut self, mut said: Vec<Said>) {
+impl KindState {
+    fn note(&mut self, mut notices: Vec<AgentNotice>) {
         self.answered = true;
-        if said.is_empty() {
+        if notices.is_empty() {
             self.silent = self.silent.saturating_add(1);
             if self.silent >= READINGS_TO_TAKE_BACK {
                 self.read = Words::Nothing;
@@ -92,25 +91,25 @@ impl Saying {
             return;
         }
         self.silent = 0;
-        // A time that moves a little is no other notice: the drain goes on.
-        let is_told =
-            said.len() == self.last.len() && said.iter().zip(&self.last).all(|(said, last)| said.repeats(last));
-        if !is_told || self.read.text().is_none() {
-            // Beside another one, too.
-            for said in &mut said {
-                if let Some(last) = self.last.iter().find(|last| said.repeats(last)) {
-                    said.clone_from(last);
+        // A time that moves a little is no new notice: the drain continues.
+        let is_known = notices.len() == self.last.len()
+            && notices.iter().zip(&self.last).all(|(notice, last)| notice.repeats(last));
+        if !is_known || self.read.text().is_none() {
+            // Also if another notice is new.
+            for notice in &mut notices {
+                if let Some(last) = self.last.iter().find(|last| notice.repeats(last)) {
+                    notice.clone_from(last);
                 }
             }
-            self.read = Words::Said(Said::text(&said));
+            self.read = Words::Value(AgentNotice::text(&notices));
         }
-        self.last = said;
+        self.last = notices;
     }
 
-    /// Returns what is to be written, if the Node does not say it, or may not say any longer what the metadata still do.
+    /// Returns what to write, if the Node does not have it, or may have lost it.
     fn change(&self) -> Option<Words> {
         let is_new = self.read != Words::Unknown && (self.read != self.written || self.unsure);
-        let is_old = || self.written_at.is_some_and(|at| at.elapsed() >= SAID_AGAIN);
+        let is_old = || self.written_at.is_some_and(|at| at.elapsed() >= AGENT_REPEAT);
         (is_new || self.answered && self.read.text().is_some() && is_old()).then(|| self.read.clone())
     }
 }
@@ -146,9 +145,9 @@ impl Agent {
                         refused = None;
                     }
                     Err(category) => {
-                        // A right that is missing is told once.
+                        // A missing right is reported once.
                         if refused.replace(category) != Some(category) {
-                            self.facts.emit(&Fact::SayingFailed { node: &self.node, category });
+                            self.facts.emit(&Fact::AgentWriteFailed { node: &self.node, category });
                         }
                         next_write = Instant::now() + retry.step();
                     }
@@ -168,22 +167,22 @@ impl Agent {
     async fn read_all(&mut self) -> (Option<MetadataFailure>, bool) {
         let (mut failure, mut makes_sense) = (None, false);
         self.kinds.iter_mut().for_each(|kind| kind.answered = false);
-        for kind in SaidKind::ALL {
-            let said = match self.metadata.get(path(kind)).await {
+        for kind in AgentNoticeKind::ALL {
+            let notices = match self.metadata.get(path(kind)).await {
                 Ok(Some(text)) => {
-                    self.was_in_service |= kind == SaidKind::Termination && is_in_service(&text);
+                    self.was_in_service |= kind == AgentNoticeKind::Termination && is_in_service(&text);
                     read(kind, &text, self.was_in_service).map_err(|()| MetadataFailure::Nonsense)
                 }
                 Ok(None) => Ok(Some(Vec::new())),
                 // A path that a filter keeps from us hides no other.
-                Err(Failure::All(why)) if !makes_sense && kind != SaidKind::ALL[0] => return (Some(why), true),
+                Err(Failure::All(why)) if !makes_sense && kind != AgentNoticeKind::ALL[0] => return (Some(why), true),
                 Err(Failure::All(why) | Failure::Path(why)) => Err(why),
             };
-            match said {
-                Ok(said) => {
+            match notices {
+                Ok(notices) => {
                     makes_sense = true;
-                    if let Some(said) = said {
-                        self.kinds[kind as usize].note(said);
+                    if let Some(notices) = notices {
+                        self.kinds[kind as usize].note(notices);
                     }
                 }
                 Err(why) => failure = Some(why),
@@ -192,10 +191,11 @@ impl Agent {
         (failure, !makes_sense)
     }
 
-    /// Writes what has changed, in one patch, and what has been said for a while.
+    /// Writes in one patch what has changed, and what was written some time ago.
     async fn write(&mut self) -> Result<(), Category> {
-        let changes = SaidKind::ALL.into_iter().filter_map(|kind| Some((kind, self.kinds[kind as usize].change()?)));
-        let changes: Vec<(SaidKind, Words)> = changes.collect();
+        let changes =
+            AgentNoticeKind::ALL.into_iter().filter_map(|kind| Some((kind, self.kinds[kind as usize].change()?)));
+        let changes: Vec<(AgentNoticeKind, Words)> = changes.collect();
         if changes.is_empty() {
             return Ok(());
         }
@@ -211,13 +211,13 @@ impl Agent {
         }
         answer.map_err(|error| error.category)?;
         for (kind, words) in changes {
-            let saying = &mut self.kinds[kind as usize];
-            saying.written_at = Some(Instant::now());
-            if words != saying.written && words.text().or(saying.written.text()).is_some() {
+            let state = &mut self.kinds[kind as usize];
+            state.written_at = Some(Instant::now());
+            if words != state.written && words.text().or(state.written.text()).is_some() {
                 let text = words.text().unwrap_or_default();
-                self.facts.emit(&Fact::AgentSays { node: &self.node, kind, text });
+                self.facts.emit(&Fact::AgentWrote { node: &self.node, kind, text });
             }
-            saying.written = words;
+            state.written = words;
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use std::io::{self, ErrorKind, Write};
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Answer {
     /// Text for standard output.
-    pub said: String,
+    pub output: String,
     /// Text for standard error.
     pub remarks: String,
     /// Errors for standard error, one per line, which get the program's name as a prefix.
@@ -20,8 +20,8 @@ pub struct Answer {
 impl Answer {
     /// Returns a successful answer.
     #[must_use]
-    pub fn well(said: String) -> Self {
-        Self { said, ..Self::default() }
+    pub fn well(output: String) -> Self {
+        Self { output, ..Self::default() }
     }
 
     /// Returns an answer with exit code 1, for a failure of the cluster or of AWS.
@@ -37,16 +37,16 @@ impl Answer {
     }
 
     /// Writes the answer. Returns the exit code, which is 1 if the output could not be written completely.
-    pub fn say(self, out: &mut impl Write, err: &mut impl Write) -> u8 {
-        let Self { said, remarks, mut problems, mut code } = self;
-        if let Err(error) = written(out, &said) {
+    pub fn print(self, out: &mut impl Write, err: &mut impl Write) -> u8 {
+        let Self { output, remarks, mut problems, mut code } = self;
+        if let Err(error) = written(out, &output) {
             problems = format!("the output can't be written: {error}; it is incomplete\n{problems}");
             code = 1;
         }
         let mut errors = remarks;
         for problem in problems.lines() {
             errors.push_str("ebbtide: ");
-            // It may quote what somebody else has written.
+            // It may quote text from elsewhere.
             errors.push_str(&clean(problem));
             errors.push('\n');
         }
@@ -89,7 +89,7 @@ mod tests {
     fn said(room: usize, then: ErrorKind) -> (u8, String) {
         let mut err = Vec::new();
         let (mut out, answer) = (Full { room, held: 0, then }, Answer::well("four".to_owned()));
-        let code = answer.say(&mut out, &mut err);
+        let code = answer.print(&mut out, &mut err);
         (code, String::from_utf8(err).unwrap())
     }
 
@@ -106,7 +106,7 @@ mod tests {
     fn each_problem_is_a_line_of_its_own_and_remarks_stay_as_they_are() {
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let (remarks, problems) = ("Lost:\n  a: b\n".to_owned(), "one\ntwo".to_owned());
-        let code = Answer { said: "values".to_owned(), remarks, problems, code: 3 }.say(&mut out, &mut err);
+        let code = Answer { output: "values".to_owned(), remarks, problems, code: 3 }.print(&mut out, &mut err);
         assert_eq!((code, &*out), (3, "values".as_bytes()));
         assert_eq!(String::from_utf8(err).unwrap(), "Lost:\n  a: b\nebbtide: one\nebbtide: two\n");
     }

@@ -1,4 +1,4 @@
-//! Reading the command line: what clap's attributes can't say about all flags.
+//! Reading the command line: what clap's attributes can't express about all flags.
 
 use super::answer::Answer;
 use super::flags::Cli;
@@ -13,8 +13,8 @@ impl Cli {
     /// if the command line asks for help or for the version.
     ///
     /// # Errors
-    /// What is wrong with the command line.
-    #[allow(clippy::disallowed_methods, reason = "clap can't tell whether a flag's variable is empty")]
+    /// The problems of the command line.
+    #[allow(clippy::disallowed_methods, reason = "clap can't distinguish an empty variable from a missing one")]
     pub fn read() -> Result<Self, Answer> {
         let filled = |arg: Arg| {
             let empty = arg.get_env().and_then(std::env::var_os).is_some_and(|value| value.is_empty());

@@ -57,7 +57,7 @@ pub enum Command {
                             Exit codes: 0 after an ordered shutdown, 1 if it can't start, 2 for wrong settings, 3 if the shutdown aborted work, 4 after a bug."
     )]
     Run(Run),
-    /// Have the Node say what its instance's metadata announce, until a signal ends the process
+    /// Write what the instance's metadata announce to its Node, until a signal ends the process
     #[command(
         after_help = "Writes annotations ebbtide/says.* on its own Node, and nothing else; the service with --source nodes acts on them.\n\
                             Exit codes: 0 after a signal, 1 if it can't start, 2 for wrong flags."
@@ -99,7 +99,7 @@ pub enum Command {
 #[derive(Args, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub struct Run {
-    /// What gives notices.
+    /// The sources of notices.
     #[command(flatten)]
     pub sources: Sources,
 
@@ -112,7 +112,7 @@ pub struct Run {
     #[arg(long, env = "EBBTIDE_ON", value_name = "KIND=ACTION", value_delimiter = ',', help_heading = "Notices")]
     pub on: Vec<String>,
 
-    /// What to do about a fault of an instance that AWS Health reports: drain, replace, cordon or report, by the code of the event; repeatable
+    /// Action for a fault of an instance that AWS Health reports: drain, replace, cordon or report, by the code of the event; repeatable
     ///
     /// Without it events of the category issue are ignored. They need a rule of their own.
     #[arg(
@@ -147,8 +147,8 @@ pub struct Run {
     )]
     pub managed_tag: String,
 
-    /// The name of this cluster, as the tags kubernetes.io/cluster/NAME, eks:cluster-name or aws:eks:cluster-name of its instances say it
-    /// [default: as the tags of a Node's instance say it]
+    /// The name of this cluster, as in the tags kubernetes.io/cluster/NAME, eks:cluster-name or aws:eks:cluster-name of its instances
+    /// [default: from the tags of a Node's instance]
     #[arg(long, env = "EBBTIDE_CLUSTER_NAME", value_name = "NAME", help_heading = "Notices")]
     pub cluster_name: Option<String>,
 
@@ -166,7 +166,7 @@ pub struct Run {
     )]
     pub registration_grace: String,
 
-    /// Ask EC2 at this interval, 1m to 1h, for scheduled changes, ends of Capacity Blocks and failing status checks that no message told of, such as 5m [default: never]
+    /// Poll EC2 at this interval, 1m to 1h, for scheduled changes, ends of Capacity Blocks and failing status checks that no message announced, such as 5m [default: never]
     ///
     /// EventBridge may lose events. Needs ec2:DescribeInstanceStatus and ec2:DescribeCapacityReservations.
     #[arg(long, env = "EBBTIDE_EC2_POLL_INTERVAL", value_name = "DURATION", help_heading = "Notices")]
@@ -180,7 +180,7 @@ pub struct Run {
     ///
     /// Once for all kinds and once per kind. For lifecycle hooks it may exceed the hook's timeout, because heartbeats keep the hook alive.
     /// It replaces the default of one hour of a rebalance recommendation, a scheduled change, a condition, a failing status check, and of a
-    /// termination that only a Node tells of. If AWS sets the time, it can only shorten it.
+    /// termination that only a Node reports. If AWS sets the time, it can only shorten it.
     #[arg(
         long,
         env = "EBBTIDE_DRAIN_TIMEOUT",
@@ -190,17 +190,17 @@ pub struct Run {
     )]
     pub drain_timeout: Vec<String>,
 
-    /// The limits for who may write to the queue.
+    /// The limits of what a writer to the queue can cause.
     #[command(flatten)]
     pub admission: Admission,
 
-    /// What is waited for.
+    /// Waits.
     #[command(flatten)]
     pub waits: Waits,
 
     /// Evict when no notice of a drain has come for this long, at most 5 s after the first of a burst; 0s evicts at once
     ///
-    /// Capacity goes in bursts: a pod that is evicted too early may be moved to the next node that goes.
+    /// Interruptions come in bursts: a pod that is evicted too early may be moved to the next interrupted node.
     #[arg(long, env = "EBBTIDE_SETTLE", value_name = "DURATION", default_value = "1s", help_heading = "Drain")]
     pub settle: String,
 
@@ -306,7 +306,7 @@ pub struct Run {
     )]
     pub on_failed_drain: OnFailedDrain,
 
-    /// What to do with a terminating hook whose Node somebody has uncordoned during the drain
+    /// What to do with a terminating hook if a user uncordons its Node during the drain
     #[arg(
         long,
         env = "EBBTIDE_ON_UNCORDON",
@@ -352,7 +352,7 @@ pub struct Run {
     #[arg(long, env = "EBBTIDE_DRY_RUN", value_parser = BoolishValueParser::new(), help_heading = "Drain")]
     pub dry_run: bool,
 
-    /// What Kubernetes is told.
+    /// Events and conditions for Kubernetes.
     #[command(flatten)]
     pub reporting: Reporting,
 

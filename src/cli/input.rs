@@ -35,7 +35,7 @@ pub fn named(file: Option<&Path>) -> String {
 pub fn text(file: Option<&Path>) -> Result<String, InputError> {
     match path(file) {
         Some(path) => self::file(path),
-        // A user who gives `-` means to type.
+        // With `-` the user wants to type.
         None if file.is_none() && io::stdin().is_terminal() => Err(InputError::Terminal),
         None => all(io::stdin().lock()),
     }

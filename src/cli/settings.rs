@@ -39,7 +39,7 @@ use tracing_subscriber::filter::Targets;
 /// The settings of `ebbtide run`.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// What gives notices.
+    /// The sources of notices.
     pub sources: Sources,
     /// The queue's URL; empty without a queue.
     pub queue_url: String,
@@ -47,7 +47,7 @@ pub struct Settings {
     pub admin_address: SocketAddr,
     /// Address of the status page, if there is one.
     pub status_address: Option<SocketAddr>,
-    /// The names and ports by which the status page finds the other replicas.
+    /// The names and ports of the other replicas, for the status page.
     pub status_peers: Vec<String>,
     /// The actions for notices.
     pub policy: Policy,
@@ -75,7 +75,7 @@ pub struct Settings {
     pub ec2_poll_interval: Option<Duration>,
     /// Whether the service checks the set-up at its start.
     pub check_at_start: bool,
-    /// The name of the Lease of the replica that acts on what Nodes say, if it is set.
+    /// The name of the Lease for the election that notices from Nodes need, if it is set.
     pub nodes_lease: Option<&'static str>,
     /// Whether the service collects leaked Leases. Then its own pod is known.
     pub collect_leases: bool,
@@ -192,9 +192,9 @@ impl Settings {
         problems.without_own_pod("--collect-leases", flags.collect_leases && own_pod.is_none());
         problems.idle_launches(&flags.startup_taint, flags.on_failed_launch, actions);
         let drains = |kind| actions.of(kind).drains();
-        let taints_gone = flags.out_of_service_taint
+        let idle_taint = flags.out_of_service_taint
             && !matches!(actions.of(NoticeKind::StateChange), Action::Drain | Action::Cordon);
-        problems.idle("--out-of-service-taint", taints_gone, "--on state-change=drain");
+        problems.idle("--out-of-service-taint", idle_taint, "--on state-change=drain");
         let acts = drains(NoticeKind::ScheduledChange) || actions.of(NoticeKind::ScheduledChange) == Action::Cordon;
         problems.idle("--when", lead.is_some() && !acts, "--on scheduled-change=drain");
         let nodes_lease = problems.nodes_lease(flags.sources.nodes_lease);
@@ -219,7 +219,7 @@ impl Settings {
             registration_grace: registration_grace.unwrap_or_default(),
             require_tag: flags.require_tag,
             ignored_hooks: flags.ignore_hook,
-            hooks: sources.tell_hooks(flags.sources.node_hook),
+            hooks: sources.hook_source(flags.sources.node_hook),
             uncordon_after,
             mark_settings: MarkSettings { taints, former_taints: former, exclude_from_load_balancers },
             out_of_service_taint: flags.out_of_service_taint,

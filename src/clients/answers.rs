@@ -16,23 +16,27 @@ pub const FAILURE_KEPT: Duration = Duration::from_secs(30);
 /// Number of entries of a table, of some hundred bytes each, at which old ones are swept out; then again at each doubling.
 pub const SWEPT_AT: usize = 1024;
 
-/// A right that may be missing.
+/// Missing rights, by the key of what each is needed for.
 #[derive(Debug, Default)]
-pub struct Denial(Mutex<Option<Instant>>);
+pub struct Denials<K = ()>(Mutex<HashMap<K, Instant>>);
 
-impl Denial {
-    /// Notes that the right was denied now.
-    pub fn note(&self) {
-        *self.0.lock() = Some(Instant::now());
+impl<K: Eq + Hash> Denials<K> {
+    /// Notes that the right was denied now. Returns `true` if none of these rights was denied in the minutes before.
+    pub fn note(&self, right: K) -> bool {
+        let mut denied_at = self.0.lock();
+        denied_at.retain(|_, at| at.elapsed() < DENIAL_KEPT);
+        let is_first = denied_at.is_empty();
+        denied_at.insert(right, Instant::now());
+        is_first
     }
 
     /// Whether the right was denied in the last minutes.
-    pub fn is_recent(&self) -> bool {
-        self.0.lock().is_some_and(|at| at.elapsed() < DENIAL_KEPT)
+    pub fn is_recent(&self, right: &K) -> bool {
+        self.0.lock().get(right).is_some_and(|at| at.elapsed() < DENIAL_KEPT)
     }
 }
 
-/// An answer, and the end of the time for which it is kept; `None` while nobody has got one.
+/// An answer, and the time of its arrival; `None` before the first.
 type Slot<V> = Arc<tokio::sync::Mutex<Option<(V, Instant)>>>;
 
 /// Answers by question.
@@ -46,28 +50,39 @@ impl<K, V> Default for Answers<K, V> {
 }
 
 impl<K: Eq + Hash, V: Clone> Answers<K, V> {
-    /// Returns the answer that is kept, or that of `ask`, which says for how long it is kept. Only the first of several callers asks; the
-    /// others wait for its answer, or ask themselves if it is dropped.
-    pub async fn get<F: Future<Output = (V, Duration)>>(&self, question: K, ask: impl FnOnce() -> F) -> V {
+    /// Returns the last answer while it is younger than the `max_age` that the caller allows for it, else the answer of `ask`. Only the
+    /// first of several callers asks; the others wait for its answer, or ask themselves if it is dropped.
+    pub async fn get<F: Future<Output = V>>(
+        &self,
+        question: K,
+        max_age: impl Fn(&V) -> Duration,
+        ask: impl FnOnce() -> F,
+    ) -> V {
+        let is_kept = |(answer, at): &(V, Instant)| at.elapsed() < max_age(answer);
         let slot = {
             let mut slots = self.0.lock();
-            let now = Instant::now();
             // A slot that is locked is being filled.
-            sweep(&mut slots, |slot| {
-                slot.try_lock().map_or(true, |slot| slot.as_ref().is_some_and(|(_, until)| now < *until))
-            });
+            sweep(&mut slots, |slot| slot.try_lock().map_or(true, |slot| slot.as_ref().is_some_and(is_kept)));
             Arc::clone(slots.entry(question).or_default())
         };
         let mut slot = slot.lock().await;
-        if let Some((answer, until)) = &*slot
-            && Instant::now() < *until
-        {
+        if let Some((answer, _)) = slot.as_ref().filter(|slot| is_kept(slot)) {
             return answer.clone();
         }
         // Boxed: most callers only wait.
-        let (answer, kept) = Box::pin(ask()).await;
-        *slot = Some((answer.clone(), Instant::now() + kept));
+        let answer = Box::pin(ask()).await;
+        *slot = Some((answer.clone(), Instant::now()));
         answer
+    }
+
+    /// Changes the last answer, if there is one. Waits for a caller that asks now.
+    pub async fn update(&self, question: &K, change: impl FnOnce(&mut V)) {
+        let slot = self.0.lock().get(question).cloned();
+        if let Some(slot) = slot
+            && let Some((answer, _)) = slot.lock().await.as_mut()
+        {
+            change(answer);
+        }
     }
 }
 

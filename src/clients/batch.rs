@@ -61,7 +61,7 @@ async fn collect<Q, A, F, C>(
     C: Fn(Vec<Q>) -> F + Send + Sync + 'static,
     F: Future<Output = Vec<Result<A, AwsError>>> + Send + 'static,
 {
-    // Each call is a task: if it panics, the batcher goes on.
+    // Each call is a task: if it panics, the batcher continues.
     let call = Arc::new(call);
     loop {
         let first = tokio::select! {

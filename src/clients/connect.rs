@@ -272,7 +272,7 @@ fn variable(name: &str) -> Option<String> {
     env::var(name).ok()
 }
 
-/// Makes the AWS clients, which share their credentials and retry only with new ones, whatever `config` says about that.
+/// Makes the AWS clients, which share their credentials and retry only with new ones; the retries of `config` don't count.
 #[must_use]
 pub fn aws_clients(config: &SdkConfig) -> AwsClients {
     let renewal = Renewal::new();

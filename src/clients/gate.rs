@@ -15,7 +15,7 @@ pub use crate::fact::Category;
 pub use absence::Absence;
 pub use backoff::{Backoff, Failure};
 pub use class::{AwsClass, CallClass, Class, Limits};
-pub use error::{AwsError, Blocker, KubeError, Operation, Unsigned, category_of_code};
+pub use error::{AwsError, Blocker, KubeError, Operation, SigningFailure, category_of_code};
 
 use crate::fact::{Fact, Facts};
 use admit::{Admission, Admitter};
@@ -98,7 +98,7 @@ impl Gate {
     /// call whose deadline is near or has passed is given [`LAST_CALL`].
     ///
     /// A throttled call returns only when its caller may try again, and its error has no `retry_after` any more. If the server asks
-    /// for time for another reason, the error's `retry_after` says how much, bounded by a part of the time left.
+    /// for time for another reason, the error's `retry_after` is that time, bounded by a part of the time left.
     ///
     /// # Errors
     /// The error of the server or the transport, classified; or a timeout.
@@ -123,7 +123,7 @@ impl Gate {
         };
         let answer = result.as_ref().map(drop).map_err(|error| error.category);
         self.facts.emit(&Fact::KubeCall { verb, resource, result: answer, took: admission.took() });
-        // If an admission webhook is broken, it is the server that says so.
+        // The server itself reports a failing admission webhook.
         let failed = result.as_ref().err().filter(|error| error.blocker.is_none()).map(|error| error.category);
         self.absence.note(Instant::now() - admission.took(), matches!(verb, "get" | "list"), failed);
         let (mut failed, mut retry_after) = (None, None);
@@ -218,7 +218,7 @@ mod tests {
         };
         let evict = Call { verb: "create", resource: "pods/eviction", subject: "default/web-1" };
         let error = gate.kube(evict, Class::Evict, by, fails).await.unwrap_err();
-        assert_eq!((error.category, error.blocker), (Category::Unavailable, Some(Blocker::BrokenWebhook)));
+        assert_eq!((error.category, error.blocker), (Category::Unavailable, Some(Blocker::FailingWebhook)));
         let read = Call { verb: "get", resource: "nodes", subject: "node-1" };
         let away = || async { says(json!({ "code": 503, "message": "away" })) };
         gate.kube(read, Class::List, by, away).await.unwrap_err();

@@ -22,7 +22,7 @@ pub enum GetError {
     Unreachable(std::io::Error),
     /// The connection broke, or this is not HTTP.
     #[error("the connection broke: {0}")]
-    Broken(hyper::Error),
+    Disconnected(hyper::Error),
     /// The answer is too long, or ended too early.
     #[error("the answer can't be read: {0}")]
     Unreadable(Box<dyn std::error::Error + Send + Sync>),
@@ -41,14 +41,14 @@ pub async fn get(address: SocketAddr, path: &str, limit: usize, within: Duration
 
 async fn exchange(address: SocketAddr, path: &str, limit: usize) -> Result<Bytes, GetError> {
     let stream = TcpStream::connect(address).await.map_err(GetError::Unreachable)?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(GetError::Broken)?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(GetError::Disconnected)?;
     let mut request = Request::new(Empty::<Bytes>::new());
     *request.uri_mut() = path.parse().map_err(|error| GetError::Unreadable(Box::from(error)))?;
     if let Ok(host) = address.to_string().parse() {
         request.headers_mut().insert(http::header::HOST, host);
     }
     let mut asked = pin!(async {
-        let answer = sender.send_request(request).await.map_err(GetError::Broken)?;
+        let answer = sender.send_request(request).await.map_err(GetError::Disconnected)?;
         if answer.status() != StatusCode::OK {
             return Err(GetError::Refused(answer.status()));
         }

@@ -49,14 +49,14 @@ impl Intercept for ClockComparison {
         _: &mut ConfigBag,
     ) -> Result<(), BoxError> {
         if let Some(date) = context.response().headers().get("date").and_then(parse) {
-            tell(&self.facts, self.clock.compare(date, self.asked));
+            report(&self.facts, self.clock.compare(date, self.asked));
         }
-        self.clock.note_answer();
+        self.clock.trust();
         Ok(())
     }
 }
 
-/// Compares our clock with that of the API server, which is asked for its version: every client may. Any answer tells the time.
+/// Compares our clock with that of the API server. Every client may ask for its version, and any answer has the time.
 ///
 /// # Errors
 /// No answer `by` then.
@@ -77,13 +77,13 @@ pub async fn ask_api_server(
         Ok(date.map(|date| clock.compare(date, asked)))
     };
     let change = gate.kube(call, Class::Background, by, answer).await?;
-    clock.note_answer();
-    tell(facts, change.unwrap_or_default());
+    clock.trust();
+    report(facts, change.unwrap_or_default());
     Ok(())
 }
 
 /// Reports what has changed about the clock.
-pub fn tell(facts: &Facts, change: ClockChange) {
+pub fn report(facts: &Facts, change: ClockChange) {
     if let Some(by) = change.stepped {
         facts.emit(&Fact::ClockStepped { by });
     }

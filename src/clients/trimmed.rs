@@ -1,4 +1,4 @@
-//! An object of the API server, of which only the used parts are parsed.
+//! An object of the API server. Only its used parts are parsed.
 //!
 //! The largest parts of an object are not used: a Node's images, and `managedFields`, which kube's own metadata keep as a tree of
 //! values.
@@ -31,8 +31,8 @@ pub struct Trimmed<P, U, const BARE: bool = false> {
 /// An object's metadata.
 pub type Bare = Trimmed<IgnoredAny, IgnoredAny, true>;
 
-/// Reads the object of this resource (`nodes`) and name; `None` only if the API server itself says that it is not there. Something on the
-/// way, or an API server in start, may answer 404 as well.
+/// Reads the object of this resource (`nodes`) and name; `None` only if the API server itself reports that it does not exist. A proxy,
+/// or a starting API server, may answer 404 as well.
 ///
 /// # Errors
 /// Any other answer, or none.

@@ -1,4 +1,4 @@
-//! `ebbtide doctor`: checks everything that the service needs, and says what to do about each problem.
+//! `ebbtide doctor`: checks everything that the service needs, with a remedy for each problem.
 //!
 //! ```text
 //!  read ───▶ Readings ──▶ judges, a module for each area ──▶ Checks ──▶ text | JSON | facts

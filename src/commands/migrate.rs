@@ -36,7 +36,7 @@ use std::fs::File;
 use std::io::Write;
 use write::Values;
 
-/// A behaviour of NTH that our chart must be told about, because our default is another.
+/// A behaviour of NTH that our chart has to set, because our default is another.
 struct NthDefault {
     path: &'static str,
     value: &'static str,
@@ -83,6 +83,11 @@ const BUDGETS: NthDefault = NthDefault {
     why: "NTH leaves pods that a budget protects; Ebbtide's default deletes them in time for their grace period",
 };
 
+/// What is new about the queue's policy.
+const SENDERS: &str = "a queue of Ebbtide's templates refuses senders that its policy does not name: name SNS topics in TopicArns, and roles and users \
+                       that send, such as a role of your own with which hooks notify it, in SenderArns. NTH's queue goes on taking messages of \
+                       whoever has sqs:SendMessage by IAM, until you add the statement that `ebbtide doctor` prints; name those senders in it";
+
 /// The first lines of our values.
 const HEAD: &str = "\
 # Values for Ebbtide's chart, by `ebbtide migrate` from values of aws-node-termination-handler.
@@ -122,13 +127,15 @@ pub enum Topic {
     Differs,
     /// Ebbtide needs no such value.
     Needless,
+    /// The value was carried over, and Ebbtide's templates add something to what it names.
+    New,
 }
 
 impl Migration {
     /// Whether everything was carried over without a difference.
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        self.remarks.iter().all(|remark| remark.topic == Topic::Needless)
+        self.remarks.iter().all(|remark| matches!(remark.topic, Topic::Needless | Topic::New))
     }
 }
 
@@ -140,6 +147,7 @@ impl Topic {
             Self::Lost => "Not carried over",
             Self::Differs => "Carried over, but not the same",
             Self::Needless => "Not needed",
+            Self::New => "New",
         }
     }
 }
@@ -191,9 +199,9 @@ pub fn run(Migrate { values, output, strict }: &Migrate) -> Answer {
     let code = if *strict && !migration.is_whole() { 3 } else { 0 };
     let remarks = migration.to_string();
     let Some(output) = output else {
-        return Answer { said: migration.values, remarks, problems: String::new(), code };
+        return Answer { output: migration.values, remarks, problems: String::new(), code };
     };
-    // What somebody has edited is not overwritten.
+    // A file that a user has edited is not overwritten.
     match File::create_new(output).and_then(|mut file| file.write_all(migration.values.as_bytes())) {
         Ok(()) => Answer { remarks, code, ..Answer::default() },
         Err(error) => Answer::failed(&format!(
@@ -245,6 +253,9 @@ pub fn convert(text: &str) -> Result<Migration, ValuesError> {
     if queue && !values.has("queueUrl") {
         values.put("queueUrl", json!(""), "must be set");
         remarks.push(remark(Topic::Missing, "queueURL", "is not set; set queueUrl to the URL of the queue"));
+    }
+    if queue {
+        remarks.push(remark(Topic::New, "queueURL", SENDERS));
     }
     unknown(&nth, &mut remarks);
     remarks.sort_by_key(|remark| remark.topic);

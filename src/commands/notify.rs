@@ -41,13 +41,13 @@ async fn send_samples(
     let settings = Arc::new(settings);
     let courier = Courier::new(Arc::clone(&settings), connector, clock);
     let chosen = settings.phases.any();
-    let (mut said, mut samples, mut problems) = (String::new(), Vec::new(), Vec::new());
+    let (mut lines, mut samples, mut problems) = (String::new(), Vec::new(), Vec::new());
     for phase in ORDER.into_iter().filter(|phase| chosen.has(*phase)) {
         let sample = match courier.send(&sample::to_send(phase, clock.now(), &settings)).await {
             Ok(accepted) => {
                 let body = if accepted.body.is_empty() { String::new() } else { format!(": {}", accepted.body) };
                 // Writing to a String can't fail.
-                let _ = writeln!(said, "{phase}: {} accepted it with {}{body}", courier.host(), accepted.status);
+                let _ = writeln!(lines, "{phase}: {} accepted it with {}{body}", courier.host(), accepted.status);
                 json!({ "phase": phase.as_str(), "status": accepted.status, "body": accepted.body, "error": null })
             }
             Err(error) => {
@@ -61,7 +61,7 @@ async fn send_samples(
     Answer {
         code: u8::from(!problems.is_empty()),
         problems: problems.join("\n"),
-        said: output.of(&report, || said),
+        output: output.of(&report, || lines),
         ..Answer::default()
     }
 }

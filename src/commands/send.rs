@@ -64,7 +64,7 @@ struct SendRequest {
     node: String,
     queue_url: String,
     hook: Option<(String, String)>,
-    /// Whether nobody is asked.
+    /// Whether to skip the confirmation.
     yes: bool,
     output: Output,
     /// The context of the kubeconfig, if there is one.

@@ -25,7 +25,7 @@ mod view;
 mod waits;
 
 use crate::cli::answer::Answer;
-use crate::cli::flags::borrowed::Borrowed;
+use crate::cli::flags::borrowed::ServiceFlags;
 use crate::cli::flags::simulate::Simulate;
 use crate::cli::output::Output;
 use crate::cli::settings::{Settings, SettingsError, lifecycle_hook};
@@ -36,7 +36,9 @@ use crate::commands::test_message;
 use crate::commands::test_message::GroupHook;
 use crate::commands::test_message::{HookError, MessageRequest, TestMessageError};
 use crate::pipeline::event;
-use crate::pipeline::event::{Detail, Identity, IgnoreReason, InstanceId, Notice, NoticeKind, Notices, Parsed};
+use crate::pipeline::event::{
+    Detail, Identity, IgnoreReason, InstanceId, Notice, NoticeKind, NoticeTime, Notices, Parsed,
+};
 use crate::pipeline::queue::QueueUrl;
 use crate::runtime::clock::Clock;
 use narration::Narration;
@@ -104,7 +106,7 @@ pub async fn simulate_with(clients: &Clients, clock: Clock, flags: Simulate) -> 
 impl Question {
     fn new(flags: Simulate) -> Result<Self, Refusal> {
         let Simulate { file, kind, node, group, hook, borrowed } = flags;
-        let Borrowed { output, cluster, run, .. } = borrowed;
+        let ServiceFlags { output, cluster, run, .. } = borrowed;
         let settings = Settings::without_queue(run).map_err(Refusal::Settings)?;
         let source = match (kind, node) {
             (Some(kind), Some(node)) => {
@@ -146,7 +148,7 @@ impl Question {
         let simulation = Simulation { error: problem.clone(), ..self.simulation(clock, message) };
         Some(match (problem, self.output) {
             (Some(problem), Output::Table) => Answer::wrong(&problem),
-            (Some(problem), _) => Answer { said: self.written(&simulation), ..Answer::wrong(&problem) },
+            (Some(problem), _) => Answer { output: self.written(&simulation), ..Answer::wrong(&problem) },
             (None, _) => Answer::well(self.written(&simulation)),
         })
     }
@@ -186,7 +188,7 @@ impl Question {
         }
         let message = MessageView::of(MessageClass::Unanswered);
         let simulation = Simulation { error: Some(answer.problems.clone()), ..self.simulation(clock, message) };
-        Answer { said: self.written(&simulation), ..answer }
+        Answer { output: self.written(&simulation), ..answer }
     }
 
     /// A simulation without notices.
@@ -200,7 +202,7 @@ impl Question {
         reader: &mut Reader<'_>,
         mut request: MessageRequest<'_>,
     ) -> Result<Simulation, TestMessageError> {
-        // Without a queue only the Node tells of it, and of no hook.
+        // Without a queue only the Node reports it, and no hook.
         let is_hint = request.kind == NoticeKind::AsgTerminate && !self.settings.sources.queue;
         if is_hint {
             request.hook = Some(MADE_UP);
@@ -228,8 +230,8 @@ impl Question {
         Ok(simulation)
     }
 
-    /// Simulates what would be done if the Node told of its termination, or were broken: for each condition that there is a rule for, or for
-    /// a status check.
+    /// Simulates what would be done if the Node reported its termination, or were unhealthy: for each condition with a rule, or for a status
+    /// check.
     async fn simulate_without_message(
         &self,
         reader: &mut Reader<'_>,
@@ -249,15 +251,15 @@ impl Question {
         for detail in details {
             let identity = match &detail {
                 Detail::Condition(name) => Identity::Condition { condition: name.clone(), instance: instance.clone() },
-                Detail::AsgTermination { .. } => Identity::Said { kind, at: None, instance: instance.clone() },
-                _ => Identity::Health { arn: kind.as_str().to_owned(), instance: instance.clone() },
+                Detail::AsgTermination { .. } => Identity::Agent { kind, at: None, instance: instance.clone() },
+                _ => Identity::StatusCheck { check: "instance", since: None, instance: instance.clone() },
             };
-            let notice = Notice { identity, instance: instance.clone(), at: now, detail };
-            let mut told = self.simulate_notice(reader, &notice).await?;
+            let notice = Notice::new(identity, instance.clone(), NoticeTime::Seen(now), detail);
+            let mut view = self.simulate_notice(reader, &notice).await?;
             if let (Detail::AsgTermination { .. }, Some(name)) = (&notice.detail, self.settings.policy.node_hook()) {
-                told.notes.push(format!("where the instance waits at the lifecycle hook {name}, that is kept alive and completed, and its timeout is the deadline"));
+                view.notes.push(format!("where the instance waits at the lifecycle hook {name}, that is kept alive and completed, and its timeout is the deadline"));
             }
-            notices.push(told);
+            notices.push(view);
         }
         let what =
             notices.is_empty().then(|| "there is no --on-condition: no condition of a Node is acted on".to_owned());
@@ -290,7 +292,7 @@ impl Question {
             Some(node) => reader.shift(node).await?,
             None => None,
         };
-        Narration::new(notice, (node, shift), &self.settings, reader.clock).tell(reader).await
+        Narration::new(notice, (node, shift), &self.settings, reader.clock).into_view(reader).await
     }
 
     fn written(&self, simulation: &Simulation) -> String {

@@ -38,8 +38,8 @@ pub async fn status(mut flags: Status) -> Answer {
 }
 
 fn answer(report: &Report, flags: &Status) -> Answer {
-    let said = flags.output.of(report, || table::of(report, form(flags.all)));
-    Answer { code: code(report), ..Answer::well(said) }
+    let output = flags.output.of(report, || table::of(report, form(flags.all)));
+    Answer { code: code(report), ..Answer::well(output) }
 }
 
 /// Shows the status again and again: on a terminal in place, elsewhere a line for each change of its first line.
@@ -75,7 +75,7 @@ async fn watch(source: &Source, all: bool) -> Answer {
 fn code(report: &Report) -> u8 {
     match report.health.state {
         State::Blocked | State::Failed => TROUBLE,
-        // What it holds is not known.
+        // A silent replica may have any problem.
         _ if report.health.basis.silent > 0 => TROUBLE,
         State::Ok | State::Working | State::Unready => 0,
     }
@@ -84,7 +84,7 @@ fn code(report: &Report) -> u8 {
 #[allow(clippy::disallowed_methods, reason = "NO_COLOR is a convention of all programs, not a setting of Ebbtide")]
 fn form(all: bool) -> Form {
     let is_terminal = stdout().is_terminal();
-    // Whoever reads a pipe searches in it: nothing is cut.
+    // Output into a pipe is searched: nothing is cut.
     let width = terminal_size::terminal_size().filter(|_| is_terminal);
     let width = width.map_or(usize::MAX, |(width, _)| usize::from(width.0));
     let colours = is_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());

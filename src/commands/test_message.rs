@@ -45,7 +45,7 @@ pub enum TestMessageError {
     NotAllowed(String),
     /// No message brings notices of this kind.
     #[error(
-        "no message brings {0}: the Node itself says it, or EC2 is asked; ebbtide simulate shows what would be done"
+        "no message brings {0}: the Node itself reports it, or EC2 is asked; ebbtide simulate shows what would be done"
     )]
     NoMessage(NoticeKind),
     /// The lifecycle hook is not known.
@@ -130,7 +130,7 @@ pub async fn make(
     let is_used = |key: &str| labels.iter().any(|label| **label == *key);
     let node = Node::from_wire(object, selector, is_used, &[])
         .ok_or_else(|| TestMessageError::NoInstance(request.node.to_owned()))?;
-    if request.sent && node.annotations.get(ALLOW).is_none_or(|value| value != "true") {
+    if request.sent && node.record.text(ALLOW).is_none_or(|value| value != "true") {
         return Err(TestMessageError::NotAllowed(node.name.to_string()));
     }
     let hook = match (request.kind, request.hook) {

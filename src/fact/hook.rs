@@ -11,7 +11,7 @@ labels! {
         Retried => "retried",
         /// The completion failed for good.
         Failed => "failed",
-        /// The instance of a Node that says that its group terminates it waits at none of the name that the settings give.
+        /// The Node reports its termination, but its instance waits at no hook of the configured name.
         NotFound => "not-found",
     }
 }
@@ -44,7 +44,7 @@ pub enum HookLack {
 }
 
 impl HookLack {
-    /// Whether it is as it should be: nobody need look after it.
+    /// Whether this is expected, so that no user has to act.
     #[must_use]
     pub const fn is_usual(&self) -> bool {
         matches!(self, Self::Over(_) | Self::LeftToOthers { .. })

@@ -59,7 +59,7 @@ labels! {
 }
 
 labels! {
-    /// What is wrong with a message that can't be read.
+    /// The fault of a message that can't be read.
     MalformedReason {
         /// The body is not JSON, or not an object.
         NotJson => "not-json",
@@ -81,7 +81,7 @@ labels! {
         Shutdown => "shutdown",
         /// The work on one of its notices was handed over.
         HandedOver => "handed over",
-        /// Its visibility could not be extended in time. SQS may have extended it all the same. The work on it goes on.
+        /// Its visibility could not be extended in time. SQS may have extended it all the same. The work on it continues.
         Lost => "lost",
         /// The message was held for almost the 12 h that SQS allows.
         TooOld => "held for 11 h 50",
@@ -117,9 +117,9 @@ labels! {
         List => "list",
         /// Restoring the cordon.
         Cordon => "cordon",
-        /// Saying on the Node that it is held.
+        /// Noting the hold on the Node.
         Hold => "hold",
-        /// Saying on the Node that it has a place in its wave.
+        /// Noting the place in a wave on the Node.
         Wave => "wave",
         /// Evicting a pod.
         Evict => "evict",
@@ -135,11 +135,11 @@ labels! {
         Expired => "expired",
         /// The Node is Ready again after a restart: the announced change is over.
         Rebooted => "rebooted",
-        /// Somebody removed the cordon and kept it removed.
+        /// A user or another controller removed the cordon and kept it removed.
         Uncordoned => "uncordoned",
         /// The instance has returned from its group's warm pool.
         FromWarmPool => "from-warm-pool",
-        /// AWS has called off the announced change, or says that it is over.
+        /// AWS cancelled the announced change, or reports it as completed.
         Withdrawn => "withdrawn",
         /// Another replica has cordoned at the same time, so that hints held more nodes than they may.
         OverLimit => "over-limit",
@@ -147,16 +147,18 @@ labels! {
 }
 
 labels! {
-    /// What a Node carries that is not acted on: whoever may write the Node may have written it.
+    /// Content of a Node that is ignored. Anyone with write access to the Node may have written it.
     NodeRefusal {
-        /// What it lists for removal, and no mark can have put there.
+        /// Entries for removal that no mark can have put there.
         Undo => "undo",
-        /// What it says, and is no notice.
-        Saying => "saying",
-        /// What it says, plans or shows for an instance that another Node has, too.
+        /// An invalid agent notice.
+        AgentNotice => "saying",
+        /// Notices, plans and marks for an instance that another Node has, too.
         Twin => "two-nodes",
         /// Annotations beyond the number that is read.
         Unread => "unread",
+        /// What it says or plans beyond the number of new notices that begin in an hour.
+        Held => "often",
     }
 }
 
@@ -253,7 +255,7 @@ labels! {
         Undo => "undo",
         /// Acts on changes that Nodes keep when they are near, and polls EC2. Fixed.
         Planner => "planner",
-        /// Acts on what Nodes say. Fixed.
+        /// Handles notices from Nodes. Fixed.
         NodeSource => "node-source",
         /// Serves probes and metrics. Fixed.
         Admin => "admin",
@@ -275,15 +277,15 @@ labels! {
         Drain => "drain",
         /// Watches pods while drains run.
         PodWatch => "pod-watch",
-        /// Watches the attachments of volumes while somebody waits for them.
+        /// Watches the attachments of volumes while an interruption waits for them.
         AttachmentWatch => "attachment-watch",
         /// Deregisters one instance from its target groups.
         Deregistration => "deregistration",
-        /// Looks at the targets of one target group while somebody waits for them.
+        /// Reads the targets of one target group while an interruption waits for them.
         TargetHealth => "target-health",
         /// Checks the set-up once, some seconds after the start.
         Checks => "checks",
-        /// Answers one connection of the admin server. Whoever reads the gauges has one open.
+        /// Answers one connection of the admin server. The reader of the gauges has one open.
         AdminConnection => "admin-connection",
         /// Sends notifications. Fixed.
         Notifier => "notifier",
@@ -363,11 +365,11 @@ labels! {
 }
 
 labels! {
-    /// What a drain's deadline ends.
+    /// The kind of a drain's deadline.
     DeadlineType {
-        /// The node's capacity.
+        /// The node's capacity ends.
         Hard => "hard",
-        /// Our patience.
+        /// Only our patience ends.
         Soft => "soft",
     }
 }
@@ -377,7 +379,7 @@ labels! {
 pub enum HeartbeatResult {
     /// The lifecycle action's timeout began again.
     Sent,
-    /// AWS says that the lifecycle action has ended.
+    /// AWS reports that the lifecycle action has ended.
     Over,
     /// The call failed.
     Failed(Category),

@@ -1,4 +1,4 @@
-//! What notices lead to, and how notices and drains end.
+//! The actions for notices, and the outcomes of notices and drains.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ labels! {
         ScheduledChange => "scheduled-change",
         /// A capacity reservation takes its capacity back.
         CapacityReservation => "capacity-reservation",
-        /// A condition of the Node says that it is broken.
+        /// A condition of the Node reports it as unhealthy.
         NodeCondition => "node-condition",
         /// EC2's checks of the instance, its host or its volumes fail.
         StatusCheck => "status-check",
@@ -56,14 +56,14 @@ impl NoticeKind {
         }
     }
 
-    /// Whether the node itself is broken, and AWS announces nothing: no message brings a notice of this kind.
+    /// Whether the node itself is unhealthy. AWS announces nothing then: no message brings a notice of this kind.
     #[must_use]
     pub const fn is_repair(self) -> bool {
         matches!(self, Self::NodeCondition | Self::StatusCheck)
     }
 
-    /// Whether a notice of this kind says only that the capacity may go. Of the others the node is broken, or its capacity goes at a time
-    /// that AWS has set.
+    /// Whether a notice of this kind only warns that the capacity may be lost. With the others the node is unhealthy, or AWS has set the
+    /// time at which it takes the capacity.
     #[must_use]
     pub const fn is_hint(self) -> bool {
         matches!(self, Self::Rebalance)
@@ -85,9 +85,9 @@ impl Action {
 }
 
 labels! {
-    /// What became of the wish to have a node replaced before its drain.
+    /// The result of requesting a replacement before the drain.
     Replacement {
-        /// The group was told that the instance is unhealthy.
+        /// The instance was reported as unhealthy to the group.
         Asked => "asked",
         /// A new Node of the group is Ready.
         Ready => "ready",
@@ -125,7 +125,7 @@ labels! {
 }
 
 labels! {
-    /// What is waited for before the cordon, before evictions begin, or between a drain and the completion of its hook.
+    /// Waits before the cordon, before evictions begin, or between a drain and the completion of its hook.
     Wait {
         /// Its admission: fewer drains than `--max-draining` allows, or AWS's confirmation.
         Admission => "admission",
@@ -139,9 +139,9 @@ labels! {
         ZonalShift => "zonal-shift",
         /// The user's delay of the completion.
         CompleteAfter => "complete-after",
-        /// Somebody else, before evictions begin.
+        /// Another controller or a user, before evictions begin.
         HoldBeforeDrain => "hold-before-drain",
-        /// Somebody else, before the completion.
+        /// Another controller or a user, before the completion.
         HoldBeforeCompletion => "hold-before-completion",
         /// The volumes of the drained pods, until they are detached.
         Volumes => "volumes",
@@ -151,7 +151,7 @@ labels! {
 }
 
 labels! {
-    /// What is unusual about a notice.
+    /// The reason why a notice is unusual.
     Unusual {
         /// More nodes are drained than `--max-draining` allows.
         TooManyDrains => "too-many-drains",
@@ -161,19 +161,19 @@ labels! {
 }
 
 labels! {
-    /// Why no work on a broken node begins: the cause is not the node.
+    /// Why no repair of an unhealthy node starts: the cause is not the node.
     RepairStop {
-        /// More than half of the zones, and at least two, have a fifth of their nodes broken.
+        /// More than half of the zones, and at least two, have a fifth of their nodes unhealthy.
         Zones => "zones",
-        /// More than a fifth of the nodes of its group, rounded up, are broken.
+        /// More than a fifth of the nodes of its group, rounded up, are unhealthy.
         Group => "group",
-        /// More than a fifth of all nodes, rounded up, are broken.
+        /// More than a fifth of all nodes, rounded up, are unhealthy.
         Cluster => "cluster",
     }
 }
 
 labels! {
-    /// The points at which an interruption can wait for somebody else.
+    /// The points at which an interruption can wait for another controller or a user.
     HoldPoint {
         /// Before evictions begin.
         BeforeDrain => "before-drain",
@@ -187,9 +187,9 @@ labels! {
     WaitOutcome {
         /// There was nothing to wait for.
         NotNeeded => "not-needed",
-        /// What was waited for has happened.
+        /// The awaited event has happened.
         Met => "met",
-        /// Somebody wants the node to stay, or the node is gone.
+        /// A user keeps the node, or the node is gone.
         CalledOff => "called-off",
         /// The time for it was over.
         TimeOver => "time-over",
@@ -207,13 +207,13 @@ labels! {
         Drained => "drained",
         /// The node's kubelet is silent, and the grace periods of its pods are over; the hook was completed.
         NodeDead => "node-dead",
-        /// The node was cordoned, as the policy says.
+        /// The node was cordoned, as configured.
         Cordoned => "cordoned",
-        /// The notice was logged, as the policy says.
+        /// The notice was logged, as configured.
         Reported => "reported",
-        /// The notice was ignored, as the policy says.
+        /// The notice was ignored, as configured.
         Ignored => "ignored",
-        /// The instance belongs to another cluster, or somebody else completes the hook.
+        /// The instance belongs to another cluster, or another controller completes the hook.
         NotOurs => "not-ours",
         /// The Node or the settings exclude the Node.
         Excluded => "excluded",
@@ -221,7 +221,7 @@ labels! {
         Stale => "stale",
         /// The announced change is not near yet: the Node keeps the notice until then.
         Planned => "planned",
-        /// AWS has called off the announced change, or says that it is over: the mark that its notice left was removed.
+        /// AWS cancelled the announced change, or reports it as completed: the notice's mark was removed.
         Withdrawn => "withdrawn",
         /// No node was there to drain: it never registered, or is gone; the hook was completed.
         NothingToDrain => "nothing-to-drain",
@@ -239,7 +239,7 @@ labels! {
         Stuck => "stuck",
         /// Calls to the API server failed until the deadline.
         Failed => "failed",
-        /// Somebody removed the cordon during the drain, and again after it was restored.
+        /// A user or another controller removed the cordon during the drain, and again after it was restored.
         Uncordoned => "uncordoned",
         /// The hook could not be completed within its life.
         HookFailed => "hook-failed",
@@ -296,7 +296,7 @@ labels! {
 }
 
 labels! {
-    /// What became of a notification.
+    /// The result of a notification.
     NotificationResult {
         /// The receiver accepted it.
         Sent => "sent",
@@ -316,7 +316,7 @@ labels! {
         Drained => "drained",
         /// The Node was deleted, and its pods with it.
         NodeGone => "node-gone",
-        /// The kubelet is silent, and the grace periods of all pods are over: nobody will report their end.
+        /// The kubelet is silent, and the grace periods of all pods are over: no kubelet will report their end.
         NodeDead => "node-dead",
         /// At the deadline a budget or a pod's annotation still forbade an eviction.
         Blocked => "blocked",
@@ -326,7 +326,7 @@ labels! {
         Stuck => "stuck",
         /// Calls to the API server failed until the deadline.
         Failed => "failed",
-        /// Somebody removed the cordon, and again after it was restored.
+        /// A user or another controller removed the cordon, and again after it was restored.
         Uncordoned => "uncordoned",
     }
 }
@@ -354,8 +354,8 @@ impl From<DrainOutcome> for NoticeOutcome {
 }
 
 labels! {
-    /// What an instance's metadata tell, by kind.
-    SaidKind {
+    /// The kinds of agent notices.
+    AgentNoticeKind {
         /// A spot instance is taken back.
         Spot => "spot",
         /// A spot instance runs an elevated risk of being taken back.
@@ -380,7 +380,7 @@ labels! {
         Refused => "refused",
         /// The service answers too many requests, or has an error of its own.
         Throttled => "throttled",
-        /// What answers has no tokens: not EC2's service.
+        /// The answering server has no tokens: not EC2's service.
         NotEc2 => "not-ec2",
         /// The answer is not what EC2 documents.
         Nonsense => "nonsense",

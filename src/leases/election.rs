@@ -17,7 +17,7 @@ use kube::{Api, Client};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// What one replica at a time is elected for.
+/// A task that one replica at a time is elected for.
 #[derive(Clone, Copy, Debug)]
 pub struct Office {
     /// Name of the Lease.
@@ -39,8 +39,8 @@ impl Office {
         timeout: CALL_TIMEOUT,
     };
 
-    /// The work on what Nodes say. Other replicas look every [`Office::LOOK`], and when the turn may be over, so that the turn of one that
-    /// has died silently is taken within 9 s, and the time of the calls.
+    /// The handling of notices from Nodes. Other replicas check every [`Office::LOOK`], and when the turn may be over, so that the turn of
+    /// a replica that died silently is taken within 9 s, plus the time of the calls.
     pub const NODES: Self = Self {
         name: "ebbtide-nodes",
         turn: Duration::from_secs(6),
@@ -57,7 +57,7 @@ impl Office {
         }
     }
 
-    /// Interval between two looks at the Lease of [`Office::NODES`], and between its renewals.
+    /// Interval between two checks of the Lease of [`Office::NODES`], and between its renewals.
     pub const LOOK: Duration = Duration::from_secs(2);
 }
 
@@ -76,7 +76,7 @@ pub struct Election {
     observed: Option<Observation>,
     /// The Lease as we wrote it, if we hold it.
     held: Option<Lease>,
-    /// Whether it may be ours: nobody has told us otherwise since we began to write it.
+    /// Whether it may be ours: since we began to write it, no answer has denied that.
     may_be_ours: bool,
 }
 
@@ -131,11 +131,11 @@ impl Election {
     /// Takes or keeps the turn, if it is free or ours.
     ///
     /// # Errors
-    /// What the API server said. Then nobody knows whose turn it is: it is not ours.
+    /// The API server's error. The holder of the turn is unknown then: it is not ours.
     pub async fn take_turn(&mut self) -> Result<Turn, KubeError> {
         match self.try_turn().await {
-            // Another replica wrote first; or we did, by a renewal that was given up and has reached the API server after all. Or somebody
-            // has deleted the Lease.
+            // Another replica wrote first; or we did, by a renewal that was given up and has reached the API server after all. Or a user
+            // deleted the Lease.
             Err(error) if matches!(error.category, Category::Conflict | Category::NotFound) => self.try_turn().await,
             turn => turn,
         }
@@ -144,7 +144,7 @@ impl Election {
     async fn try_turn(&mut self) -> Result<Turn, KubeError> {
         let asked_at = Instant::now();
         let found = match self.held.take() {
-            // Nobody else has written it if the version that we wrote can be replaced.
+            // No other replica has written it if the version that we wrote can be replaced.
             Some(held) => Some((held, Step::Renew)),
             None => match self.read().await? {
                 None => None,
@@ -159,7 +159,7 @@ impl Election {
         };
         self.may_be_ours = true;
         let written = self.write(found).await?;
-        // What others wrote before says nothing about what they write later.
+        // Earlier writes of other replicas prove nothing about later ones.
         self.observed = None;
         let term = written.spec.as_ref().and_then(|spec| spec.lease_transitions).unwrap_or_default();
         self.held = Some(written);
@@ -169,7 +169,7 @@ impl Election {
     /// Gives our turn back, so that no replica waits for its end.
     ///
     /// # Errors
-    /// What the API server said.
+    /// The API server's error.
     pub async fn give_back(mut self) -> Result<(), KubeError> {
         let mut result = Ok(());
         for _ in 0..GIVE_BACK_TRIES {
@@ -254,7 +254,7 @@ impl Election {
     }
 }
 
-/// Returns the next step of the replica `me`. A turn lasts `turn` if its Lease says no other time.
+/// Returns the next step of the replica `me`. A turn lasts `turn` if its Lease names no other duration.
 fn step(Observation { spec, since }: &Observation, now: Instant, me: &str, turn: Duration) -> Step {
     match spec.holder_identity.as_deref().unwrap_or_default() {
         "" => Step::Take,

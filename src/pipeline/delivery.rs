@@ -21,7 +21,7 @@ pub use refusals::NodeRefusals;
 pub use repairs::FailingChecks;
 pub use unclaimed::Unclaimed;
 
-use crate::clients::gate::Backoff;
+use crate::clients::gate::{AwsError, Backoff};
 use crate::fact::{Category, Fact, Facts, MessageRelease, NoticeRef};
 use crate::pipeline::event;
 use crate::pipeline::event::{CapacityBlock, Identity, IgnoreReason, Notice, Notices, Parsed, Version};
@@ -36,7 +36,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
-use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 /// Delay of a message's release after a panic: the next receiver may panic, too, until the dead-letter queue takes the message.
@@ -100,8 +99,6 @@ pub struct Deliverer {
     pub has_other_sources: bool,
     /// Whether answers of AWS's queue tell the time.
     pub hears_aws: bool,
-    /// Whether those of the API server may, if not.
-    pub hears_time: bool,
     /// A permit for each notice that may be acted on: [`MAX_NOTICES`].
     pub permits: Semaphore,
 }
@@ -139,27 +136,21 @@ impl Deliverer {
         if stop.is_cancelled() {
             return self.release(message, Duration::ZERO, MessageRelease::Shutdown).await;
         }
-        let (mut block, mut shift) = (None, None);
-        let mut notices = match event::parse(&message.body) {
-            Parsed::Notices(mut notices) => {
+        let mut parsed = event::parse(&message.body);
+        let mut count = 0;
+        match &mut parsed {
+            Parsed::Notices(notices) => {
                 if let Some(error) = notices.take_unreadable() {
                     self.facts.emit(&Fact::EntityUnreadable { message: &message.id, error: &error });
                 }
                 if !message.from_role {
                     notices.relayed();
                 }
-                notices
+                count = notices.size_hint().0;
             }
-            Parsed::Block(found) => {
-                block = Some(found);
-                Notices::default()
-            }
-            Parsed::Shift(found) => {
-                shift = Some(found);
-                Notices::default()
-            }
+            Parsed::Block(_) | Parsed::Shift(_) => {}
             Parsed::Ignored(why) => {
-                self.facts.emit(&Fact::MessageIgnored { message: &message.id, reason: why });
+                self.facts.emit(&Fact::MessageIgnored { message: &message.id, reason: *why });
                 self.delete(message).await;
                 return;
             }
@@ -167,25 +158,18 @@ impl Deliverer {
                 self.facts.emit(&Fact::MessageMalformed {
                     message: &message.id,
                     reason: error.reason,
-                    error: &error,
+                    error,
                     excerpt: &excerpt(&message.body),
                 });
                 self.delete(message).await;
                 return;
             }
-        };
+        }
         // The message is held while a drain runs; its text is not needed any more.
-        message.drop_body(notices.size_hint().0);
+        message.drop_body(count);
         let id = Arc::clone(&message.id);
         if let Some(sent) = message.sent {
-            // An event is not later than its message, whatever clock wrote it.
-            notices.not_after(sent);
-            if let Some(block) = &mut block {
-                block.at = block.at.min(sent);
-            }
-            if let Some(shift) = &mut shift {
-                shift.at = shift.at.min(sent);
-            }
+            parsed.not_after(sent);
         }
         let copies = Copies::default();
         let visibility = watch::Sender::new(VISIBILITY_TIMEOUT);
@@ -195,12 +179,14 @@ impl Deliverer {
             biased;
             () = stop.cancelled() => DeliveryEnd::Shutdown,
             verdict = async {
-                if let Some(shift) = &shift {
-                    Box::pin(self.note_shift(shift, &id)).await;
-                }
-                let notices = match block {
-                    Some(block) => Box::pin(self.notices_of(&block, &id)).await,
-                    None => notices,
+                let notices = match parsed {
+                    Parsed::Notices(notices) => notices,
+                    Parsed::Block(block) => Box::pin(self.notices_of(&block, &id)).await,
+                    Parsed::Shift(shift) => {
+                        Box::pin(self.note_shift(&shift, &id)).await;
+                        Notices::default()
+                    }
+                    Parsed::Ignored(_) | Parsed::Malformed(_) => Notices::default(),
                 };
                 self.all_ended(notices, &id, &copies, &visibility).await
             } => DeliveryEnd::Verdict(verdict),
@@ -236,25 +222,18 @@ impl Deliverer {
     async fn notices_of(&self, block: &CapacityBlock, message: &str) -> Notices {
         let Interrupter { clock, owner, .. } = &*self.interrupter;
         let by = clock.instant_of(block.terminates_at);
-        let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(20));
-        loop {
-            let error = match owner.in_reservation(&block.reservation).await {
-                Ok(instances) => {
-                    if instances.is_empty() {
-                        self.facts.emit(&Fact::MessageIgnored { message, reason: IgnoreReason::EmptyReservation });
-                    }
-                    return block.notices(instances);
-                }
-                Err(error) => error,
-            };
+        let ask = || owner.in_reservation(&block.reservation);
+        let failed = |error: &AwsError| {
             let (reservation, category) = (&*block.reservation, error.category);
-            self.facts.emit(&Fact::ReservationUnknown { message, reservation, category, error: &error });
-            let wait = backoff.step();
-            if Instant::now() + wait >= by {
-                return Notices::default();
-            }
-            sleep(wait).await;
+            self.facts.emit(&Fact::ReservationUnknown { message, reservation, category, error });
+            true
+        };
+        let backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(20));
+        let Ok(instances) = backoff.retry(Some(by), ask, failed).await else { return Notices::default() };
+        if instances.is_empty() {
+            self.facts.emit(&Fact::MessageIgnored { message, reason: IgnoreReason::EmptyReservation });
         }
+        block.notices(instances)
     }
 
     fn join(&self, notice: Notice, message: &Arc<str>) -> NoticeCopy {

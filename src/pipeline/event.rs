@@ -6,6 +6,7 @@ mod autoscaling;
 mod ec2;
 mod envelope;
 mod health;
+mod identity;
 mod wire;
 mod zonal;
 
@@ -13,6 +14,7 @@ mod zonal;
 mod tests;
 
 pub use crate::fact::{IgnoreReason, MalformedReason, NoticeKind};
+pub use identity::{Identity, NoticeKey, STATUS_CHECKS};
 pub use zonal::{SHIFT_BEGINS, SHIFT_ENDS, SHIFT_SOURCE};
 
 use jiff::Timestamp;
@@ -40,6 +42,18 @@ pub enum Parsed {
     Malformed(Malformed),
 }
 
+impl Parsed {
+    /// Moves a later time of the event to `latest`: an event is not later than its message, whatever clock wrote it.
+    pub fn not_after(&mut self, latest: Timestamp) {
+        match self {
+            Self::Notices(notices) => notices.not_after(latest),
+            Self::Block(block) => block.time = block.time.not_after(latest),
+            Self::Shift(shift) => shift.at = shift.at.min(latest),
+            Self::Ignored(_) | Self::Malformed(_) => {}
+        }
+    }
+}
+
 /// A change of a zonal shift.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZonalShift {
@@ -62,23 +76,18 @@ pub struct CapacityBlock {
     pub ends: Option<Timestamp>,
     /// The time at which EC2 begins to terminate its instances.
     pub terminates_at: Timestamp,
-    /// The time of the event, by AWS's clock.
-    pub at: Timestamp,
+    /// The time of the event.
+    pub time: NoticeTime,
 }
 
 impl CapacityBlock {
     /// Returns the notices for these instances of the block.
     #[must_use]
     pub fn notices(&self, instances: Vec<InstanceId>) -> Notices {
-        let first = |instance: InstanceId, _| Notice {
-            identity: Identity::Block {
-                reservation: self.reservation.clone(),
-                ends: self.ends,
-                instance: instance.clone(),
-            },
-            instance,
-            at: self.at,
-            detail: Detail::CapacityReservation { terminates_at: Some(self.terminates_at) },
+        let first = |instance: InstanceId, _| {
+            let (reservation, ends) = (self.reservation.clone(), self.ends);
+            let detail = Detail::CapacityReservation { terminates_at: Some(self.terminates_at) };
+            Notice::new(Identity::Block { reservation, ends, instance: instance.clone() }, instance, self.time, detail)
         };
         Notices::new(instances.into_iter().map(|instance| (instance, false)).collect(), first)
     }
@@ -103,13 +112,72 @@ pub struct Notice {
     pub identity: Identity,
     /// The instance it is about.
     pub instance: InstanceId,
-    /// The time of the event, by AWS's clock.
-    pub at: Timestamp,
+    /// The time of the notice.
+    pub time: NoticeTime,
     /// The kind, with its details.
     pub detail: Detail,
+    /// The key of `identity`.
+    key: NoticeKey,
+}
+
+/// The time of a notice. Two copies can be ordered by it only if AWS has named both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoticeTime {
+    /// The time of the event, by AWS's clock.
+    Announced(Timestamp),
+    /// The time at which Ebbtide read what EC2 lists or a Node reports, which name none.
+    Seen(Timestamp),
+}
+
+impl NoticeTime {
+    /// Returns the time itself.
+    #[must_use]
+    pub const fn at(self) -> Timestamp {
+        let (Self::Announced(at) | Self::Seen(at)) = self;
+        at
+    }
+
+    /// Returns this time, or `latest` if that is earlier.
+    #[must_use]
+    pub fn not_after(self, latest: Timestamp) -> Self {
+        match self {
+            Self::Announced(at) => Self::Announced(at.min(latest)),
+            Self::Seen(at) => Self::Seen(at.min(latest)),
+        }
+    }
 }
 
 impl Notice {
+    /// Returns a notice.
+    #[must_use]
+    pub fn new(identity: Identity, instance: InstanceId, time: NoticeTime, detail: Detail) -> Self {
+        Self { key: identity.key(), identity, instance, time, detail }
+    }
+
+    /// Returns the time of the notice: AWS's, or that at which it was read.
+    #[must_use]
+    pub const fn at(&self) -> Timestamp {
+        self.time.at()
+    }
+
+    /// Returns the same notice under another identity.
+    #[must_use]
+    pub fn with_identity(self, identity: Identity) -> Self {
+        Self::new(identity, self.instance, self.time, self.detail)
+    }
+
+    /// Returns the same notice with another time and other details.
+    #[must_use]
+    pub fn revised(&self, time: NoticeTime, detail: Detail) -> Self {
+        Self { time, detail, ..self.clone() }
+    }
+
+    /// Returns the key under which Nodes record the notice.
+    #[must_use]
+    pub const fn key(&self) -> NoticeKey {
+        self.key
+    }
+
     /// Returns the kind alone.
     #[must_use]
     pub const fn kind(&self) -> NoticeKind {
@@ -141,7 +209,7 @@ impl Notice {
             }
             // What a Node says, and that it no longer does, is seen in this order, whatever the clocks say.
             (Detail::TakenBack(_), _) | (_, Detail::TakenBack(_)) => self.version() != other.version(),
-            _ => self.at > other.at && self.version() != other.version(),
+            _ => self.at() > other.at() && self.version() != other.version(),
         }
     }
 
@@ -204,7 +272,7 @@ impl Notices {
     /// Moves a later time of the event to `latest`.
     pub fn not_after(&mut self, latest: Timestamp) {
         if let Some(next) = &mut self.next {
-            next.at = next.at.min(latest);
+            next.time = next.time.not_after(latest);
         }
     }
 }
@@ -222,12 +290,8 @@ impl Iterator for Notices {
         let notice = self.next.take()?;
         self.next = self.others.pop_front().map(|(instance, withdrawn)| {
             let mut next = notice.clone();
-            if let Identity::Health { instance: of, .. }
-            | Identity::Fault { instance: of, .. }
-            | Identity::Block { instance: of, .. } = &mut next.identity
-            {
-                of.clone_from(&instance);
-            }
+            next.identity.set_instance(&instance);
+            next.key = next.identity.key();
             if let Detail::ScheduledChange(change) = &mut next.detail {
                 change.withdrawn = withdrawn;
             }
@@ -240,99 +304,6 @@ impl Iterator for Notices {
     fn size_hint(&self) -> (usize, Option<usize>) {
         let left = usize::from(self.next.is_some()) + self.others.len();
         (left, Some(left))
-    }
-}
-
-/// The identity of a notice: a second copy with the same one joins the first.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Identity {
-    /// A lifecycle action. EventBridge and a direct notification may both announce it.
-    Hook {
-        /// The Auto Scaling group's name.
-        group: String,
-        /// The lifecycle hook's name.
-        hook: String,
-        /// The lifecycle action's token.
-        token: String,
-    },
-    /// A Health event about a change, and one of the instances it affects; AWS sends the event again when it changes.
-    Health {
-        /// The event's ARN; of a change that EC2 lists, its id there.
-        arn: String,
-        /// The affected instance.
-        instance: InstanceId,
-    },
-    /// The same about a fault. AWS is not asked about one: who forges it must not revise a change.
-    Fault {
-        /// The event's ARN.
-        arn: String,
-        /// The affected instance.
-        instance: InstanceId,
-    },
-    /// The end of a Capacity Block for one of its instances.
-    Block {
-        /// The reservation's id.
-        reservation: String,
-        /// The end of the reservation, if it is known: a block that was extended has another one.
-        ends: Option<Timestamp>,
-        /// The instance.
-        instance: InstanceId,
-    },
-    /// What a Node says that has neither an event's id nor one of EC2's.
-    Said {
-        /// The kind of the notice.
-        kind: NoticeKind,
-        /// The time that the instance's metadata name, if they name one.
-        at: Option<Timestamp>,
-        /// The instance.
-        instance: InstanceId,
-    },
-    /// A condition of a Node, `TYPE=STATUS`, for as long as the Node has it.
-    Condition {
-        /// The condition.
-        condition: String,
-        /// The instance.
-        instance: InstanceId,
-    },
-    /// Any other event, by EventBridge's id. Of another kind it is another: who forges one must not take the place of a real one.
-    Event {
-        /// The kind of the notice.
-        kind: NoticeKind,
-        /// The event's id.
-        id: String,
-    },
-}
-
-impl Identity {
-    /// Returns what EC2 calls a notice that it lists, whoever told of it: the id of the change or of the reservation.
-    #[must_use]
-    pub fn listed_as(&self) -> Option<&str> {
-        match self {
-            Self::Health { arn, .. } => (!arn.starts_with("arn:")).then_some(arn),
-            Self::Block { reservation, .. } => Some(reservation),
-            Self::Hook { .. }
-            | Self::Fault { .. }
-            | Self::Said { .. }
-            | Self::Condition { .. }
-            | Self::Event { .. } => None,
-        }
-    }
-}
-
-impl fmt::Display for Identity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Hook { group, hook, token } => write!(f, "{group}/{hook}/{token}"),
-            Self::Health { arn, instance } => write!(f, "{arn}/{instance}"),
-            Self::Fault { arn, instance } => write!(f, "fault/{arn}/{instance}"),
-            Self::Block { reservation, ends: Some(ends), instance } => write!(f, "{reservation}/{ends}/{instance}"),
-            Self::Block { reservation, ends: None, instance } => write!(f, "{reservation}/{instance}"),
-            Self::Said { kind, at: Some(at), instance } => write!(f, "node/{kind}/{at}/{instance}"),
-            Self::Said { kind, at: None, instance } => write!(f, "node/{kind}/{instance}"),
-            Self::Condition { condition, instance } => write!(f, "node/condition/{condition}/{instance}"),
-            // Without a slash, which all others have.
-            Self::Event { kind, id } => write!(f, "{kind}:{id}"),
-        }
     }
 }
 
@@ -533,10 +504,13 @@ impl Notice {
     pub fn is_test(&self) -> bool {
         match &self.identity {
             Identity::Hook { token, .. } => token.starts_with(TEST),
-            Identity::Health { arn, .. } | Identity::Fault { arn, .. } => {
-                arn.rsplit('/').next().is_some_and(|last| last.contains(TEST))
-            }
-            Identity::Block { .. } | Identity::Said { .. } | Identity::Condition { .. } => false,
+            Identity::HealthEvent { arn: id, .. }
+            | Identity::HealthIssue { arn: id, .. }
+            | Identity::Ec2Event { id, .. } => id.rsplit('/').next().is_some_and(|last| last.contains(TEST)),
+            Identity::Block { .. }
+            | Identity::StatusCheck { .. }
+            | Identity::Agent { .. }
+            | Identity::Condition { .. } => false,
             Identity::Event { id, .. } => id.starts_with(TEST),
         }
     }

@@ -61,8 +61,8 @@ pub use hints::Hints;
 pub use hook::{Completion, HookSearch, Hooks};
 pub use link::MessageLink;
 pub use policy::{
-    Action, Actions, Admission, AtMost, ForLoadBalancers, Heartbeats, Holds, OnFailed, OnUncordon, PerKind, Policy,
-    ShiftedResources, TellsHooks, Verify, WaitPolicy, Wave,
+    Action, Actions, Admission, AtMost, ForLoadBalancers, Heartbeats, Holds, HookSource, OnFailed, OnUncordon, PerKind,
+    Policy, ShiftedResources, Verify, WaitPolicy, Wave,
 };
 pub use replaceable::{Group, replaceable};
 pub use settling::{MAX_SETTLE, Settling};

@@ -14,7 +14,9 @@
 //! label     labels that select Nodes
 //! wire      the fields of a Node that are read
 //! pool      the pool of capacity that a Node's instance comes from
-//! plan      a change that a Node is drained for later
+//! record    what is recorded on a Node: notices, planned changes, what to undo
+//! patch     the form of patches
+//! plan      writes a change that a Node is drained for later
 //! release   which marks are due for removal, and the patch that removes them
 //! says      what a Node says that its instance has been told
 //! condition, conditions  the conditions of Nodes that the settings name, and the notices that they give
@@ -37,8 +39,10 @@ pub mod mark;
 mod marker;
 mod names;
 mod owner;
-pub mod plan;
+mod patch;
+mod plan;
 mod pool;
+pub mod record;
 pub mod release;
 mod releaser;
 pub mod replacement;
@@ -59,6 +63,7 @@ pub use owner::{
     describe, instances_in, subject_of,
 };
 pub use releaser::NodeReleaser;
+pub use says::{AGENT_REPEAT, AgentNotice};
 pub use wire::{Node, NodeApi, TrimmedNode, node_api};
 
 use crate::pipeline::event::{Detail, Notice};

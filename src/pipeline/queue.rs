@@ -220,7 +220,7 @@ impl Queue {
 
     /// Follows the machine's time, because SQS does not answer.
     fn follow_machine(&self) {
-        server_date::tell(&self.0.facts, self.0.clock.follow());
+        server_date::report(&self.0.facts, self.0.clock.follow());
     }
 
     /// Returns `None` for a message without id, receipt or body, which SQS does not send.

@@ -2,7 +2,7 @@
 //!
 //! Wall time is the machine's time plus the time that has passed on tokio's clock since it was read. So a test that advances tokio's
 //! time also advances AWS's deadlines and request signatures. The machine's time is read again now and then: it is set, or a suspended
-//! machine's tokio time has stood still. Which of the two happened, only a server's time says. Where AWS's time certainly differs from
+//! machine's tokio time has stood still. Only a server's time shows which of the two happened. Where AWS's time certainly differs from
 //! the machine's, AWS's counts, because deadlines are AWS's.
 
 use aws_smithy_async::time::TimeSource;
@@ -13,7 +13,7 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 /// Maximum age of a notice. SQS keeps messages for 14 days at most; an older time comes from a wrong clock.
 const MAX_NOTICE_AGE: Duration = Duration::from_hours(14 * 24);
@@ -40,17 +40,17 @@ pub struct Clock {
     wall: &'static Wall,
 }
 
-/// What relates wall time to tokio's time.
+/// The relation of wall time to tokio's time.
 struct Wall {
-    /// Nanoseconds by which wall time is ahead of the clock's base plus tokio's time.
+    /// Nanoseconds that wall time is ahead of the clock's base plus tokio's time.
     shift: AtomicI64,
     /// Reads the machine's time.
     machine: Box<dyn Fn() -> Timestamp + Send + Sync>,
-    last: Mutex<Followed>,
+    last: Mutex<ClockReference>,
     /// `shift` after each of its changes by more than [`STEP`].
     jumps: watch::Sender<i64>,
-    /// Whether one of them has answered.
-    answered: watch::Sender<bool>,
+    /// Whether the clock is trusted: see [`Clock::trust`].
+    trusted: watch::Sender<bool>,
 }
 
 /// A reading of the machine's time.
@@ -62,13 +62,13 @@ pub struct Reading {
 
 /// The reading that wall time follows.
 #[derive(Clone, Copy)]
-struct Followed {
+struct ClockReference {
     reading: Reading,
     /// How much the machine is ahead of AWS, if that counts.
     ahead: SignedDuration,
 }
 
-/// What a reading of the machine's time has changed.
+/// The change that a reading of the machine's time has made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "a change is reported as a fact"]
 pub struct ClockChange {
@@ -98,13 +98,13 @@ impl Clock {
     pub fn reading(machine: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         let (base, start) = (machine(), Instant::now());
         let reading = Reading { machine: base, at: start };
-        let last = Mutex::new(Followed { reading, ahead: SignedDuration::ZERO });
+        let last = Mutex::new(ClockReference { reading, ahead: SignedDuration::ZERO });
         let wall = Wall {
             shift: AtomicI64::new(0),
             machine: Box::new(machine),
             last,
             jumps: watch::Sender::new(0),
-            answered: watch::Sender::new(false),
+            trusted: watch::Sender::new(false),
         };
         Self { base, start, wall: Box::leak(Box::new(wall)) }
     }
@@ -129,29 +129,30 @@ impl Clock {
         // A machine that was set is ahead by the step more; what was suspended, as before.
         let set = last.ahead + step;
         let ahead = if set.abs() < last.ahead.abs() && step.abs() > STEP { set } else { last.ahead };
-        self.adopt(last, Followed { reading: now, ahead })
+        self.adopt(last, ClockReference { reading: now, ahead })
     }
 
-    /// Notes that AWS, or the API server when it was asked for its time, has answered, whether or not it told its time.
-    pub fn note_answer(&self) {
-        self.wall.answered.send_replace(true);
+    /// Marks the clock as trusted: AWS, or the API server when asked for its time, has answered, with or without a time, or no server's
+    /// answers are compared with it. Before that, the machine's time may be wrong.
+    pub fn trust(&self) {
+        self.wall.trusted.send_replace(true);
     }
 
-    /// Whether AWS has answered.
+    /// Whether the clock is trusted: see [`Clock::trust`].
     #[must_use]
-    pub fn is_answered(&self) -> bool {
-        *self.wall.answered.borrow()
+    pub fn is_trusted(&self) -> bool {
+        *self.wall.trusted.borrow()
     }
 
-    /// Waits until one of them has answered once. Before that, nothing is known of a wrong machine's time.
-    pub async fn first_answer(&self) {
+    /// Waits until the clock is trusted, but not longer than `at_most`: then the machine's time counts.
+    pub async fn trusted(&self, at_most: Duration) {
         // The sender lives as long as the process.
-        let _ = self.wall.answered.subscribe().wait_for(|answered| *answered).await;
+        let _ = timeout(at_most, self.wall.trusted.subscribe().wait_for(|trusted| *trusted)).await;
     }
 
     /// Follows the machine's time, less what it is certainly ahead of AWS's. To be called when AWS's answer has arrived: it states the
-    /// time `date`, and `asked` was read before the question. An answer that took too long to say whether the machine was set or
-    /// suspended changes nothing.
+    /// time `date`, and `asked` was read before the question. An answer that took too long to distinguish a set clock from a suspended
+    /// machine changes nothing.
     pub fn compare(&self, date: Timestamp, asked: Reading) -> ClockChange {
         let last = self.last();
         let now = self.read();
@@ -166,13 +167,13 @@ impl Clock {
         if step.abs() > JUMP && fits(&last.ahead) && fits(&set) {
             return ClockChange::default();
         }
-        // What is known is kept while it fits, so that long polls, which say little, don't move it.
+        // The known value is kept while it fits, so that long polls, which are imprecise, don't move it.
         let known = [Some(last.ahead), Some(SignedDuration::ZERO), (step.abs() > STEP).then_some(set)];
         let ahead = known.into_iter().flatten().find(fits).unwrap_or_else(|| last.ahead.clamp(least, most));
-        self.adopt(last, Followed { reading: now, ahead })
+        self.adopt(last, ClockReference { reading: now, ahead })
     }
 
-    fn adopt(&self, mut last: MutexGuard<'_, Followed>, now: Followed) -> ClockChange {
+    fn adopt(&self, mut last: MutexGuard<'_, ClockReference>, now: ClockReference) -> ClockChange {
         let step = last.reading.step_to(now.reading);
         let change = ClockChange {
             stepped: (step.abs() > STEP).then_some(step),
@@ -204,7 +205,7 @@ impl Clock {
         }
     }
 
-    fn last(&self) -> MutexGuard<'static, Followed> {
+    fn last(&self) -> MutexGuard<'static, ClockReference> {
         self.wall.last.lock()
     }
 

@@ -33,7 +33,7 @@ pub enum Exit {
     /// Some work was aborted. Its messages become visible when their visibility timeout ends.
     Aborted,
     /// A task that lives as long as the service ended before it: a bug. Its messages were released, and a new process can continue.
-    Broken,
+    TaskEnded,
 }
 
 /// The running service.
@@ -44,15 +44,15 @@ pub struct Service {
     pub(super) readiness: Readiness,
     /// Receives messages; terminated without a queue.
     pub(super) poller: Fuse<Handle<()>>,
-    /// Acts on what Nodes say, if the settings ask for it, and stops by itself when shutdown begins.
-    pub(super) sayings: FuturesUnordered<Handle<()>>,
+    /// Handles notices from Nodes, if they are a source, and stops by itself when shutdown begins.
+    pub(super) node_source: FuturesUnordered<Handle<()>>,
     pub(super) messages: mpsc::UnboundedReceiver<Message>,
     pub(super) deliverer: Arc<Deliverer>,
     pub(super) deliveries: Group<()>,
-    /// The watch of Nodes, the admin server, the planner, the undo task, and without a queue what tells readiness: the service does not work
+    /// The watch of Nodes, the admin server, the planner, the undo task, and without a queue the readiness task: the service does not work
     /// without them.
     pub(super) fixed: FuturesUnordered<Handle<()>>,
-    /// Writes Events. Not one of the fixed tasks: drains go on without Events.
+    /// Writes Events. Not one of the fixed tasks: drains continue without Events.
     pub(super) event_writer: Option<StoppableTask>,
     /// Sends notifications. Not one of the fixed tasks either.
     pub(super) notifier: Option<StoppableTask>,
@@ -62,7 +62,7 @@ pub struct Service {
     pub(super) collector: Option<Handle<()>>,
     /// Checks the set-up once. Nothing waits for it.
     pub(super) checks: Option<Handle<()>>,
-    /// Serves the status page. Not one of the fixed tasks: drains go on without it.
+    /// Serves the status page. Not one of the fixed tasks: drains continue without it.
     pub(super) page: Option<Handle<()>>,
     pub(super) admin: SocketAddr,
     pub(super) status: Option<SocketAddr>,
@@ -93,7 +93,7 @@ impl Service {
         self.tasks.clone()
     }
 
-    /// Works until a signal or a broken part ends the work, then shuts down in order. Dropping the future ends everything at once,
+    /// Works until a signal or a failed part ends the work, then shuts down in order. Dropping the future ends everything at once,
     /// as a kill would.
     pub async fn run(mut self) -> Exit {
         let is_whole = self.work().await;
@@ -111,7 +111,7 @@ impl Service {
         let clean = ended_in_time && tasks_gone.is_ok();
         facts.emit(&Fact::ShutdownEnded { clean, took: begun.elapsed() });
         match (is_whole, clean) {
-            (false, _) => Exit::Broken,
+            (false, _) => Exit::TaskEnded,
             (true, true) => Exit::Clean,
             (true, false) => Exit::Aborted,
         }
@@ -126,7 +126,7 @@ impl Service {
                 () = self.shutdown.ordered.cancelled() => return true,
                 _ = &mut self.poller => return false,
                 Some(_) = self.fixed.next() => return false,
-                Some(_) = self.sayings.next() => return false,
+                Some(_) = self.node_source.next() => return false,
                 Some(message) = self.messages.recv() => self.deliver(message),
                 // The task reports its own panic, and its message becomes visible again.
                 Some(_) = self.deliveries.next() => {}
@@ -148,7 +148,7 @@ impl Service {
         // The poller and all deliveries have seen the shutdown's token: the poller begins no receive and gives one in flight 2 s;
         // a delivery stops its interruptions with their heartbeats, and releases its message for another replica.
         let clean = timeout_at(deadline - LAST_STEPS, self.release_messages()).await.is_ok();
-        // No drain runs any more. The writer of Events writes those of the drains that ended, the notifier tells of them, traces are
+        // No drain runs any more. The writer of Events writes those of the drains that ended, the notifier reports them, traces are
         // sent, and the collector gives its Lease back.
         let (event_writer, notifier, tracer, collector) =
             (self.event_writer.take(), self.notifier.take(), self.trace_exporter.take(), self.collector.take());
@@ -184,7 +184,7 @@ impl Service {
         }
         while self.deliveries.next().await.is_some() {}
         // It leaves its drains, and gives its Lease back.
-        while self.sayings.next().await.is_some() {}
+        while self.node_source.next().await.is_some() {}
     }
 }
 

@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 /// Maximum time that the checks of the set-up wait for readiness. A service that does not get ready needs them most.
 const CHECKS_DELAY: Duration = Duration::from_mins(1);
 
-/// What the service is started with.
+/// The inputs of the service.
 pub struct Inputs {
     /// The validated settings.
     pub settings: Settings,
@@ -80,6 +80,10 @@ impl Service {
         let (facts, notifications) = subscribe_notifier(&settings, facts);
         let (facts, finished_traces) = subscribe_traces(&settings, clock, facts);
         let (facts, page) = bind_page(&settings, clock, facts).await;
+        if !(settings.sources.queue || settings.sources.nodes) {
+            // Only the answers of the queue, and of the API server to the work on Nodes, are compared with the clock.
+            clock.trust();
+        }
         let tasks = Tasks::new(facts.clone());
         let gate = Gate::new(facts.clone());
         let stop = shutdown.ordered.clone();
@@ -106,8 +110,8 @@ impl Service {
         let address = wiring.settings.admin_address;
         let server = Server::bind("--admin-address", address).await?;
         let admin = server.address();
-        let (readiness_shown, facts_told) = (readiness.clone(), facts.clone());
-        let pages = Admin { readiness: readiness_shown, metrics, tasks: tasks.clone(), log_filter, facts: facts_told };
+        let pages =
+            Admin { readiness: readiness.clone(), metrics, tasks: tasks.clone(), log_filter, facts: facts.clone() };
         let pages = Arc::new(pages);
         let sources = wiring.settings.sources;
         let (queue_url, dry_run) = (&*wiring.settings.queue_url, wiring.settings.policy.dry_run);
@@ -149,7 +153,7 @@ impl Service {
         let poller = Poller { queue: queue.clone(), messages: sender, answered, stop: stop.clone() };
         let poller = ready.spawned(&tasks, sources, poller, &fixed);
         let deliverer = Arc::new(wiring.deliverer(queue, interrupter));
-        let sayings = sources.nodes.then(|| {
+        let node_source = sources.nodes.then(|| {
             let work = Arc::clone(&deliverer).act_on_nodes(wiring.nodes_election(), stop);
             tasks.spawn(TaskKind::NodeSource, work)
         });
@@ -163,7 +167,7 @@ impl Service {
             shutdown,
             readiness,
             poller,
-            sayings: sayings.into_iter().collect(),
+            node_source: node_source.into_iter().collect(),
             messages,
             fixed,
             event_writer,
@@ -202,7 +206,7 @@ async fn show(server: Server, history: Arc<History>, tasks: Tasks, peers: Vec<St
     tokio::join!(server.serve(&tasks, TaskKind::StatusConnection, Arc::clone(&page)), page.send_frames());
 }
 
-/// What has to come true before the service is ready.
+/// The conditions for readiness, and its handle.
 struct Ready {
     nodes_synced: oneshot::Receiver<()>,
     queue_answered: oneshot::Receiver<()>,

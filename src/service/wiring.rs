@@ -25,14 +25,14 @@ use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
-/// What all parts are made of.
+/// The pieces that all parts share.
 pub(super) struct Wiring {
     pub settings: Settings,
     pub clients: Clients,
     pub clock: Clock,
     pub facts: Facts,
     pub tasks: Tasks,
-    /// The gate of all calls to the API server, but for the Lease of what Nodes say.
+    /// The gate of all calls to the API server, except for the Lease of [`Wiring::nodes_election`].
     pub gate: Gate,
     /// Cancelled when the ordered shutdown begins.
     pub stop: CancellationToken,
@@ -69,7 +69,7 @@ impl Wiring {
         Some(Collector::new(&self.clients.kube, self.gate.clone(), self.clock, self.facts.clone(), election))
     }
 
-    /// Returns the election of the replica that acts on what Nodes say; `None` in a dry run, in which all do. Its calls have a gate of
+    /// Returns the election of the replica that handles notices from Nodes; `None` in a dry run, in which all do. Its calls have a gate of
     /// their own: the evictions of a storm must not cost the turn.
     pub fn nodes_election(&self) -> Option<Election> {
         let own_pod = self.settings.selection_rules.own_pod.as_ref();
@@ -148,13 +148,7 @@ impl Wiring {
     /// Returns the task that removes marks from Nodes. A dry run sets none, so it removes none.
     pub fn releaser(&self, index: &Index, marker: &Marker) -> Option<NodeReleaser> {
         let (index, marker, facts) = (index.clone(), marker.clone(), self.facts.clone());
-        let (clock, hears_time) = (self.clock, self.hears_time());
-        (!self.settings.policy.dry_run).then(|| NodeReleaser { index, marker, clock, facts, hears_time })
-    }
-
-    /// Whether the queue's answers are compared with the clock, or the API server's, which is asked by who acts on what Nodes say.
-    const fn hears_time(&self) -> bool {
-        self.settings.sources.queue || self.settings.sources.nodes
+        (!self.settings.policy.dry_run).then(|| NodeReleaser { index, marker, clock: self.clock, facts })
     }
 
     /// Returns the polling of EC2, if the settings ask for it.
@@ -172,9 +166,8 @@ impl Wiring {
             interrupter: Arc::new(interrupter),
             facts: self.facts.clone(),
             failing: FailingChecks::new(self.settings.ec2_poll_interval.is_some()),
-            has_other_sources: self.settings.sources.looks || self.settings.sources.nodes,
+            has_other_sources: self.settings.sources.ec2 || self.settings.sources.nodes,
             hears_aws: self.settings.sources.queue,
-            hears_time: self.hears_time(),
             outcomes: OutcomeCache::default(),
             unclaimed: Unclaimed::default(),
             permits: Semaphore::new(MAX_NOTICES),
@@ -191,7 +184,7 @@ pub(super) fn subscribe(settings: &Settings, facts: Facts) -> (Facts, Option<(Sc
     (facts.with(Arc::new(subscriber)), Some((settings.reported, backlog)))
 }
 
-/// Adds the subscriber that notes facts for notifications, if there is a receiver. A dry run tells nobody: it does nothing.
+/// Adds the subscriber that notes facts for notifications, if there is a receiver. A dry run sends none: it does nothing.
 pub(super) fn subscribe_notifier(settings: &Settings, facts: Facts) -> (Facts, Option<notify::Backlog>) {
     if settings.notify.is_none() || settings.policy.dry_run {
         return (facts, None);

@@ -45,7 +45,7 @@ pub struct Admin {
     pub tasks: Tasks,
     /// Answers `/log`.
     pub log_filter: Option<LogFilter>,
-    /// Where a change of it is told.
+    /// Receives the fact of a change.
     pub facts: Facts,
 }
 
@@ -143,7 +143,7 @@ mod tests {
         assert!(refused.starts_with("HTTP/1.1 400") && refused.contains("is not a filter"), "{refused}");
         for silent in ["inof", "filter=debug", "info,ebbtide%3Ddebug"] {
             let refused = ask(&format!("PUT /log?{silent}")).await;
-            assert!(refused.contains("names no level for Ebbtide"), "{refused}");
+            assert!(refused.contains("sets no level for Ebbtide"), "{refused}");
         }
         let with_body = ask("PUT /log HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4\r\n\r\ninfo").await;
         assert!(with_body.starts_with("HTTP/1.1 400"), "{with_body}");

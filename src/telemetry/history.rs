@@ -1,8 +1,8 @@
-//! What the service is doing and has done, in bounded memory: interruptions with their drains and waits, storms, the last day.
+//! The service's present and past work, in bounded memory: interruptions with their drains and waits, storms, the last day.
 //!
 //! [`History`] is a subscriber of facts, and answers with a [`Report`]. An interruption takes 1 kB at most, and all of them
 //! [`MAX_BYTES`]: beyond that the oldest that have ended are forgotten. A storm is one entry; those of its interruptions that run are
-//! listed until they end. After a restart the marks on the Nodes tell what was done before.
+//! listed until they end. After a restart the marks on the Nodes show what was done before.
 
 mod day;
 mod entry;
@@ -31,7 +31,7 @@ pub const MAX_BYTES: usize = 4 << 20;
 /// Maximum number of pools in a report.
 const MAX_POOLS: usize = 50;
 
-/// Maximum number of instances of which the search of a hook is remembered.
+/// Maximum number of instances with a remembered hook search.
 const MAX_UNHOOKED: usize = 1024;
 
 /// The history of one replica.
@@ -51,7 +51,7 @@ struct Inner {
     nodes: usize,
     queue: QueueState,
     pools: Pools,
-    /// What the search of a hook has met, by instance, until the notice has ended.
+    /// Problems of the search for hooks, by instance, until the notice has ended.
     unhooked: HashMap<Box<str>, String>,
 }
 
@@ -63,7 +63,7 @@ struct QueueState {
     oldest: Option<(Timestamp, Duration)>,
 }
 
-/// What a report leaves out.
+/// The part of the history that a report leaves out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
     /// Nothing.
@@ -199,10 +199,10 @@ impl Inner {
                 let since = now.checked_sub(took).unwrap_or(now);
                 state.ends(&about, outcome, waited, (since, now));
             }
-            Fact::NodeMarked { about, since, deadline, says } => {
-                state.is_marked(&about, (since.unwrap_or(now), deadline), says.unwrap_or_default());
+            Fact::NodeMarked { about, since, deadline, condition } => {
+                state.is_marked(&about, (since.unwrap_or(now), deadline), condition.unwrap_or_default());
             }
-            Fact::NodeReleased { on, .. } | Fact::MarkedNodeGone { on } => {
+            Fact::NodeReleased { on, .. } | Fact::MarkedNodeDeleted { on } => {
                 self.unhooked.remove(on.instance);
                 state.is_released(&on);
             }
@@ -290,7 +290,7 @@ impl Inner {
         }
     }
 
-    /// Notes what the search of a hook has met, also before the work that goes on without it begins.
+    /// Notes the result of the search for a hook, even before the work that continues without it begins.
     fn is_without_hook(&mut self, about: &NoticeRef<'_>, problem: String) {
         self.state.change(about, |entry| entry.fails(&problem));
         if self.unhooked.len() < MAX_UNHOOKED {
@@ -318,7 +318,7 @@ fn pool((key, interruptions): (&PoolKey, u64)) -> report::Pool {
     }
 }
 
-/// Returns the time without what is below a millisecond, which nobody reads.
+/// Returns the time in whole milliseconds.
 fn millis(at: Timestamp) -> Timestamp {
     Timestamp::from_millisecond(at.as_millisecond()).unwrap_or(at)
 }

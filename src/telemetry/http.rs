@@ -26,8 +26,8 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time after which a connection whose client reads nothing is closed.
 const STALL_TIMEOUT: Duration = Duration::from_secs(45);
 
-/// Maximum number of connections, more than probes, scrapers and viewers need. A further one closes the oldest: who holds many open
-/// keeps no probe out, whose connection is always new.
+/// Maximum number of connections, more than probes, scrapers and viewers need. A further one closes the oldest: a client with many
+/// connections keeps no probe out, because a probe's connection is always new.
 const MAX_CONNECTIONS: usize = 64;
 
 /// The body of an answer.
@@ -76,7 +76,7 @@ impl Server {
         Ok(Self { listener, address })
     }
 
-    /// Returns the bound address; its port is the real one, even if the settings say 0.
+    /// Returns the bound address, with the real port if the settings have port 0.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
@@ -152,8 +152,8 @@ pub fn is_local(client: SocketAddr) -> bool {
     ip == Ipv4Addr::LOCALHOST || ip == Ipv6Addr::LOCALHOST
 }
 
-/// Whether a local request was led here by a foreign site: its browser was told that the site's name is this machine's (DNS rebinding),
-/// and names the site. People use addresses, `localhost`, or a name without a dot.
+/// Whether a foreign site led a browser to this machine (DNS rebinding): the request is local, but names the site. Users name
+/// addresses, `localhost`, or a name without a dot.
 pub fn is_foreign(request: &Request<Incoming>, client: SocketAddr) -> bool {
     let host = request.headers().get(http::header::HOST).map(|host| host.to_str().unwrap_or("."));
     let name =

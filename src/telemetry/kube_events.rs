@@ -21,9 +21,9 @@ use std::time::Duration;
 use text::MAX_NOTE_LENGTH;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use waits::{RunningWait, Telling, WaitKey};
+use waits::{AnnouncementState, RunningWait, WaitKey};
 
-/// Minimum time that a drain is blocked before an Event says so. Most budgets allow an eviction as soon as another pod is ready.
+/// Minimum time that a drain is blocked before an Event reports it. Most budgets allow an eviction as soon as another pod is ready.
 pub const MIN_BLOCKED_TIME: Duration = Duration::from_secs(5);
 
 /// Maximum number of facts that wait for the task: a thousand nodes blocked at once, by a few pods each.
@@ -248,7 +248,7 @@ impl DrainEvent {
             Fact::DrainExcluded { on } => Self::Ended {
                 node: ObjectRef::node(on),
                 end: DrainEnd::Excluded,
-                report: "the node is to be left alone, as it says itself, or the settings do".to_owned(),
+                report: "the Node or the settings now exclude the node".to_owned(),
                 has_condition: true,
                 is_notable: false,
             },
@@ -256,7 +256,7 @@ impl DrainEvent {
                 let begun = Instant::now();
                 let until = begun.checked_add(at_most).unwrap_or(begun);
                 let (key, reason) = (WaitKey::of(about, wait), bounded(&reason, MAX_REASON_LENGTH).into());
-                let wait = RunningWait { key, reason, begun, until, telling: Telling::Later };
+                let wait = RunningWait { key, reason, begun, until, announcement: AnnouncementState::Later };
                 Self::WaitBegun { node: ObjectRef::node(on), wait }
             }
             Fact::WaitEnded { about, on: Some(on), wait, outcome, left, .. } => {

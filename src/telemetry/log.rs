@@ -1,6 +1,6 @@
 //! Facts as log lines: one line each, with the names as fields.
 //!
-//! INFO shows one interruption in about eight lines. WARN is worth a look. ERROR is a bug, or a hook that could not be completed.
+//! INFO shows one interruption in about eight lines. WARN needs attention. ERROR is a bug, or a hook that could not be completed.
 
 use crate::fact::{
     Category, CheckStatus, Fact, HeartbeatResult, NodeRef, NoticeOutcome, NoticeRef, Replacement, Subscriber, Unusual,
@@ -59,11 +59,13 @@ impl Subscriber for Log {
                 info!(resource = resource.as_str(), %error, "the API server does not stream lists; using ordinary lists");
             }
             Fact::AgentStarted { node } => info!(version = env!("CARGO_PKG_VERSION"), node, "ebbtide agent starts"),
-            Fact::AgentSays { node, kind, text: "" } => {
-                info!(node, kind = kind.as_str(), "the Node no longer says this");
+            Fact::AgentWrote { node, kind, text: "" } => {
+                info!(node, kind = kind.as_str(), "notice removed from the Node");
             }
-            Fact::AgentSays { node, kind, text } => info!(node, kind = kind.as_str(), text, "the Node says this now"),
-            Fact::SayingFailed { node, category } => {
+            Fact::AgentWrote { node, kind, text } => {
+                info!(node, kind = kind.as_str(), text, "notice written to the Node");
+            }
+            Fact::AgentWriteFailed { node, category } => {
                 warn!(node, category = category.as_str(), "the Node could not be patched; retried");
             }
             Fact::MetadataFailed { why, again: false } => {
@@ -116,7 +118,7 @@ impl Subscriber for Log {
             Fact::ClockStepped { by } => warn!(by = %format_args!("{by:#}"), "the machine's clock was set; followed"),
             Fact::ClockSkewed { ahead } if ahead.is_zero() => info!("the machine's clock is right again"),
             Fact::ClockSkewed { ahead } => {
-                warn!(ahead = %format_args!("{ahead:#}"), "the machine's clock differs from AWS's, or without a queue from the API server's, which is used instead; set it");
+                warn!(ahead = %format_args!("{ahead:#}"), "the machine's clock is off; using the time of AWS, or without a queue of the API server");
             }
             Fact::TestNotice { about } => about!(info, about, "a test: this notice was made by ebbtide send"),
             Fact::NoticeJoined { about } => about!(info, about, "a second copy of the notice joined the first"),
@@ -142,25 +144,47 @@ impl Subscriber for Log {
             Fact::NodeAwaited { about, at_most } => {
                 about!(info, about, at_most = %Words(*at_most), "the instance has no Node yet; waiting for it");
             }
-            Fact::NoticeListed { about } => about!(info, about, "EC2 lists this, but no message has told of it"),
-            Fact::NoticeSaid { about } => about!(info, about, "the Node says this"),
-            Fact::SayingRefused { on, annotation, error } => {
-                on!(warn, on, annotation, %error, "what a Node says is no notice; ignored");
+            Fact::NoticeListed { about } => about!(info, about, "EC2 lists a notice that no message announced"),
+            Fact::NoticeAnnotated { about } => about!(info, about, "notice found on the Node"),
+            Fact::AgentNoticeRefused { on, annotation, error } => {
+                on!(warn, on, annotation, %error, "invalid agent notice ignored; if the agent did not write it, find out who may patch Nodes");
             }
             Fact::TwinRefused { on } => {
-                on!(warn, on, "another Node has its instance, too: what it says, plans and shows is not acted on");
+                on!(
+                    warn,
+                    on,
+                    "another Node has the same instance; this Node's notices, plans and marks are ignored; delete the Node that is not the instance's"
+                );
             }
             Fact::AnnotationsUnread { on, count } => {
-                on!(warn, on, count, "more annotations with one prefix than are read; the others are ignored");
+                on!(
+                    warn,
+                    on,
+                    count,
+                    "more annotations with one prefix than are read; the others are ignored; find out who may patch Nodes"
+                );
+            }
+            Fact::AgentNoticesHeld { on } => {
+                on!(
+                    warn,
+                    on,
+                    "the agent reports or the Node plans new notices without end; the newest wait; find out who may patch Nodes"
+                );
             }
             Fact::UndoRefused { on, entries, listed } => {
-                on!(warn, on, entries, listed, "ebbtide/undo lists what Ebbtide did not put on the Node: left there");
+                on!(
+                    warn,
+                    on,
+                    entries,
+                    listed,
+                    "ebbtide/undo lists what Ebbtide did not put on the Node: left there; name the key of an earlier --taint in --former-taint, else find out who may patch Nodes"
+                );
             }
-            Fact::RepairsHeld { kind, why, nodes, before: 0, share: (broken, of) } => {
-                warn!(%kind, %why, nodes, broken, of, "too many nodes are broken at once; no work on more of them begins");
+            Fact::RepairsHeld { kind, why, nodes, before: 0, share: (unhealthy, of) } => {
+                warn!(%kind, %why, nodes, unhealthy, of, "too many nodes are unhealthy; no further repairs start");
             }
             Fact::RepairsHeld { kind, why, nodes: 0, .. } => {
-                info!(%kind, %why, "not too many nodes are broken any more; work on them begins");
+                info!(%kind, %why, "repairs resumed");
             }
             Fact::ZonalShift { message, away_from, resource, until: Some(until) } => {
                 info!(message_id = message, away_from, resource, %until, "zonal shift: drains in other zones that have time wait");
@@ -171,17 +195,17 @@ impl Subscriber for Log {
             Fact::ZonalShiftFailed { message, category, error } => {
                 warn!(message_id = message, category = category.as_str(), %error, "noting a zonal shift on Nodes failed; retried");
             }
-            Fact::NodesTurn { ours: true } => info!("this replica acts on what Nodes say now"),
-            Fact::NodesTurn { ours: false } => info!("another replica acts on what Nodes say now"),
+            Fact::NodesTurn { ours: true } => info!("this replica now handles notices from Nodes"),
+            Fact::NodesTurn { ours: false } => info!("another replica now handles notices from Nodes"),
             Fact::NodesTurnUnknown { error, .. } => {
-                warn!(%error, "it is not known which replica acts on what Nodes say; retried");
+                warn!(%error, "election for notices from Nodes failed; retried");
             }
             Fact::PollFailed { category: Category::Denied, error } => {
                 warn!(%error, "polling EC2 is not allowed: grant the permission, or unset --ec2-poll-interval");
             }
             Fact::PollFailed { error, .. } => warn!(%error, "polling EC2 failed; retried"),
             Fact::ChangePlanned { about, start } => {
-                about!(info, about, %start, "the change is not near yet; the node keeps its notice");
+                about!(info, about, %start, "the change is not near yet; scheduled for later");
             }
             Fact::NodeCordoned { about, already, .. } => about!(info, about, already, "node cordoned"),
             Fact::CordonFailed { about, error, .. } => {
@@ -209,7 +233,7 @@ impl Subscriber for Log {
                 about!(info, about, group, reason = result.as_str(), "drained without waiting for a replacement");
             }
             Fact::ReplacementFailed { group, error } => {
-                warn!(group, %error, "a call for a replacement failed; if it goes on failing, nodes of the group are drained without");
+                warn!(group, %error, "a call for a replacement failed; if calls keep failing, nodes of the group are drained without");
             }
             Fact::DrainJoined { about } => about!(info, about, "joined the drain that the node already has"),
             Fact::DryRun { about, instead } => about!(info, about, would = instead, "dry run"),
@@ -232,20 +256,20 @@ impl Subscriber for Log {
                 about!(warn, about, %error, "looking up the hook's timeout failed; assuming AWS's shortest, 30 s");
             }
             Fact::HookSearchFailed { about, error } => {
-                about!(warn, about, %error, "searching the lifecycle hook failed; the drain goes on without it, and it is searched again");
+                about!(warn, about, %error, "searching for the lifecycle hook failed; the drain continues without it, and the search is retried");
             }
             Fact::HookFound { about, group, hook } => {
                 about!(info, about, group, hook, "the instance waits at its lifecycle hook, which is kept alive");
             }
             Fact::HookNotFound { about, hook, why } if why.is_usual() => {
-                about!(info, about, hook, %why, "no lifecycle hook is left to complete; the drain goes on without one");
+                about!(info, about, hook, %why, "no lifecycle hook is left to complete; the drain continues without one");
             }
             Fact::HookNotFound { about, hook, why } => {
-                about!(warn, about, hook, %why, "no lifecycle hook of this name keeps the instance; the drain goes on without one");
+                about!(warn, about, hook, %why, "no lifecycle hook of this name keeps the instance; the drain continues without one");
             }
             Fact::Heartbeat { about, result: HeartbeatResult::Sent, .. } => about!(info, about, "heartbeat sent"),
             Fact::Heartbeat { about, result: HeartbeatResult::Over, .. } => {
-                about!(info, about, "AWS says that the lifecycle action is over; heartbeats end");
+                about!(info, about, "AWS reports that the lifecycle action is over; heartbeats end");
             }
             Fact::Heartbeat { about, result: HeartbeatResult::Failed(category), error } => {
                 let error = error.map(tracing::field::display);
@@ -258,14 +282,14 @@ impl Subscriber for Log {
                 about!(info, about, wait = wait.as_str(), reason, at_most = %Words(*at_most), "waiting");
             }
             Fact::WaitEnded { about, wait, outcome: WaitOutcome::TimeOver, took, left, .. } => {
-                about!(warn, about, wait = wait.as_str(), took = %Words(*took), left, "the time of a wait is over");
+                about!(warn, about, wait = wait.as_str(), took = %Words(*took), left, "wait timed out");
             }
             Fact::WaitEnded { about, wait, outcome: WaitOutcome::CutShort, took, left, .. } => {
-                about!(info, about, wait = wait.as_str(), took = %Words(*took), left, "a wait was cut short");
+                about!(info, about, wait = wait.as_str(), took = %Words(*took), left, "wait cut short");
             }
             Fact::WaitEnded { about, wait, outcome, took, .. } => {
                 let (wait, outcome) = (wait.as_str(), outcome.as_str());
-                about!(debug, about, wait, outcome, took = %Words(*took), "a wait ended");
+                about!(debug, about, wait, outcome, took = %Words(*took), "wait ended");
             }
             Fact::LoadBalancerFailed { category: Category::Denied, error } => {
                 warn!(%error, "a call about load balancers is not allowed: grant the permission, or set --wait-for-load-balancers=off");
@@ -274,7 +298,7 @@ impl Subscriber for Log {
             Fact::TargetsDeregistered { group, targets } => info!(group, targets, "deregistered from the target group"),
             Fact::HookLeft { about } => about!(warn, about, "the lifecycle action is left to its own timeout"),
             Fact::HookUnproven { about } => {
-                let reason = "the instance has no Node here and was launched long ago, and nothing tells whose it is";
+                let reason = "the instance has no Node here, was launched long ago, and its cluster is unknown";
                 about!(warn, about, reason, "the lifecycle hook is left alone; tag the instance, or set --managed-tag");
             }
             Fact::HookCompleted { about, result } => {
@@ -396,7 +420,7 @@ impl Subscriber for Log {
             | Fact::MetadataFailed { .. }
             | Fact::DrainProgress { .. }
             | Fact::NodeMarked { .. }
-            | Fact::MarkedNodeGone { .. }
+            | Fact::MarkedNodeDeleted { .. }
             | Fact::DrainDeadlineMoved { .. }
             | Fact::DrainAbandoned { .. }
             | Fact::WaitChanged { .. }

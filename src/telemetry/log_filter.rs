@@ -24,9 +24,9 @@ pub enum BadFilter {
     /// It can't be read.
     #[error("\"{0}\" is not a filter: {1}; write info, or info,ebbtide=debug")]
     Unreadable(String, tracing_subscriber::filter::ParseError),
-    /// It would hide what Ebbtide says.
+    /// It would hide Ebbtide's own log.
     #[error(
-        "\"{0}\" names no level for Ebbtide, which would say nothing; begin with off, error, warn, info, debug or trace, as in info,kube=debug"
+        "\"{0}\" sets no level for Ebbtide, which would log nothing; begin with off, error, warn, info, debug or trace, as in info,kube=debug"
     )]
     NoLevel(String),
     /// The log has gone: the process ends.

@@ -5,8 +5,8 @@
 //!           returns at once             nodes and storms     oldest dropped               format · signature · retries
 //! ```
 //!
-//! The phases are notice, blocked, done and failed. A node is told of once in each, however many notices it has; a storm is told of as
-//! a whole. No drain ever waits for a receiver, and no text that leaves this module contains a secret: errors name the host only.
+//! The phases are notice, blocked, done and failed. A node gets one notification for each, however many notices it has; a storm gets
+//! its own. No drain ever waits for a receiver, and no text that leaves this module contains a secret: errors name the host only.
 
 mod courier;
 mod episode;
@@ -22,10 +22,10 @@ mod template;
 mod tracker;
 mod words;
 
-pub use courier::{Accepted, Courier, DeliveryError};
+pub use courier::{Acceptance, Courier, DeliveryError};
 pub use event::{Backlog, NotifySubscriber, notify_subscriber};
 pub use format::{Format, PAGER_DUTY_URL};
-pub use notification::{Blocked, Notification};
+pub use notification::{BlockedPod, Notification};
 pub use notifier::Notifier;
 pub use phases::{PhaseChoice, Phases};
 pub use template::{BadTemplate, Template};
@@ -68,7 +68,7 @@ pub struct NotifySettings {
     pub routing_key: Option<Secret>,
     /// The proxy, instead of the environment's.
     pub proxy: Option<Secret>,
-    /// The phases to tell of, by kind.
+    /// The phases that are sent, by kind.
     pub phases: PhaseChoice,
     /// Whether notifications name the trace.
     pub traces: bool,

@@ -1,5 +1,5 @@
-//! HTTP POSTs to receivers of the user's: of notifications, and of traces. Their URLs and headers are secrets, which no text that leaves
-//! this module contains: errors name the host only. Redirects are not followed: they would take the secrets to somebody else.
+//! HTTP POSTs to the user's receivers of notifications and traces. Their URLs and headers are secrets, which no text that leaves this
+//! module contains: errors name the host only. Redirects are not followed: they would give the secrets to another host.
 
 mod receiver;
 mod scrub;
@@ -26,7 +26,7 @@ const MAX_ANSWER: usize = 4096;
 /// Maximum time for which the body of an answer is read.
 const BODY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Maximum pause that a receiver can ask for. A longer one would be an outage that nobody sees.
+/// Maximum pause that a receiver can ask for. A longer one would be an unnoticed outage.
 const MAX_RETRY_AFTER: Duration = Duration::from_mins(5);
 
 /// Posts to one receiver.
@@ -43,7 +43,7 @@ pub struct Outbound {
 pub struct Reply {
     /// The status.
     pub status: u16,
-    /// The begin of the body, without secrets.
+    /// The start of the body, without secrets.
     pub body: String,
     /// The pause that the receiver asks for.
     pub retry_after: Option<Duration>,
@@ -116,7 +116,7 @@ fn reasons(error: &ConnectorError) -> String {
     text
 }
 
-/// Returns the begin of an answer's body. A body that breaks, or does not end, has told enough by its status.
+/// Returns the start of an answer's body. If the body breaks off or does not end, the status is enough.
 async fn text(answer: HttpResponse) -> String {
     let mut body = pin!(answer.into_body());
     let mut bytes = Vec::new();

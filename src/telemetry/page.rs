@@ -1,8 +1,8 @@
 //! The status page: `/`, its report as JSON at `/api/status`, and its changes as server-sent events at `/api/events`.
 //!
 //! It needs no login, shows no secret and changes nothing. Viewers share the work: a report is rendered once for all of them, at most
-//! once a second, and only while somebody looks. Their number is bounded, and one that reads too slowly is dropped. The other replicas
-//! are asked only then, too.
+//! once a second, and only while a viewer is connected. Their number is bounded, and one that reads too slowly is dropped. The other
+//! replicas are asked only then, too.
 
 mod peers;
 
@@ -42,13 +42,13 @@ const MAX_READERS: usize = 8;
 /// Size from which a report is large, in bytes.
 const LARGE: usize = 256 << 10;
 
-/// Maximum time between two frames, so that a broken connection is noticed.
+/// Maximum time between two frames, so that a dead connection is noticed.
 const MAX_SILENCE: Duration = Duration::from_secs(15);
 
 /// Number of frames that a viewer may be behind.
 const MAX_BEHIND: usize = 8;
 
-/// What the page may do: show itself, and ask this server.
+/// The page's rights: show itself, and ask this server.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -78,24 +78,24 @@ const fn script(path: &'static str, text: &'static str) -> File {
 pub struct Page {
     history: Arc<History>,
     tasks: Tasks,
-    /// The names and ports by which the other replicas are found.
+    /// The names and ports of the other replicas.
     peers: Vec<String>,
     /// When the other replicas were asked last. Held while they are asked.
     peers_asked: AsyncMutex<Option<Instant>>,
     frames: broadcast::Sender<Bytes>,
-    shared: Mutex<Shared>,
+    shared: Mutex<ViewerState>,
     readers: Arc<Semaphore>,
     /// Signalled when the first viewer comes.
     viewed: Notify,
 }
 
-/// What viewers share.
+/// The state that viewers share.
 #[derive(Debug, Default)]
-struct Shared {
+struct ViewerState {
     /// The latest whole report, and when it was made.
-    whole: Option<Rendered>,
+    whole: Option<RenderedReport>,
     /// The same of this replica alone.
-    own: Option<Rendered>,
+    own: Option<RenderedReport>,
     /// The count of changes that the latest frame shows, and its time.
     framed: Option<(u64, Instant)>,
     peers: Peers,
@@ -103,14 +103,14 @@ struct Shared {
 
 /// A report as JSON.
 #[derive(Clone, Debug)]
-struct Rendered {
+struct RenderedReport {
     json: Bytes,
     /// The same as the first frame of a viewer.
     frame: Bytes,
     at: Instant,
 }
 
-impl Rendered {
+impl RenderedReport {
     fn of(report: &Report) -> Self {
         let frame = frame("full", &serde_json::to_vec(report).unwrap_or_default());
         // Between the words of the frame and the empty line.
@@ -120,19 +120,19 @@ impl Rendered {
 }
 
 /// A part of a body that counts as read when the last copy of it is gone.
-struct Held {
+struct CountedBytes {
     bytes: Bytes,
     _permit: OwnedSemaphorePermit,
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for CountedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
 impl Page {
-    /// The page of this history. `tasks` are those of the service. `peers` are names and ports by which all replicas are found.
+    /// The page of this history. `tasks` are those of the service. `peers` are names and ports of all replicas.
     #[must_use]
     pub fn new(history: Arc<History>, tasks: Tasks, peers: Vec<String>) -> Self {
         Self {
@@ -160,7 +160,7 @@ impl Page {
         }
     }
 
-    /// Asks the other replicas, unless that was done a moment ago.
+    /// Asks the other replicas, unless that was done just now.
     async fn ask_peers(&self) {
         if self.peers.is_empty() {
             return;
@@ -201,28 +201,28 @@ impl Page {
         shared.peers.add_to(&mut report, (!is_whole).then_some(&changed));
         report.removed.extend(removed.into_iter().filter(|_| !is_whole));
         let name = if is_whole { "full" } else { "update" };
-        // An error says that nobody listens any more.
+        // An error means that no viewer is left.
         let _ = self.frames.send(frame(name, &serde_json::to_vec(&report).unwrap_or_default()));
         (shared.whole, shared.framed) = (None, Some((change, now)));
     }
 
     /// Returns a whole report.
-    fn whole(&self, shared: &mut Shared) -> Rendered {
+    fn whole(&self, shared: &mut ViewerState) -> RenderedReport {
         if let Some(known) = shared.whole.as_ref().filter(|known| known.at.elapsed() < PACE) {
             return known.clone();
         }
         let (mut report, _) = self.history.report(Since::Ever, self.held());
         shared.peers.add_to(&mut report, None);
-        shared.whole.insert(Rendered::of(&report)).clone()
+        shared.whole.insert(RenderedReport::of(&report)).clone()
     }
 
     /// Returns the report of this replica alone.
-    fn own(&self, shared: &mut Shared) -> Rendered {
+    fn own(&self, shared: &mut ViewerState) -> RenderedReport {
         if let Some(known) = shared.own.as_ref().filter(|known| known.at.elapsed() < PACE) {
             return known.clone();
         }
         let (report, _) = self.history.report(Since::Ever, self.held());
-        shared.own.insert(Rendered::of(&report)).clone()
+        shared.own.insert(RenderedReport::of(&report)).clone()
     }
 
     /// Returns the bytes for one reader; `None` if too many others have not read theirs.
@@ -231,10 +231,10 @@ impl Page {
             return Some(bytes);
         }
         let permit = Arc::clone(&self.readers).try_acquire_owned().ok()?;
-        Some(Bytes::from_owner(Held { bytes, _permit: permit }))
+        Some(Bytes::from_owner(CountedBytes { bytes, _permit: permit }))
     }
 
-    fn report_for_reader(&self, report: Rendered) -> Response<Body> {
+    fn report_for_reader(&self, report: RenderedReport) -> Response<Body> {
         match self.for_reader(report.json) {
             Some(json) => answer(StatusCode::OK, "application/json", json),
             None => plain(StatusCode::SERVICE_UNAVAILABLE, "too many readers; ask again\n"),
@@ -310,7 +310,7 @@ impl Answers for Page {
     }
 }
 
-/// The begin of the frame of a whole report.
+/// The start of the frame of a whole report.
 const FULL: &[u8] = b"event: full\ndata: ";
 
 /// Returns a server-sent event. JSON has no line breaks.

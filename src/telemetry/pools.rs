@@ -46,7 +46,7 @@ impl Pools {
         key
     }
 
-    /// Returns the pools that were interrupted most, at most so many, the most first.
+    /// Returns at most this number of pools, the most interrupted first.
     #[must_use]
     pub fn most(&self, number: usize) -> Vec<(&PoolKey, u64)> {
         let mut all: Vec<_> = self.0.iter().map(|(key, count)| (key, *count)).collect();

@@ -391,7 +391,8 @@ def places(made: Any, above: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple
 
 # Permissions.
 
-NODES: Rules = {("", verb, "nodes", "") for verb in ("get", "list", "watch", "patch")}
+MARKS: Rules = {("", "write", "marks", "")}
+NODES: Rules = MARKS | {("", verb, "nodes", "") for verb in ("get", "list", "watch", "patch")}
 DRAINS: Rules = {("", "list", "pods", ""), ("", "watch", "pods", ""), ("", "create", "pods/eviction", "")}
 TRIES: Rules = {("", "delete", "pods", "")}
 """Deletions of a dry run."""
@@ -405,7 +406,7 @@ BALANCERS: Rules = {("", "list", "targetgroupbindings", "")}
 CONDITION: Rules = {("", "patch", "nodes/status", "")}
 EVENTS: Rules = {("", "create", "events", ""), ("", "patch", "events", "")}
 TELLS: Rules = CONDITION | EVENTS
-DOCTOR: Rules = {("", "list", "poddisruptionbudgets", "")}
+DOCTOR: Rules = {("", "list", kind, "") for kind in ("poddisruptionbudgets", "validatingadmissionpolicybindings")}
 NODE_LEASES: Rules = {("kube-node-lease", verb, "leases", "") for verb in ("list", "delete")}
 TURNS: Rules = {
     ("ebbtide", "create", "leases", ""),
@@ -511,7 +512,7 @@ def test_an_agent_is_kept_to_its_own_node() -> None:
     values = "settings: {source: [nodes]}\nagent: {enabled: true}\n"
     objects = HELM4.objects(values=values)
     agent = [each for each in objects if each["metadata"]["name"].endswith("-agent")]
-    assert rights([each for each in agent if each["kind"].startswith("ClusterRole")]) == {("", "patch", "nodes", "")}
+    assert rights([each for each in agent if each["kind"].startswith("ClusterRole")]) == MARKS | {("", "patch", "nodes", "")}
     account = the("DaemonSet", objects)["spec"]["template"]["spec"]["serviceAccountName"]
     policy = the("ValidatingAdmissionPolicy", objects, "ebbtide-agent")["spec"]
     (condition,) = policy["matchConditions"]
@@ -531,18 +532,18 @@ def test_an_agent_is_kept_to_its_own_node() -> None:
     assert not HELM4.try_template(values=values, kubernetes="1.30.0").returncode
 
 
-def test_kubelets_have_a_policy_where_the_api_server_knows_it() -> None:
+def test_what_ebbtide_keeps_on_nodes_has_policies_where_the_api_server_knows_it() -> None:
     def names(*arguments: str, kubernetes: str = "1.30.0") -> set[str]:
         objects = parse(HELM4.template(*arguments, values=QUEUE, kubernetes=kubernetes))
         return {each["metadata"]["name"] for each in objects if each["kind"].startswith("ValidatingAdmissionPolicy")}
 
-    assert names() == {"ebbtide-kubelets"}
+    assert names() == {"ebbtide-kubelets", "ebbtide-marks"}
     assert names(kubernetes="1.29.15") == set()
     assert names("--set", "kubeletPolicy=false") == names("--set", "rbac.create=false") == set()
     # With the kinds of the cluster, these decide, whatever the version.
     node, policy = ("--api-versions", "v1/Node"), "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"
     assert names(*node) == set()
-    assert names(*node, "--api-versions", policy) == {"ebbtide-kubelets"}
+    assert names(*node, "--api-versions", policy) == {"ebbtide-kubelets", "ebbtide-marks"}
 
 
 AGENTS = "queueUrl: ''\nsettings: {source: [nodes]}\nagent: {enabled: true}\n"
@@ -599,7 +600,7 @@ def test_the_notes_say_whether_agents_run(enabled: str) -> None:
     ("source", "otherwise"),
     [
         ("source: [nodes]", "no node is ever drained"),
-        ("source: [nodes, looks], ec2PollInterval: 5m", "only AWS gives notices"),
+        ("source: [nodes, ec2], ec2PollInterval: 5m", "only AWS gives notices"),
     ],
 )
 def test_for_conditions_no_agent_is_missing(source: str, otherwise: str) -> None:

@@ -181,7 +181,7 @@ SENTENCES = [
     ("agent: {enabled: true}", "agent.enabled has no effect without nodes in settings.source: set settings.source: [queue, nodes]"),
     *[
         (ALONE + setting, f"{name} needs calls to AWS that are not made with settings.source: [nodes] alone; "
-            "write [queue, nodes] and queueUrl, [nodes, looks] and ec2PollInterval, or remove it")
+            "write [queue, nodes] and queueUrl, [nodes, ec2] and ec2PollInterval, or remove it")
         for setting, name in [
             (", requireTag: true}", "settings.requireTag"),
             (", verify: always}", "settings.verify"),
@@ -201,10 +201,10 @@ SENTENCES = [
     ],
     ("settings: {source: [queue, nodes], nodeHook: drain}", "settings.nodeHook is for settings.source: [nodes]: with a queue"),
     ("actions: {statusCheck: cordon}", "actions.statusCheck has no effect without settings.ec2PollInterval: set an interval"),
-    ("settings: {source: [queue, looks]}", "settings.ec2PollInterval is missing, but settings.source names looks; set"),
+    ("settings: {source: [queue, ec2]}", "settings.ec2PollInterval is missing, but settings.source names ec2; set"),
     (
         "settings: {source: [queue, nodes], ec2PollInterval: 5m}",
-        "settings.ec2PollInterval has no effect with settings.source: [queue, nodes]; write [queue, nodes, looks], or",
+        "settings.ec2PollInterval has no effect with settings.source: [queue, nodes]; write [queue, nodes, ec2], or",
     ),
     ("admin: {port: 8081}", "admin.port and status.port are both 8081: choose different ports"),
     ("status: {port: 8080, shared: true}", "admin.port and status.port are both 8080: choose different ports"),
@@ -383,7 +383,7 @@ def test_values_of_a_parent_chart_are_accepted(values: str) -> None:
         "resources: {requests: {memory: 512Mi}, limits: {memory: null}}",
         *[f"resources: {{requests: {{memory: {one}}}, limits: {{memory: {other}}}}}" for one, other in EQUAL],
         *[f"resources: {{requests: {{memory: {less}}}, limits: {{memory: {more}}}}}" for more, less in ABOVE],
-        "settings: {source: [looks, queue], ec2PollInterval: 5m}",
+        "settings: {source: [ec2, queue], ec2PollInterval: 5m}",
         "settings: {ec2PollInterval: 5m}",
         "settings: {startupTaint: [a]}\nactions: {rebalance: replace}",
         "settings: {startupTaint: [a], source: [queue, nodes], onCondition: ['A=True:5m=replace']}",

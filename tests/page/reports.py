@@ -177,7 +177,7 @@ def blocked() -> Report:
     base["interruptions"] = [*base["interruptions"][:3], stopped, *base["interruptions"][3:], failed]
     text = (
         "The drain of ip-10-0-0-7.eu-west-1.compute.internal is blocked. default/db-0 is held back: The disruption budget db "
-        "needs 2 healthy pods and has 2 currently. 2 other drains go on."
+        "needs 2 healthy pods and has 2 currently. 2 other drains continue."
     )
     base["health"] = said("blocked", text)
     return base

@@ -17,7 +17,7 @@ def test_a_calm_night(shown: Opened) -> None:
     expect(page.locator("h1")).to_have_text("All is well.")
     expect(page.locator("#health")).to_contain_text("The last interruption ended 3 hours ago, in time.")
     expect(page.locator("#running")).to_contain_text("Nothing is being drained.")
-    expect(page.locator("#day .told p")).to_have_text("9 notices in the last day, most at 02:20")
+    expect(page.locator("#day .reading p")).to_have_text("9 notices in the last day, most at 02:20")
     expect(page.locator("#ended li.row")).to_have_count(4)
     expect(page.locator("#blockers")).to_be_empty()
     expect(page.locator("#storms")).to_be_hidden()
@@ -90,7 +90,7 @@ def test_a_storm(shown: Opened) -> None:
     expect(page.locator("#figures")).to_contain_text("11 blocked")
     expect(page.locator("#figures")).to_contain_text("held, the oldest for 4 s")
     running, over = page.locator("#storms article").all()
-    expect(running).to_contain_text("still going on")
+    expect(running).to_contain_text("still running")
     expect(running).to_contain_text("1,000 running")
     expect(over).to_contain_text("992 in time8 failed")
     expect(over).to_contain_text("slowest ip-10-0-2-219.eu-west-1.compute.internal, 1 min 33 s")
@@ -111,7 +111,7 @@ def test_the_day_is_a_table_too(shown: Opened) -> None:
     expect(table.locator("tbody tr").first).to_have_text("11:101,0000")
     expect(table.locator("tbody tr").filter(has_text="10:30")).to_have_text("10:309407")
     page.locator(".sea").hover(position={"x": 1, "y": 9})
-    expect(page.locator("#day .told p")).to_have_text("11-22 11:20–11-22 11:30: 0 notices")
+    expect(page.locator("#day .reading p")).to_have_text("11-22 11:20–11-22 11:30: 0 notices")
 
 
 def test_ended_interruptions(shown: Opened) -> None:

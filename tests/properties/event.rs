@@ -14,12 +14,15 @@ fn sound(body: &str) -> Parsed {
         Parsed::Notices(notices) => {
             assert_ne!(notices.size_hint().0, 0);
             for notice in notices.clone() {
-                let mut said = vec![notice.instance.to_string(), notice.at.to_string()];
+                let mut said = vec![notice.instance.to_string(), notice.at().to_string()];
                 match &notice.identity {
                     Identity::Hook { group, hook, token } => said.extend([group.clone(), hook.clone(), token.clone()]),
-                    Identity::Health { arn, .. } | Identity::Fault { arn, .. } => said.push(arn.clone()),
+                    Identity::HealthEvent { arn, .. } | Identity::HealthIssue { arn, .. } => said.push(arn.clone()),
                     Identity::Block { reservation, .. } => said.push(reservation.clone()),
-                    Identity::Said { .. } | Identity::Condition { .. } => {
+                    Identity::Ec2Event { .. }
+                    | Identity::StatusCheck { .. }
+                    | Identity::Agent { .. }
+                    | Identity::Condition { .. } => {
                         panic!("no message is what a Node says or has: {notice:?}")
                     }
                     Identity::Event { id, .. } => said.push(id.clone()),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import cfn_template
 import pytest
 
-from harness import roles
+from harness import admission, helm, roles
 from harness.control_plane import SERVICE
 from harness.doctor import ALWAYS_SKIPPED, REVIEWS, Report, SetUp, examine, run
 from harness.recorder import COMPLETE, RECEIVE
@@ -22,6 +22,15 @@ ROLE = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{SERVICE}"
 
 CHANGING = {"create", "update", "patch", "delete", "deletecollection"}
 """Verbs that change objects."""
+
+
+@pytest.fixture(autouse=True)
+def policies(world: World) -> Iterator[None]:
+    """The chart's admission policies, as they are by default."""
+    values = world.folder / "policies.yaml"
+    values.write_text("queueUrl: https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide\n")
+    with admission.policies(world.kube, helm.rendered(values, world.name, world.name)):
+        yield
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Kubelets with the rights of a kubelet: what one writes on its Node reaches nothing that it may not do itself."""
+"""What others write on Nodes: kubelets with the rights of a kubelet, and pods that may patch every Node."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness import admission, helm, messages
+from harness import admission, helm, messages, roles
+from harness.agent import Agents
 from harness.kube import NODES, Kube, Object
 from harness.wait import eventually
 from harness.world import Node, World, drained, marks
 
 POLICY = "a kubelet may not"
-"""What each refusal of the policy says."""
+"""What each refusal of the policy for kubelets says."""
+
+MARKS = "only Ebbtide may set its annotations"
+"""What each refusal of the policy for all others says."""
 
 QUARANTINE = {"key": "quarantine", "value": "ir", "effect": "NoSchedule"}
 TIER = "node-restriction.kubernetes.io/tier"
@@ -35,15 +39,15 @@ def refused(kube: Kube, path: str, body: Object) -> str:
     return ""
 
 
-def wait_policy(kube: Kube, node: Node) -> None:
+def wait_policy(kube: Kube, node: Node, policy: str = POLICY) -> None:
     """Waits until the API server has taken up the policy, which takes it a second or two."""
     path, says = f"{NODES}/{node.name}?dryRun=All", {"metadata": {"annotations": {"ebbtide/says.spot": "{}"}}}
-    eventually("the policy holds", lambda: POLICY in refused(kube, path, says))
+    eventually("the policy holds", lambda: policy in refused(kube, path, says))
 
 
 @pytest.fixture
 def policy(world: World) -> Iterator[None]:
-    """The chart's policy for kubelets, as it is by default."""
+    """The chart's policies for what Ebbtide keeps on Nodes, as they are by default."""
     values = world.folder / "policy.yaml"
     values.write_text("queueUrl: https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide\n")
     with admission.policies(world.kube, helm.rendered(values, world.name, world.name)):
@@ -93,6 +97,12 @@ def test_a_kubelet_writes_nothing_of_ebbtides(world: World) -> None:
         for kind in ("annotations", "labels"):
             many = {f"x{n}": "" for n in range(1_001)}
             assert POLICY in refused(captured, path, {"metadata": {kind: many}}), (path, kind)
+    # Nor does it take the rest away from what somebody else has made so large.
+    world.kube.patch(own, {"metadata": {"labels": {f"x{n}": "" for n in range(1_001)}}})
+    few = {"metadata": {"labels": {f"x{n}": None for n in range(500)}}}
+    assert "more than 1000" in refused(captured, own, few)
+    assert refused(captured, f"{own}/status", {"status": {"nodeInfo": {"bootID": "one"}}}) == ""
+    world.kube.patch(own, {"metadata": {"labels": {f"x{n}": None for n in range(1_001)}}})
     # A status that it reports, and what is not Ebbtide's, it still writes.
     assert refused(captured, f"{own}/status", {"status": {"nodeInfo": {"bootID": "another"}}}) == ""
     others = {"annotations": {"csi.volume.kubernetes.io/nodeid": "{}"}, "labels": {"example.com/pool": "blue"}}
@@ -134,3 +144,70 @@ def test_the_service_drains_under_the_policy(world: World) -> None:
     eventually("the node is drained", lambda: drained(world, node))
     # The kubelet of a marked Node goes on reporting.
     assert refused(captured, f"{NODES}/{node.name}/status", {"status": {"nodeInfo": {"bootID": "another"}}}) == ""
+
+
+STATE = [
+    *(f"ebbtide/{name}.x" for name in ("notice", "planned", "handled", "withdrawn", "says", "shift")),
+    *(f"ebbtide/{name}" for name in ("undo", "booted", "replacement", "replaces", "held")),
+]
+"""Annotations by which Ebbtide keeps its state."""
+
+
+@pytest.fixture
+def driver(world: World) -> Iterator[Kube]:
+    """A client with the identity of a pod that may patch every Node, such as that of a storage driver."""
+    name, api = f"{world.name}-driver", "/apis/rbac.authorization.k8s.io/v1"
+    user = f"system:serviceaccount:{world.name}:driver"
+    rule = {"apiGroups": [""], "resources": ["nodes", "nodes/status"], "verbs": ["create", "patch"]}
+    bound = {"kind": "ServiceAccount", "namespace": world.name, "name": "driver"}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
+    named = {"metadata": {"name": name}}
+    world.kube.create(f"{api}/clusterroles", {**named, "rules": [rule]})
+    world.kube.create(f"{api}/clusterrolebindings", {**named, "roleRef": role, "subjects": [bound]})
+    roles.wait_held(world.kube, user, "", [rule])
+    yield world.kube.impersonating(user, "system:serviceaccounts")
+    for kind in ("clusterrolebindings", "clusterroles"):
+        world.kube.delete(f"{api}/{kind}/{name}")
+
+
+@pytest.mark.versions
+@pytest.mark.usefixtures("policy")
+def test_a_pod_that_may_patch_nodes_does_not_speak_for_ebbtide(world: World, driver: Kube) -> None:
+    node = world.node()
+    own = f"{NODES}/{node.name}"
+    wait_policy(driver, node, MARKS)
+
+    for path in (own, f"{own}/status"):
+        for key in STATE:
+            assert MARKS in refused(driver, path, {"metadata": {"annotations": {key: "{}"}}}), (path, key)
+        many = {**{f"x{n}": "" for n in range(1_001)}, STATE[0]: "{}"}
+        assert MARKS in refused(driver, path, {"metadata": {"annotations": many}}), path
+    with pytest.raises(AssertionError, match=MARKS):
+        driver.create(NODES, {"metadata": {"name": f"{world.name}-new", "annotations": {STATE[0]: "{}"}}})
+
+    # An administrator may set them, as a test of the agent does; others change them no more than they set them, but remove them.
+    for key in STATE:
+        world.annotate(node, key, "{}")
+        assert MARKS in refused(driver, own, {"metadata": {"annotations": {key: "[]"}}}), key
+        assert refused(driver, own, {"metadata": {"annotations": {key: None}}}) == "", key
+    # What people and their controllers set is not restricted, nor is anything that is not Ebbtide's.
+    for free in ("ebbtide/ignore", "ebbtide/hold", "ebbtide/release", "ebbtide/allow-test", "example.com/x"):
+        assert refused(driver, own, {"metadata": {"annotations": {free: "true"}}}) == "", free
+    others = {"metadata": {"labels": {"ebbtide/kind": "spot"}}, "spec": {"unschedulable": True}}
+    assert refused(driver, own, others) == ""
+
+
+@pytest.mark.usefixtures("policy")
+def test_an_agent_speaks_for_its_node_under_the_policy(world: World, driver: Kube) -> None:
+    node = world.node()
+    wait_policy(driver, node, MARKS)
+    agents = Agents(world)
+    try:
+        user = f"system:serviceaccount:{world.name}:{agents.account}"
+        rules = [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["patch"]}]
+        rules += [{"apiGroups": ["ebbtide"], "resources": ["marks"], "verbs": ["write"]}]
+        roles.wait_held(world.kube, user, "", rules)
+        says = {"metadata": {"annotations": {"ebbtide/says.spot": "{}"}}}
+        assert refused(agents.client(node), f"{NODES}/{node.name}", says) == ""
+    finally:
+        agents.close()

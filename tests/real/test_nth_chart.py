@@ -34,7 +34,12 @@ GONE: set[Right] = {("", "update", "nodes"), ("", "get", "pods"), ("", "get", "d
 DRAINS: set[Right] = {("", "list", "pods"), ("", "create", "pods/eviction")}
 """Rights of both for a drain."""
 
-WATCHES: set[Right] = {("", "watch", "nodes"), ("", "list", "poddisruptionbudgets")}
+WATCHES: set[Right] = {
+    ("", "watch", "nodes"),
+    ("", "write", "marks"),
+    ("", "list", "poddisruptionbudgets"),
+    ("", "list", "validatingadmissionpolicybindings"),
+}
 """Rights that only Ebbtide has, with any settings. The second is for the doctor."""
 
 WAITS: set[Right] = {

@@ -312,10 +312,10 @@ variable "sender_arns" {
   type        = list(string)
   default     = []
 
-  # A session's ARN, arn:aws:sts::…:assumed-role/…, would match nothing: AWS compares with the role's.
+  # A session's ARN, arn:aws:sts::…:assumed-role/…, would match nothing: AWS compares with the role's. And …:root is the root user, not the account.
   validation {
-    condition     = alltrue([for arn in var.sender_arns : can(regex("^arn:[a-z-]+:iam::[0-9]{12}:(root|(role|user)/.+)$", arn))])
-    error_message = "sender_arns must be ARNs of IAM roles or users, arn:aws:iam::ACCOUNT:role/NAME."
+    condition     = alltrue([for arn in var.sender_arns : can(regex("^arn:[a-z-]+:iam::[0-9]{12}:(role|user)/.+$", arn))])
+    error_message = "sender_arns must be ARNs of IAM roles or users, arn:aws:iam::ACCOUNT:role/NAME; all roles of an account are arn:aws:iam::ACCOUNT:role/*."
   }
 }
 

@@ -1,18 +1,18 @@
-//! The flags of the limits for who may write to the queue.
+//! The flags that limit what a writer to the queue can cause.
 
 use super::Verify;
 use clap::Args;
 
-/// The limits for who may write to the queue.
+/// The limits of what a writer to the queue can cause.
 #[derive(Args, Debug)]
 pub struct Admission {
-    /// Maximum number of nodes that are drained at the same time, or their share of the cluster's, of which one is always allowed; beyond it
-    /// only what AWS confirms is drained, and the rest waits. Needs the AWS permissions of the stack's Verify=true [default: no limit]
+    /// Maximum number of nodes that are drained at the same time, or their share of the cluster's nodes, at least one; beyond it only notices
+    /// that AWS confirms lead to drains, and the rest waits. Needs the AWS permissions of the stack's Verify=true [default: no limit]
     #[arg(long, env = "EBBTIDE_MAX_DRAINING", value_name = "N|P%", help_heading = "Drain")]
     pub max_draining: Option<String>,
 
-    /// Notices that EC2 or Auto Scaling has to confirm before their nodes are drained: always, all of which they can tell; unusual, those
-    /// beyond --max-draining. But for never it needs those permissions, too
+    /// Notices that EC2 or Auto Scaling has to confirm before their nodes are drained: always, all that they can confirm; unusual, those
+    /// beyond --max-draining. always and unusual need those permissions, too
     #[arg(
         long,
         env = "EBBTIDE_VERIFY",

@@ -10,12 +10,12 @@ pub const HELP_ALL: &str = "help-all";
 
 /// The service's flags, and how the answer about them is shown.
 #[derive(Args, Debug)]
-pub struct Borrowed {
+pub struct ServiceFlags {
     /// Format of the output
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "table")]
     pub output: Output,
 
-    /// Show also the service's flags, all of which this command takes
+    /// Also show the service's flags; this command takes all of them
     #[arg(long = HELP_ALL, action = ArgAction::HelpLong)]
     pub help_all: Option<bool>,
 

@@ -1,6 +1,6 @@
 //! The flags of `ebbtide doctor`.
 
-use super::borrowed::Borrowed;
+use super::borrowed::ServiceFlags;
 use clap::Args;
 
 /// The flags of `ebbtide doctor`.
@@ -10,7 +10,7 @@ pub struct Doctor {
     #[arg(long)]
     pub strict: bool,
 
-    /// The flags of the service, and those that go with them.
+    /// The flags of the service, and those beside them.
     #[command(flatten)]
-    pub borrowed: Borrowed,
+    pub borrowed: ServiceFlags,
 }

@@ -19,7 +19,7 @@ pub struct Notifications {
     )]
     pub notify_url: Option<Secret>,
 
-    /// What is told, for all kinds or for one: notice, blocked, done, failed, joined by +; all or none [default: blocked+failed; for
+    /// Phases that are sent, for all kinds or for one: notice, blocked, done, failed, joined by +; all or none [default: blocked+failed; for
     /// pagerduty blocked+done+failed]
     ///
     /// notice: work on a node begins. blocked: a drain has been blocked for 5 s. done: the work ended well. failed: it did not.

@@ -1,9 +1,9 @@
-//! The flags of what Kubernetes is told.
+//! The flags of Events and conditions.
 
 use super::Events;
 use clap::Args;
 
-/// What Kubernetes is told.
+/// Events and conditions for Kubernetes.
 #[derive(Args, Debug)]
 pub struct Reporting {
     /// Which drains get Kubernetes Events, and a condition of the Node: blocked, all, lifecycle or none

@@ -17,7 +17,7 @@ pub struct Servers {
 
     /// Address of the status page, or off
     ///
-    /// The page shows what is being drained, to everybody who reaches the address. It changes nothing.
+    /// The page shows what is being drained, to anyone who can reach the address. It changes nothing.
     #[arg(
         long,
         env = "EBBTIDE_STATUS_ADDRESS",

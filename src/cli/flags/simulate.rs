@@ -1,6 +1,6 @@
 //! The flags of `ebbtide simulate`: a message, and the flags of `ebbtide run`.
 
-use super::borrowed::Borrowed;
+use super::borrowed::ServiceFlags;
 use crate::pipeline::event::NoticeKind;
 use clap::Args;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ pub struct Simulate {
     #[arg(long, value_name = "NAME", requires = "kind", help_heading = "Message")]
     pub hook: Option<String>,
 
-    /// The flags of the service, and those that go with them.
+    /// The flags of the service, and those beside them.
     #[command(flatten)]
-    pub borrowed: Borrowed,
+    pub borrowed: ServiceFlags,
 }

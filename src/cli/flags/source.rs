@@ -1,27 +1,27 @@
-//! The flags of what gives notices.
+//! The flags of the sources of notices.
 
 use clap::{Args, ValueEnum};
 
-/// What gives notices.
+/// A source of notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Source {
     /// The messages of the queue.
     Queue,
-    /// What the Nodes say.
+    /// Notices on Nodes.
     Nodes,
-    /// What EC2 lists.
-    Looks,
+    /// Notices that EC2 lists.
+    Ec2,
 }
 
-/// The choice of what gives notices.
+/// The choice of sources.
 #[derive(Args, Debug)]
 pub struct Sources {
     /// The SQS queue that EventBridge and lifecycle hooks send to
     #[arg(long, env = "EBBTIDE_QUEUE_URL", value_name = "URL", help_heading = "Queue")]
     pub queue_url: Option<String>,
 
-    /// What gives notices: queue, the messages of --queue-url; nodes, what ebbtide agent writes on the Nodes; looks, what EC2 lists at
-    /// --ec2-poll-interval [default: queue, and looks if its interval is set]
+    /// Sources of notices: queue, the messages of --queue-url; nodes, what ebbtide agent writes on the Nodes; ec2, what EC2 lists at
+    /// --ec2-poll-interval [default: queue, and ec2 if its interval is set]
     ///
     /// With nodes alone no queue is needed, and AWS is never called; lifecycle hooks are left to their own timeout then, unless --node-hook
     /// names one.
@@ -36,20 +36,20 @@ pub struct Sources {
     )]
     pub source: Vec<Source>,
 
-    /// The Lease by which replicas elect the one that acts on what Nodes say, in the namespace of --pod-namespace [default: ebbtide-nodes]
+    /// The Lease for the election of the replica that handles notices from Nodes, in the namespace of --pod-namespace [default: ebbtide-nodes]
     ///
     /// Two installations in one namespace need two; the chart names it after its release.
     #[arg(long, env = "EBBTIDE_NODES_LEASE", value_name = "NAME", help_heading = "Queue")]
     pub nodes_lease: Option<String>,
 
-    /// The terminating lifecycle hook to keep alive and complete, by this name in each Auto Scaling group, when a Node says that its
+    /// The terminating lifecycle hook to keep alive and complete, by this name in each Auto Scaling group, when a Node reports that its
     /// group terminates it
     ///
     /// For --source nodes: the messages of a queue name the hook themselves. Needs AWS credentials, for four calls to Auto Scaling.
     #[arg(long, env = "EBBTIDE_NODE_HOOK", value_name = "NAME", help_heading = "Notices")]
     pub node_hook: Option<String>,
 
-    /// What to do about a Node that has had a condition for longer than tolerated, such as KernelReady=False:30m=replace: report, cordon,
+    /// Action for a Node that has had a condition for longer than tolerated, such as KernelReady=False:30m=replace: report, cordon,
     /// drain or replace; once per condition
     ///
     /// Tolerated from 1s to 24h. Conditions are those of the EKS node monitoring agent, the node problem detector and Kubernetes itself (Ready=Unknown). Needs nodes

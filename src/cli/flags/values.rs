@@ -37,18 +37,18 @@ pub enum OnFailedDrain {
     Leave,
 }
 
-/// What to do for the load balancers of an instance that goes.
+/// What to do for the load balancers of an interrupted instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum WaitForLoadBalancers {
     /// Nothing.
     Off,
     /// Wait between the drain and a hook's completion until no target group lists the instance or its drained pods, 6 minutes at most.
     Wait,
-    /// Deregister the instance when its drain begins, if it goes for good; then wait.
+    /// Deregister the instance when its drain begins, if it is terminated; then wait.
     Deregister,
 }
 
-/// The action for a terminating hook whose Node somebody has uncordoned.
+/// The action for a terminating hook whose Node a user uncordoned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnUncordon {
     /// Leave it to its own timeout.
@@ -60,7 +60,7 @@ pub enum OnUncordon {
 /// The notices that AWS has to confirm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Verify {
-    /// All of which AWS can tell.
+    /// All that AWS can confirm.
     Always,
     /// Those beyond the maximum number of drains.
     Unusual,

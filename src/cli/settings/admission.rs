@@ -1,4 +1,4 @@
-//! Validation of the limits for who may write to the queue.
+//! Validation of the limits of what a writer to the queue can cause.
 
 use super::Sources;
 use super::problems::Problems;
@@ -7,7 +7,7 @@ use crate::pipeline::interruption::{Action, Actions, Admission, Verify};
 use std::collections::BTreeMap;
 
 impl Problems {
-    /// Reads the limits for who may write to the queue.
+    /// Reads the limits of what a writer to the queue can cause.
     pub(super) fn admission(
         &mut self,
         flags: &flags::Admission,

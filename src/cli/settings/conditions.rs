@@ -36,9 +36,12 @@ impl Problems {
         }
         let replaces = |rule: &ConditionRule| rule.action == Action::Replace;
         if !flags.is_empty() && !sources.nodes {
-            self.add(FLAG, format!("is what Nodes tell, and --source is {sources}; write --source {sources},nodes"));
+            self.add(
+                FLAG,
+                format!("needs notices from Nodes, and --source is {sources}; write --source {sources},nodes"),
+            );
         } else if !sources.ask_aws() && rules.iter().any(replaces) {
-            self.add(FLAG, "replace needs calls to AWS that are not made with --source nodes alone; write --source queue,nodes and --queue-url, --source nodes,looks and --ec2-poll-interval, or another action");
+            self.add(FLAG, "replace needs calls to AWS that are not made with --source nodes alone; write --source queue,nodes and --queue-url, --source nodes,ec2 and --ec2-poll-interval, or another action");
         }
         let farthest = ACTIONS.into_iter().rfind(|action| rules.iter().any(|rule| rule.action == *action));
         actions.set(NoticeKind::NodeCondition, farthest.unwrap_or(Action::Ignore));
@@ -139,7 +142,7 @@ mod tests {
         assert!(problem.contains("write --source queue,nodes"), "{problem}");
         let problem = read(&[&POD, &["--source", "nodes", "--on-condition", "Ready=Unknown:5m=replace"]]).unwrap_err();
         assert!(problem.starts_with("--on-condition: replace needs calls to AWS"), "{problem}");
-        assert!(problem.ends_with("write --source queue,nodes and --queue-url, --source nodes,looks and --ec2-poll-interval, or another action"), "{problem}");
+        assert!(problem.ends_with("write --source queue,nodes and --queue-url, --source nodes,ec2 and --ec2-poll-interval, or another action"), "{problem}");
         let problem = both("Ready=Unknown:5m=drain").and_then(|_| {
             let flags = ["--on-condition", "Ready=Unknown:5m=drain", "--on", "node-condition=drain"];
             read(&[&URL, &POD, &["--source", "queue,nodes"], &flags])

@@ -17,7 +17,7 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(30);
 /// The timeout without the flag, which is no mistake where nothing is sent.
 const DEFAULT_TIMEOUT: &str = "5s";
 
-/// The phases without the flag: what needs somebody.
+/// The phases without the flag: those that need a user.
 const DEFAULT_PHASES: Phases = Phases::of(&[NotificationPhase::Blocked, NotificationPhase::Failed]);
 
 /// Validates the flags of notifications alone. Without a receiver there is nothing to test.

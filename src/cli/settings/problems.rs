@@ -252,7 +252,7 @@ impl Problems {
         if missing && self.0.iter().all(|problem| !problem.flag.starts_with("--pod-na")) {
             self.add(
                 flag,
-                "needs --pod-namespace and --pod-name, by which replicas elect the collector; set both from the downward API",
+                "needs --pod-namespace and --pod-name, because replicas elect the collector; set both from the downward API",
             );
         }
     }

@@ -21,7 +21,7 @@ impl Problems {
             let what = format!("\"{wrong}\" is not HOST:PORT; write such as ebbtide-status.ebbtide.svc:8081");
             self.add("--status-peers", what);
         } else if !names.is_empty() && !has_pod_name {
-            self.add("--status-peers", "the replicas are told apart by --pod-name: set it, too");
+            self.add("--status-peers", "needs --pod-name, which distinguishes the replicas: set it, too");
         }
         names
     }

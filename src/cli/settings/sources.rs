@@ -3,36 +3,36 @@
 use super::problems::Problems;
 use crate::cli::flags;
 use crate::cli::flags::{Run, Source};
-use crate::pipeline::interruption::TellsHooks;
+use crate::pipeline::interruption::HookSource;
 use std::fmt;
 
-/// What settings about lifecycle hooks need, for [`Problems::idle`].
+/// The requirement of settings about lifecycle hooks, for [`Problems::idle`].
 pub(super) const HOOKS: &str = "queue in --source, or --node-hook";
 
 /// Maximum length of the name of a Lease.
 const MAX_NAME: usize = 253;
 
-/// What gives notices.
+/// The sources of notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a source of its own")]
 pub struct Sources {
     /// The messages of the queue.
     pub queue: bool,
-    /// What the Nodes say.
+    /// Notices from Nodes.
     pub nodes: bool,
-    /// What EC2 lists.
-    pub looks: bool,
-    /// Whether the hooks of what Nodes say are completed. They give no notices.
+    /// Notices that EC2 lists.
+    pub ec2: bool,
+    /// Whether the hooks of terminations that Nodes report are completed. They give no notices.
     pub hooks: bool,
 }
 
 impl Sources {
-    /// Returns what tells of lifecycle hooks; `node_hook` is the one that the settings name.
-    pub(super) fn tell_hooks(self, node_hook: Option<String>) -> TellsHooks {
+    /// Returns where lifecycle hooks come from; `node_hook` is the one that the settings name.
+    pub(super) fn hook_source(self, node_hook: Option<String>) -> HookSource {
         match node_hook {
-            _ if self.queue => TellsHooks::Messages,
-            Some(name) => TellsHooks::Setting(name),
-            None => TellsHooks::Nobody,
+            _ if self.queue => HookSource::Message,
+            Some(name) => HookSource::Setting(name),
+            None => HookSource::None,
         }
     }
 
@@ -42,10 +42,10 @@ impl Sources {
         self.queue || self.hooks
     }
 
-    /// Whether AWS says what comes, and can be asked about it: not if the Nodes alone do.
+    /// Whether AWS gives notices, and can be asked about them: not if the Nodes are the only source.
     #[must_use]
     pub const fn ask_aws(self) -> bool {
-        self.queue || self.looks
+        self.queue || self.ec2
     }
 
     /// Whether AWS is called at all.
@@ -57,7 +57,7 @@ impl Sources {
 
 impl fmt::Display for Sources {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all = [(self.queue, "queue"), (self.nodes, "nodes"), (self.looks, "looks")];
+        let all = [(self.queue, "queue"), (self.nodes, "nodes"), (self.ec2, "ec2")];
         let named: Vec<_> = all.into_iter().filter(|(is_one, _)| *is_one).map(|(_, name)| name).collect();
         f.write_str(&named.join(","))
     }
@@ -71,38 +71,38 @@ impl Problems {
             (flags.sources.queue_url.as_ref().is_some_and(|url| !url.is_empty()), flags.ec2_poll_interval.is_some());
         if named.is_empty() {
             self.node_hook(flags, false, true);
-            return Sources { queue: true, nodes: false, looks: interval, hooks: false };
+            return Sources { queue: true, nodes: false, ec2: interval, hooks: false };
         }
         let has = |source| named.contains(&source);
         let (queue, nodes) = (has(Source::Queue), has(Source::Nodes));
-        let sources = Sources { queue, nodes, looks: has(Source::Looks), hooks: self.node_hook(flags, nodes, queue) };
+        let sources = Sources { queue, nodes, ec2: has(Source::Ec2), hooks: self.node_hook(flags, nodes, queue) };
         if url && !sources.queue && needs_queue {
             self.add(
                 "--queue-url",
                 format!("has no effect with --source {sources}; write --source queue,{sources}, or remove the URL"),
             );
         }
-        if interval && !sources.looks {
-            let all = Sources { looks: true, ..sources };
+        if interval && !sources.ec2 {
+            let all = Sources { ec2: true, ..sources };
             self.add(
                 "--ec2-poll-interval",
                 format!("has no effect with --source {sources}; write --source {all}, or remove the interval"),
             );
         }
-        if sources.looks && !interval {
+        if sources.ec2 && !interval {
             self.add(
                 "--ec2-poll-interval",
-                "is missing, but --source names looks; set an interval such as 5m, or remove looks",
+                "is missing, but --source names ec2; set an interval such as 5m, or remove ec2",
             );
         }
         let is_anonymous = flags.pod_namespace.is_none() && flags.pod_name.is_none();
         if sources.nodes && is_anonymous && !flags.dry_run && needs_queue {
-            self.add("--source", "nodes needs --pod-namespace and --pod-name, by which replicas elect the one that acts on them; set both from the downward API");
+            self.add("--source", "nodes needs --pod-namespace and --pod-name, because replicas elect the one that handles it; set both from the downward API");
         }
         sources
     }
 
-    /// Returns the name of the Lease of the replica that acts on what Nodes say, if it is set.
+    /// Returns the name of the Lease for the election that notices from Nodes need, if it is set.
     pub(super) fn nodes_lease(&mut self, name: Option<String>) -> Option<&'static str> {
         let name = name?;
         let is_name = name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-.".contains(&b));
@@ -113,14 +113,14 @@ impl Problems {
         Some(name.leak())
     }
 
-    /// Returns whether hooks are completed for what Nodes say.
+    /// Returns whether hooks are completed for terminations that Nodes report.
     fn node_hook(&mut self, flags: &Run, nodes: bool, queue: bool) -> bool {
         let Some(name) = &flags.sources.node_hook else { return false };
         let flag = "--node-hook";
         if queue {
             self.add(flag, "is for --source nodes: with a queue the hook's own message names it; remove it, or leave the queue out");
         } else if !nodes {
-            self.add(flag, "is about what Nodes say; write --source nodes, or remove it");
+            self.add(flag, "is for notices from Nodes; write --source nodes, or remove it");
         } else if flags.ignore_hook.contains(name) {
             self.add(
                 flag,
@@ -130,13 +130,13 @@ impl Problems {
         true
     }
 
-    /// Adds a problem for each setting that is about what another source tells.
+    /// Adds a problem for each setting that needs another source.
     pub(super) fn of_other_sources(&mut self, flags: &Run, sources: Sources) {
         let of_checks = |pair: &String| {
             pair.strip_prefix("status-check=").is_some_and(|action| !matches!(action, "ignore" | "report"))
         };
-        if !sources.looks && flags.on.iter().any(of_checks) {
-            self.add("--on", "status-check is what EC2 lists; set --ec2-poll-interval, and name looks in --source if that is set, or remove it");
+        if !sources.ec2 && flags.on.iter().any(of_checks) {
+            self.add("--on", "status-check needs the EC2 poll; set --ec2-poll-interval, and name ec2 in --source if that is set, or remove it");
         }
         if !sources.complete_hooks() {
             self.idle("--heartbeat", flags.heartbeat != "auto", HOOKS);
@@ -158,7 +158,7 @@ impl Problems {
         }
     }
 
-    /// Adds a problem for each setting that needs AWS, if the Nodes alone say what comes.
+    /// Adds a problem for each setting that needs AWS, if the Nodes are the only source.
     pub(super) fn without_aws(&mut self, flags: &Run, sources: Sources) {
         if sources.ask_aws() {
             return;
@@ -172,7 +172,7 @@ impl Problems {
         ] {
             if is_set {
                 let needs = if flag == "--on" { "replace and ready need" } else { "needs" };
-                self.add(flag, format!("{needs} calls to AWS that are not made with --source nodes alone; write --source queue,nodes and --queue-url, --source nodes,looks and --ec2-poll-interval, or remove it"));
+                self.add(flag, format!("{needs} calls to AWS that are not made with --source nodes alone; write --source queue,nodes and --queue-url, --source nodes,ec2 and --ec2-poll-interval, or remove it"));
             }
         }
     }
@@ -204,11 +204,11 @@ mod tests {
     #[test]
     fn by_default_what_is_configured_gives_notices() {
         assert_eq!(read(&[&URL]).unwrap(), "queue");
-        assert_eq!(read(&[&URL, &["--ec2-poll-interval", "5m"]]).unwrap(), "queue,looks");
+        assert_eq!(read(&[&URL, &["--ec2-poll-interval", "5m"]]).unwrap(), "queue,ec2");
         assert_eq!(read(&[&URL, &POD, &["--source", "nodes,queue"]]).unwrap(), "queue,nodes");
         assert_eq!(read(&[&POD, &["--source", "nodes"]]).unwrap(), "nodes");
         assert_eq!(read(&[&["--source", "nodes", "--dry-run"]]).unwrap(), "nodes");
-        assert_eq!(read(&[&["--source", "looks", "--ec2-poll-interval", "5m"]]).unwrap(), "looks");
+        assert_eq!(read(&[&["--source", "ec2", "--ec2-poll-interval", "5m"]]).unwrap(), "ec2");
     }
 
     #[test]
@@ -222,7 +222,7 @@ mod tests {
             (vec!["--ec2-poll-interval", "5m"], "--queue-url: is missing; "),
             (vec!["--source", "nodes"], "--source: nodes needs --pod-namespace and --pod-name"),
             (vec!["--source", "nodes", "--dry-run", "--nodes-lease", "a/b"], "--nodes-lease: a/b can't be"),
-            (vec!["--source", "looks"], "--ec2-poll-interval: is missing, but"),
+            (vec!["--source", "ec2"], "--ec2-poll-interval: is missing, but"),
         ] {
             let problem = read(&[&flags]).unwrap_err();
             assert!(problem.starts_with(expected) && !problem.contains('\n'), "{flags:?}: {problem}");
@@ -234,7 +234,7 @@ mod tests {
         );
         let problem = read(&[&URL, &["--source", "queue", "--ec2-poll-interval", "5m"]]).unwrap_err();
         assert!(
-            problem.starts_with("--ec2-poll-interval: ") && problem.contains("--source queue,looks, or"),
+            problem.starts_with("--ec2-poll-interval: ") && problem.contains("--source queue,ec2, or"),
             "{problem}"
         );
     }
@@ -255,12 +255,12 @@ mod tests {
         assert_eq!(sources(&[&POD, nodes]), Ok((false, false, false)));
         assert_eq!(sources(&[&POD, nodes, &HOOK]), Ok((true, true, false)));
         assert_eq!(sources(&[&URL]), Ok((true, true, true)));
-        let looks = ["--source", "looks", "--ec2-poll-interval", "5m"];
-        assert_eq!(sources(&[&looks]), Ok((true, false, false)), "no message comes");
+        let ec2 = ["--source", "ec2", "--ec2-poll-interval", "5m"];
+        assert_eq!(sources(&[&ec2]), Ok((true, false, false)), "no message comes");
         for (flags, expected) in [
             (&[&URL[..], &HOOK][..], "with a queue the hook's own message names it"),
             (&[&URL, &POD, &["--source", "queue,nodes"], &HOOK], "with a queue the hook's own message names it"),
-            (&[&looks, &HOOK], "is about what Nodes say; write --source nodes"),
+            (&[&ec2, &HOOK], "is for notices from Nodes; write --source nodes"),
             (&[&POD, nodes, &HOOK, &["--ignore-hook", "a,drain"]], "drain is one of --ignore-hook"),
             (&[&POD, nodes, &HOOK, &["--on", "asg-terminate=cordon"]], "--on asg-terminate=drain"),
         ] {

@@ -73,7 +73,7 @@ impl Problems {
         let without = match *waiting {
             [] => "--on asg-terminate=drain",
             [NoticeKind::AsgTerminate] if !is_end_known => {
-                "--drain-timeout asg-terminate=10m, or --node-hook: nobody knows when the hook ends"
+                "--drain-timeout asg-terminate=10m, or --node-hook: without them the end of the hook is unknown"
             }
             _ => return,
         };

@@ -1,4 +1,4 @@
-//! Credentials of the SDK's own chain, with errors that say what is wrong with the profile that `AWS_PROFILE` names. The chain ignores a
+//! Credentials of the SDK's own chain, with errors that name the problem of the profile in `AWS_PROFILE`. The chain ignores a
 //! missing profile, and the error of its last provider misleads. Of a profile that needs the feature `login` it names the feature of its
 //! own crate, and no way without.
 
@@ -9,7 +9,7 @@ use aws_credential_types::provider::error::CredentialsError;
 use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider, future};
 use aws_types::os_shim_internal::{Env, Fs};
 
-/// Returns the same configuration, with errors that say what is wrong with the profile.
+/// Returns the same configuration, with errors that name the profile's problem.
 pub fn naming_profiles(config: SdkConfig) -> SdkConfig {
     let Some(chain) = config.credentials_provider() else { return config };
     config.into_builder().credentials_provider(SharedCredentialsProvider::new(CredentialsChain(chain))).build()
@@ -71,7 +71,7 @@ async fn unusable_profile(files: &Fs, environment: &Env) -> Option<UnusableProfi
     let (mut seen, mut next) = (Vec::new(), Some(chosen));
     while let Some(name) = next.filter(|name| !seen.contains(name)) {
         let Some(profile) = profiles.get_profile(name) else {
-            // Nobody asked for the default profile. Charts set variables without a value to the empty string.
+            // The default profile was not chosen by a user. Charts set variables without a value to the empty string.
             let is_named = !["", "default"].contains(&name) || !seen.is_empty();
             return is_named.then(|| UnusableProfile::Missing { chosen: chosen.to_owned(), name: name.to_owned() });
         };
@@ -84,7 +84,7 @@ async fn unusable_profile(files: &Fs, environment: &Env) -> Option<UnusableProfi
     None
 }
 
-/// Returns the command of the AWS CLI by which a user signs in for this profile.
+/// Returns the AWS CLI's login command for this profile.
 fn login_command(profile: &Profile) -> Option<&'static str> {
     let has = |key| profile.get(key).is_some();
     if has("sso_session") || has("sso_start_url") {

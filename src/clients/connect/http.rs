@@ -160,8 +160,8 @@ fn is_local(server: &Uri) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// Returns the hosts that need no proxy, as `NO_PROXY` names them. Also accepted are `*.NAME` for `.NAME`, ports, and brackets around
-/// IPv6 addresses, all of which the client does not know.
+/// Returns the hosts that need no proxy, from `NO_PROXY`. Forms that the client does not know are accepted as well: `*.NAME` for
+/// `.NAME`, ports, and brackets around IPv6 addresses.
 fn no_proxy(variable: impl Fn(&str) -> Option<String>) -> String {
     let names = ["NO_PROXY", "no_proxy"].iter().find_map(|name| variable(name).filter(|value| !value.is_empty()));
     let known = |name: &str| {

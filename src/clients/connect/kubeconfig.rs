@@ -1,6 +1,6 @@
 //! Access to the API server: by the kubeconfig, or else by the pod's service account.
 //!
-//! A kubeconfig that exists is used, or its fault is the error: in a pod with a broken KUBECONFIG, the pod's own cluster would be the
+//! A kubeconfig that exists is used, or its fault is the error: in a pod with an invalid KUBECONFIG, the pod's own cluster would be the
 //! wrong one. Errors repeat nothing of its content: a fault may be next to a token, or in a key.
 
 use super::{ClusterChoice, ConnectError};
@@ -33,7 +33,7 @@ pub enum BadKubeconfig {
 pub(super) struct ClusterAccess {
     /// All but the proxy.
     pub config: Config,
-    /// Whether a kubeconfig says so. A pod asks the API server directly.
+    /// Whether it comes from a kubeconfig. A pod asks the API server directly.
     pub from_kubeconfig: bool,
     /// The kubeconfig's own proxy.
     pub proxy: Option<Uri>,

@@ -26,15 +26,15 @@ const MIN_INTERVAL: Duration = Duration::from_secs(5);
 /// Timeout of loading credentials: shorter than that of a call, so that the call's error names what failed.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// Parts of the error codes for expired credentials, of which EC2 has its own.
+/// Parts of the error codes for expired credentials. EC2 has its own code.
 const CODES: [&[u8]; 2] = [b"ExpiredToken", b"RequestExpired"];
 
 /// The credentials of all AWS clients, which are renewed when AWS calls them expired. Clones are the same.
 #[derive(Clone, Debug)]
-pub(super) struct Renewal(Arc<Mutex<Cached>>);
+pub(super) struct Renewal(Arc<Mutex<CredentialCache>>);
 
 #[derive(Debug)]
-struct Cached {
+struct CredentialCache {
     identities: SharedIdentityCache,
     renewed_at: Option<Instant>,
 }
@@ -42,14 +42,14 @@ struct Cached {
 impl Renewal {
     /// Credentials that are loaded by the first call.
     pub fn new() -> Self {
-        Self(Arc::new(Mutex::new(Cached { identities: empty(), renewed_at: None })))
+        Self(Arc::new(Mutex::new(CredentialCache { identities: empty(), renewed_at: None })))
     }
 
     /// Forgets the credentials, so that the next attempt loads them.
     fn renew(&self) {
         let mut cached = self.0.lock();
         if cached.renewed_at.is_none_or(|at| at.elapsed() >= MIN_INTERVAL) {
-            *cached = Cached { identities: empty(), renewed_at: Some(Instant::now()) };
+            *cached = CredentialCache { identities: empty(), renewed_at: Some(Instant::now()) };
         }
     }
 }
@@ -73,7 +73,7 @@ impl ResolveCachedIdentity for Renewal {
 /// No other failure is retried by the SDK.
 impl ClassifyRetry for Renewal {
     fn classify_retry(&self, context: &InterceptorContext) -> RetryAction {
-        if !says_expired(context) {
+        if !is_expiry(context) {
             return RetryAction::RetryForbidden;
         }
         self.renew();
@@ -91,7 +91,7 @@ impl ClassifyRetry for Renewal {
 }
 
 /// Whether the answer calls the credentials expired. Each service has its own type of errors; the text of the answer serves all.
-fn says_expired(context: &InterceptorContext) -> bool {
+fn is_expiry(context: &InterceptorContext) -> bool {
     let Some(response) = context.response().filter(|response| response.status().is_client_error()) else {
         return false;
     };

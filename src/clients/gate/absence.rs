@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 /// Maximum time after a call that has failed for which the server counts as away: without another call nothing is known of it.
 const UNKNOWN_AFTER: Duration = Duration::from_secs(15);
 
-/// Interval at which a running absence is counted.
+/// Interval at which an absence in progress is counted.
 const STEP: Duration = Duration::from_secs(1);
 
 /// How long the API server was away, as the calls of one gate show. Clones are the same.
@@ -22,24 +22,24 @@ pub struct Absence(Arc<watch::Sender<Absences>>);
 struct Absences {
     /// Sum of those that are over.
     over: Duration,
-    running: Option<Running>,
+    outage: Option<Outage>,
     /// Writes that have failed since the last answer, and no read: the admission webhooks that the server asks may be what is away.
-    doubted: Option<Running>,
+    doubted: Option<Outage>,
     /// The last answer.
     answered: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Running {
-    /// The begin of the first call that has failed since the last answer, or that answer, if it came later.
+struct Outage {
+    /// The start of the first call that has failed since the last answer, or that answer, if it came later.
     since: Instant,
     /// The end of the last call that has failed.
     failed: Instant,
 }
 
-impl Running {
+impl Outage {
     /// Whether the calls until now are known to have failed.
-    fn goes_on(&self, now: Instant) -> bool {
+    fn is_current(&self, now: Instant) -> bool {
         now <= self.failed + UNKNOWN_AFTER
     }
 
@@ -50,20 +50,20 @@ impl Running {
 
 impl Absences {
     fn total(self, now: Instant) -> Duration {
-        self.over + self.running.map_or(Duration::ZERO, |running| running.lasted(now))
+        self.over + self.outage.map_or(Duration::ZERO, |outage| outage.lasted(now))
     }
 
     /// Ends the absence that runs. Returns whether one ran.
     fn end(&mut self, now: Instant) -> bool {
         let total = self.total(now);
         self.over = total;
-        self.running.take().is_some()
+        self.outage.take().is_some()
     }
 }
 
 impl Absence {
-    /// Takes the result of a call that began at `begun`. A refusal is an answer. A write that has failed counts from its begin, but only
-    /// when a read has failed, too.
+    /// Takes the result of a call that began at `begun`. A refusal is an answer. A failed write counts from its start, but only when a read
+    /// has failed, too.
     pub(super) fn note(&self, begun: Instant, is_read: bool, failed: Option<Category>) {
         let now = Instant::now();
         let is_away = failed.is_some_and(Category::is_away);
@@ -72,15 +72,15 @@ impl Absence {
                 absences.answered = Some(now);
                 return absences.doubted.take().is_some() | absences.end(now);
             }
-            if let Some(running) = absences.running.as_mut().filter(|running| running.goes_on(now)) {
-                running.failed = now;
+            if let Some(outage) = absences.outage.as_mut().filter(|outage| outage.is_current(now)) {
+                outage.failed = now;
                 return false;
             }
             absences.end(now);
-            let doubted = absences.doubted.take().filter(|doubted| doubted.goes_on(now));
+            let doubted = absences.doubted.take().filter(|doubted| doubted.is_current(now));
             let since = absences.answered.map_or(begun, |answered| answered.max(begun));
-            let failing = Running { since: doubted.map_or(since, |doubted| doubted.since), failed: now };
-            let known = if is_read { &mut absences.running } else { &mut absences.doubted };
+            let failing = Outage { since: doubted.map_or(since, |doubted| doubted.since), failed: now };
+            let known = if is_read { &mut absences.outage } else { &mut absences.doubted };
             *known = Some(failing);
             is_read || doubted.is_none()
         });
@@ -98,10 +98,10 @@ impl Absence {
         loop {
             let absences = *changes.borrow_and_update();
             let ahead = absences.total(Instant::now()).saturating_sub(counted);
-            if ahead >= STEP || absences.running.is_none() && !ahead.is_zero() {
+            if ahead >= STEP || absences.outage.is_none() && !ahead.is_zero() {
                 return;
             }
-            let next = absences.running.map(|_| Instant::now() + (STEP - ahead));
+            let next = absences.outage.map(|_| Instant::now() + (STEP - ahead));
             tokio::select! {
                 biased;
                 // The sender is here.
@@ -115,7 +115,7 @@ impl Absence {
     pub async fn lasted(&self, time: Duration) {
         let mut changes = self.0.subscribe();
         loop {
-            let lasted = changes.borrow_and_update().running.map(|running| running.lasted(Instant::now()));
+            let lasted = changes.borrow_and_update().outage.map(|outage| outage.lasted(Instant::now()));
             if lasted.is_some_and(|lasted| lasted >= time) {
                 return;
             }
@@ -132,7 +132,7 @@ impl Absence {
     /// though no other call is made. Never ends.
     pub async fn probe<F: Future<Output = ()>>(&self, interval: Duration, read: impl Fn() -> F) -> Infallible {
         let mut changes = self.0.subscribe();
-        let may_be_away = |absences: &Absences| absences.running.is_some() || absences.doubted.is_some();
+        let may_be_away = |absences: &Absences| absences.outage.is_some() || absences.doubted.is_some();
         loop {
             // The sender is here.
             let _ = changes.wait_for(may_be_away).await;

@@ -6,11 +6,11 @@
 //! # The order of calls, and why no class starves
 //!
 //! 1. **The limit adapts.** It grows by one for each limit's worth of answers while all places are taken. It shrinks by a third when
-//!    the server throttles, once a second at most, because answers to calls of the same overload say nothing new. Other failures
-//!    say nothing about load.
+//!    the server throttles, once a second at most, because answers to calls of the same overload are no news. Other failures
+//!    are no sign of load.
 //! 2. **Precedence.** A free place goes to the first class that has a waiting call; within the class to the call with the earliest
 //!    deadline, then to the one that came first. Deadlines don't move, so that a waiting call only moves forward.
-//! 3. **A share for every class.** Precedence alone would let a storm of cordons stop all lists. So a place that goes to one class
+//! 3. **A share for every class.** Precedence alone would let a storm of cordons stop all lists. So a place given to one class
 //!    passes over all waiting classes behind it, and a class passed over [`MAX_PASSED_OVER`] times is next, the first of several.
 //!    Whatever the other classes do, a waiting class has a place after `MAX_PASSED_OVER` + `COUNT` others at the latest.
 //! 4. **A reserve for the privileged classes.** Calls that hang hold their places until they time out. So the privileged
@@ -49,10 +49,10 @@ const TIME_LEFT_DIVISOR: u32 = 4;
 
 /// Admits calls. Clones share the places.
 #[derive(Clone, Debug)]
-pub(super) struct Admitter(Arc<Shared>);
+pub(super) struct Admitter(Arc<AdmitterState>);
 
 #[derive(Debug)]
-struct Shared {
+struct AdmitterState {
     places: Mutex<Places>,
     /// Number of calls of each class that wait or are in flight.
     calls: Box<[watch::Sender<usize>]>,
@@ -87,7 +87,7 @@ impl Admitter {
     /// An admitter whose places are all free.
     pub(super) fn new<C: CallClass>() -> Self {
         let calls = (0..C::COUNT).map(|_| watch::Sender::new(0)).collect();
-        Self(Arc::new(Shared { places: Mutex::new(Places::new::<C>()), calls }))
+        Self(Arc::new(AdmitterState { places: Mutex::new(Places::new::<C>()), calls }))
     }
 
     /// Waits for a place. The call's own time begins with it.

@@ -32,8 +32,7 @@ impl Backoff {
         self.next = self.first;
     }
 
-    /// Calls until the first success. Gives up when `passes` says that another try does not help, or when that would come at `by` or
-    /// later.
+    /// Calls until the first success. Gives up when `passes` rules out another try, or when that would come at `by` or later.
     ///
     /// # Errors
     /// The failure of the last call.

@@ -48,7 +48,7 @@ pub enum Class {
     Urgent,
     /// Patches that cordon or move a deadline: in a storm they come before all evictions, or evicted pods land on the next victim.
     Cordon,
-    /// Lists and reads; patches of notes and of marks that go.
+    /// Lists and reads; patches that write notes or remove marks.
     List,
     /// Evictions, by deadline.
     Evict,

@@ -25,7 +25,7 @@ const NO_CREDENTIALS: &str = "no AWS credentials";
 
 /// Why a call to AWS could not be signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unsigned {
+pub enum SigningFailure {
     /// There are no credentials.
     NoneFound,
     /// The source of the credentials failed, for the reason in the message.
@@ -70,7 +70,7 @@ pub struct AwsError {
     /// The message of AWS or of the transport.
     pub message: String,
     /// Set if the call could not be signed. It counts as unreachable then: the source of credentials may be unreachable.
-    pub unsigned: Option<Unsigned>,
+    pub unsigned: Option<SigningFailure>,
 }
 
 impl AwsError {
@@ -165,7 +165,7 @@ pub fn category_of_code(code: &str, status: u16) -> Category {
     }
 }
 
-/// Who keeps a pod from being evicted, as the API server's answer to the eviction says. The status code does not tell: webhooks choose
+/// What keeps a pod from being evicted, from the API server's answer to the eviction. The status code is ambiguous: webhooks choose
 /// theirs, policies answer 422, and several budgets 500.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blocker {
@@ -176,24 +176,24 @@ pub enum Blocker {
     /// An admission webhook or an admission policy denies the eviction.
     Admission,
     /// An admission webhook does not answer, and the API server denies without it.
-    BrokenWebhook,
+    FailingWebhook,
 }
 
 impl Blocker {
-    /// Returns who blocks the eviction that the API server has answered with this status.
+    /// Returns the blocker of the eviction that the API server answered with this status.
     fn of(status: &Status) -> Option<Self> {
-        let said = &status.message;
+        let message = &status.message;
         let mut causes = status.details.iter().flat_map(|details| &details.causes);
         if status.code == 429 && causes.any(|cause| cause.reason == "DisruptionBudget") {
             Some(Self::Budget)
-        } else if said.starts_with("admission webhook \"")
-            || said.contains("ValidatingAdmissionPolicy '") && said.contains(" denied request")
+        } else if message.starts_with("admission webhook \"")
+            || message.contains("ValidatingAdmissionPolicy '") && message.contains(" denied request")
         {
             Some(Self::Admission)
-        } else if said.contains("failed calling webhook \"") {
-            Some(Self::BrokenWebhook)
+        } else if message.contains("failed calling webhook \"") {
+            Some(Self::FailingWebhook)
         } else {
-            said.contains("more than one PodDisruptionBudget").then_some(Self::SeveralBudgets)
+            message.contains("more than one PodDisruptionBudget").then_some(Self::SeveralBudgets)
         }
     }
 }
@@ -216,7 +216,7 @@ pub struct KubeError {
     pub retry_after: Option<Duration>,
     /// Time that the gate has waited since the answer.
     pub waited: Duration,
-    /// What blocks the eviction, if the call is one and is blocked.
+    /// The blocker of an eviction, if the call is a blocked one.
     pub blocker: Option<Blocker>,
     /// The message of the server or of the transport.
     pub message: String,
@@ -286,7 +286,7 @@ impl KubeError {
                 failed.status = status.code;
                 failed.category = match failed.blocker {
                     Some(Blocker::Budget | Blocker::SeveralBudgets | Blocker::Admission) => Category::Refused,
-                    Some(Blocker::BrokenWebhook) | None => category_of_status(status.code),
+                    Some(Blocker::FailingWebhook) | None => category_of_status(status.code),
                 };
                 failed.retry_after = details
                     .map(|d| u64::from(d.retry_after_seconds))
@@ -307,7 +307,7 @@ impl KubeError {
                 failed.category = Category::Invalid;
                 failed.message = chain(error);
             }
-            // The text of this error says nothing; its source does.
+            // The text of this error is generic; its source has the reason.
             kube::Error::Service(below) => failed.message = chain(below.as_ref()),
             _ => failed.message = chain(error),
         }
@@ -331,8 +331,8 @@ impl KubeError {
 }
 
 /// Returns why a call could not be signed, if that is what failed. The SDK reports it as a request that could not be sent. For a chain of
-/// providers without credentials it lists the error of each, which helps nobody.
-fn unsigned(error: &(dyn std::error::Error + 'static)) -> Option<(String, Unsigned)> {
+/// providers without credentials it lists the error of each, which is no help.
+fn unsigned(error: &(dyn std::error::Error + 'static)) -> Option<(String, SigningFailure)> {
     let mut failed = error;
     while !failed.is::<CredentialsError>() {
         failed = failed.source()?;
@@ -340,9 +340,9 @@ fn unsigned(error: &(dyn std::error::Error + 'static)) -> Option<(String, Unsign
     let why = chain(failed.source().unwrap_or(failed));
     // The SDK's own words, which it does not give a type.
     Some(if why.starts_with("no credentials found in chain") {
-        (NO_CREDENTIALS.to_owned(), Unsigned::NoneFound)
+        (NO_CREDENTIALS.to_owned(), SigningFailure::NoneFound)
     } else {
-        (format!("{NO_CREDENTIALS}: {why}"), Unsigned::SourceFailed)
+        (format!("{NO_CREDENTIALS}: {why}"), SigningFailure::SourceFailed)
     })
 }
 
@@ -420,7 +420,7 @@ mod tests {
             (403, policy, Category::Refused, Some(Blocker::Admission)),
             (500, nested, Category::Refused, Some(Blocker::Admission)),
             (500, budgets, Category::Refused, Some(Blocker::SeveralBudgets)),
-            (500, broken, Category::Unavailable, Some(Blocker::BrokenWebhook)),
+            (500, broken, Category::Unavailable, Some(Blocker::FailingWebhook)),
             (403, denied, Category::Denied, None),
             (500, "etcdserver: request timed out", Category::Unavailable, None),
         ] {

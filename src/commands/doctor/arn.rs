@@ -10,7 +10,7 @@ pub fn queue_arn(attributes: Option<&QueueAttributes>, url: &str) -> Option<Stri
     attribute.or_else(|| QueueUrl::parse(url)?.arn())
 }
 
-/// The parts of an ARN that say where its resource is.
+/// The parts of an ARN that locate its resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArnParts<'a> {
     /// The partition.

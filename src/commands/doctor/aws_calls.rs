@@ -53,15 +53,13 @@ impl TrialCall {
         match self {
             Self::Delete => "messages come back until they expire",
             Self::Extend => "other replicas receive a message while it is being worked on",
-            Self::Instances => "instances without a Node can't be told from those of other clusters",
-            Self::Changes => {
-                "EC2's list of scheduled changes neither finds what no message told of nor confirms a notice"
-            }
-            Self::Reservations => {
-                "EC2's list of Capacity Blocks neither finds what no message told of nor confirms a notice"
-            }
+            Self::Instances => "instances without a Node can't be distinguished from those of other clusters",
+            Self::Changes => "EC2's list of scheduled changes neither finds unannounced changes nor confirms a notice",
+            Self::Reservations => "EC2's list of Capacity Blocks neither finds unannounced ends nor confirms a notice",
             Self::SpotRequests => "no spot warning is confirmed: those that have to be lead to no drain",
-            Self::Members => "lifecycle hooks are neither found for what Nodes say (--node-hook) nor confirmed",
+            Self::Members => {
+                "lifecycle hooks are neither found for terminations that Nodes report (--node-hook) nor confirmed"
+            }
             Self::Hooks => "every hook is treated as one with a timeout of 30 s",
             Self::Heartbeat => "hooks expire during a drain",
             Self::Complete => "instances wait for the hook's timeout after each drain",
@@ -103,7 +101,7 @@ pub fn confirms(settings: &Settings, kind: NoticeKind) -> bool {
     settings.policy.is_wary() && settings.policy.actions.of(kind).drains()
 }
 
-/// What is done for load balancers, if the settings let it happen.
+/// Returns the work for load balancers; none if the settings rule it out.
 #[must_use]
 pub fn for_load_balancers(settings: &Settings) -> ForLoadBalancers {
     let policy = &settings.policy;

@@ -1,7 +1,10 @@
 //! The cluster's Nodes, pods and disruption budgets. Pure.
 
 use super::check::{Area, Check, count, few};
-use super::readings::{Agents, BudgetState, Budgets, MetadataOptions, Nodes, PodOwner, Readings, Workload, Workloads};
+use super::permissions::WRITE_MARKS;
+use super::readings::{
+    AccessReview, Agents, BudgetState, Budgets, MetadataOptions, Nodes, PodOwner, Readings, Workload, Workloads,
+};
 use crate::cli::settings::Settings;
 use kube::core::{Selector, SelectorExt};
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,6 +45,7 @@ pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {
         checks.push(judge_name(settings, &instance.clusters));
         checks.extend(instance.metadata.map(|metadata| judge_metadata(&instance.id, metadata)));
     }
+    checks.push(judge_policies(readings));
     match (&readings.workloads, &readings.budgets) {
         (Ok(workloads), Ok(budgets)) => {
             checks.extend(judge_budgets(workloads, budgets));
@@ -59,24 +63,24 @@ pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {
     checks
 }
 
-/// Judges what tells an instance without a Node from those of other clusters.
+/// Judges what distinguishes an instance without a Node from those of other clusters.
 fn judge_name(settings: &Settings, found: &[String]) -> Check {
     let (area, name) = (Area::Cluster, "name");
     match (&settings.cluster_name, found.first()) {
         (Some(wanted), Some(other)) if !found.contains(wanted) => area.failure(
             name,
-            format!("--cluster-name is {wanted}, and the tags of a node's instance say {other}: hooks of instances without a Node are left alone."),
-            format!("Set --cluster-name {other}, or leave it out: then the tags tell it."),
+            format!("--cluster-name is {wanted}, but the tags of a node's instance name {other}: hooks of instances without a Node are left alone."),
+            format!("Set --cluster-name {other}, or leave it out to take it from the tags."),
         ),
-        (Some(wanted), None) => area.ok(name, format!("{wanted}, by --cluster-name; no tag of a node's instance says it")),
+        (Some(wanted), None) => area.ok(name, format!("{wanted}, by --cluster-name; no tag of a node's instance names it")),
         (Some(wanted), Some(_)) => area.ok(name, format!("{wanted}, by --cluster-name and by the tags of a node's instance")),
         (None, Some(found)) => area.ok(name, format!("{found}, by the tags of a node's instance")),
         (None, None) if settings.managed_tag.value.is_some() => {
-            area.ok(name, "no tag of a node's instance says it, so the managed tag alone tells whose an instance is")
+            area.ok(name, "no tag of a node's instance names it, so the managed tag alone decides which instances are ours")
         }
         (None, None) => area.ok(
             name,
-            "no tag of a node's instance says it, and the managed tag has no value: hooks of instances without a Node that are over 15 minutes old are left alone",
+            "no tag of a node's instance names it, and the managed tag has no value: hooks of instances without a Node that are over 15 minutes old are left alone",
         ),
     }
 }
@@ -97,6 +101,34 @@ fn judge_metadata(instance: &str, metadata: MetadataOptions) -> Check {
          Ebbtide's agents are there with agent.hostNetwork=true, a service that uses the instances' role with hostNetwork=true.\n\
          Where other pods need the role, keep the address from the rest: examples/metadata-networkpolicy.yaml.",
     )
+}
+
+/// Judges whether admission policies keep others from what Ebbtide keeps on Nodes, and let Ebbtide itself write it.
+fn judge_policies(readings: &Readings) -> Check {
+    let (area, name) = (Area::Cluster, "policies");
+    match &readings.bindings {
+        Err(error) => {
+            area.unread(name, error, "list of validatingadmissionpolicybindings in admissionregistration.k8s.io")
+        }
+        Ok(None) => area.ok(name, "this API server has no ValidatingAdmissionPolicy: whoever may patch Nodes may write what Ebbtide keeps there"),
+        Ok(Some(0)) => area.warning(
+            name,
+            "No admission policy keeps kubelets, and pods that may patch Nodes, from what Ebbtide keeps there: whoever takes over a node can have others drained.",
+            "Set kubeletPolicy=true in the chart. helm template, and what renders by it, needs to be told the cluster's version:\n  \
+             helm template … --kube-version 1.30",
+        ),
+        Ok(Some(_)) if is_refused(&readings.reviews) => area.failure(
+            name,
+            "An admission policy refuses what Ebbtide writes on Nodes: it may not write marks.ebbtide, so no Node is cordoned.",
+            "Add to the ClusterRole:\n  - apiGroups: [\"ebbtide\"]\n    resources: [\"marks\"]\n    verbs: [\"write\"]",
+        ),
+        Ok(Some(_)) => area.ok(name, "only Ebbtide writes what it keeps on Nodes"),
+    }
+}
+
+/// Whether the API server says that we may not write marks.
+fn is_refused(reviews: &[AccessReview]) -> bool {
+    reviews.iter().any(|review| review.permission == WRITE_MARKS && review.allowed == Ok(false))
 }
 
 fn judge_nodes(nodes: &Nodes, region: Option<&str>) -> Vec<Check> {
@@ -197,7 +229,7 @@ fn judge_agents(settings: &Settings, agents: &Agents, nodes: &Nodes) -> Vec<Chec
         checks.push(area.warning(
             name,
             found,
-            format!("Its log says why:\n  kubectl -n {} logs {}", first.namespace, first.name),
+            format!("See its log:\n  kubectl -n {} logs {}", first.namespace, first.name),
         ));
     }
     if checks.is_empty() {
@@ -206,16 +238,16 @@ fn judge_agents(settings: &Settings, agents: &Agents, nodes: &Nodes) -> Vec<Chec
     checks
 }
 
-/// Judges that no agent runs, which is right for those who want repair alone.
+/// Judges that no agent runs, which is right for a service that only repairs nodes.
 fn without_agents(settings: &Settings) -> Check {
     let (area, name) = (Area::Cluster, "agents");
     let remedy = "Run them, with agent.enabled: true in the chart. Pods of your own that run `ebbtide agent` need the label ebbtide/agent: \"true\".";
     let sources = settings.sources;
-    match (settings.policy.conditions.is_empty(), sources.queue, sources.looks) {
+    match (settings.policy.conditions.is_empty(), sources.queue, sources.ec2) {
         (true, false, false) => {
-            area.failure(name, "No agent runs: the Nodes say nothing, and no node is ever drained.", remedy)
+            area.failure(name, "No agent runs: the Nodes report nothing, and no node is ever drained.", remedy)
         }
-        (true, ..) => area.warning(name, "No agent runs: the Nodes say nothing, and only AWS gives notices.", remedy),
+        (true, ..) => area.warning(name, "No agent runs: the Nodes report nothing, and only AWS gives notices.", remedy),
         (false, true, _) => area.ok(name, "none runs, and conditions need none: other notices come from AWS"),
         (false, false, true) => area.ok(name, "none runs, and conditions need none: they and what EC2 lists are acted on; what the metadata alone announce, such as a spot interruption, is not seen"),
         (false, false, false) => area.ok(name, "none runs, and conditions need none: only they are acted on; what the metadata announce, such as a spot interruption, is not seen"),
@@ -233,7 +265,7 @@ fn judge_conditions(settings: &Settings, nodes: &Nodes) -> Option<Check> {
                 "No node has the {named} {} of --on-condition: mistyped, or not written by anything.",
                 few(missing)
             ),
-            "Correct the name, or run what writes it, such as the EKS node monitoring agent. A writer that adds it only to broken nodes is fine. What a node has:\n  \
+            "Correct the name, or run what writes it, such as the EKS node monitoring agent. A writer that adds it only to unhealthy nodes is fine. What a node has:\n  \
              kubectl describe node NODE",
         )
     })

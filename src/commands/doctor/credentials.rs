@@ -2,7 +2,7 @@
 
 use super::check::{Area, Check};
 use super::readings::{CallerIdentity, ReadError, Reading};
-use crate::clients::gate::{Category, Unsigned};
+use crate::clients::gate::{Category, SigningFailure};
 use crate::pipeline::queue::QueueUrl;
 
 const REMEDY: &str = "Give this process credentials: in a pod by EKS Pod Identity or by an IRSA role on its service account, elsewhere \
@@ -15,7 +15,7 @@ pub fn judge(identity: &Reading<CallerIdentity>, queue_url: &str) -> Vec<Check> 
     let identity = match identity {
         Ok(identity) => identity,
         Err(error) if unusable(error) => {
-            let found = if error.unsigned == Some(Unsigned::NoneFound) {
+            let found = if error.unsigned == Some(SigningFailure::NoneFound) {
                 "There are no AWS credentials."
             } else {
                 &error.message
@@ -66,8 +66,8 @@ mod tests {
 
     #[test]
     fn no_credentials_are_a_failure_and_no_answer_is_none() {
-        let none = Some(Unsigned::NoneFound);
-        let failed = Some(Unsigned::SourceFailed);
+        let none = Some(SigningFailure::NoneFound);
+        let failed = Some(SigningFailure::SourceFailed);
         for (category, unsigned, message, status, at_start) in [
             (Category::Expired, None, "ExpiredToken", Status::Failure, Status::Failure),
             (Category::Unreachable, none, "no AWS credentials", Status::Failure, Status::Failure),

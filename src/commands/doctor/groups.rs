@@ -2,7 +2,7 @@
 
 use super::arn::queue_arn;
 use super::check::{Area, Check, count, few};
-use super::queue_policy::refuses;
+use super::queue_policy::{RoleRefusal, refuses};
 use super::readings::{HookConfig, Readings, ScalingGroup, ScalingGroups};
 use crate::cli::settings::Settings;
 use crate::pipeline::drain::DEFAULT_GRACE;
@@ -208,7 +208,7 @@ fn judge_timeout(settings: &Settings, group: &ScalingGroup, hook: &HookConfig, n
         let timeout = if heartbeats_off { wanted.as_secs() } else { wanted.as_secs() / 100 + 1 };
         return Some(area.failure(
             "hook",
-            format!("{named} ends after {}, and --drain-timeout says {}: {why}.", Words(hook_life), Words(wanted)),
+            format!("{named} ends after {}, and --drain-timeout is {}: {why}.", Words(hook_life), Words(wanted)),
             format!("Set a longer timeout, or a shorter --drain-timeout:\n{}", longer(timeout)),
         ));
     }
@@ -238,15 +238,15 @@ fn kept_instances(settings: &Settings, group: &ScalingGroup, hook: &HookConfig, 
     if !hook.continues && group.retains {
         checks.push(area.warning(
             "default-result",
-            format!("{named} ends with ABANDON when nobody completes it, and the group's instance lifecycle policy then keeps the instance."),
+            format!("{named} ends with ABANDON if it is not completed, and the group's instance lifecycle policy then keeps the instance."),
             format!("If the instance should always terminate, set CONTINUE:\n{}", put_hook(&group.name, &hook.name, "--default-result CONTINUE")),
         ));
     }
     if group.retains && settings.policy.on_failed_drain == OnFailed::Abandon {
         checks.push(area.warning(
             "retention",
-            format!("Group {} keeps instances whose hook is abandoned, and --on-failed-drain abandon abandons hooks: such instances run on, and cost money.", group.name),
-            "Set --on-failed-drain continue, unless somebody takes care of these instances.",
+            format!("Group {} keeps instances whose hook is abandoned, and --on-failed-drain abandon abandons hooks: such instances keep running, and cost money.", group.name),
+            "Set --on-failed-drain continue, unless you remove such instances yourself.",
         ));
     }
     checks
@@ -259,7 +259,7 @@ fn judge_target(settings: &Settings, readings: &Readings, hook: &HookConfig, nam
     let policy = readings.queue.as_ref().ok().and_then(|attributes| attributes.get("Policy"));
     if let (Some(policy), Some(role)) = (policy, &hook.notifying_role)
         && *target == arn
-        && refuses(policy, role, &arn)
+        && refuses(policy, role, &arn) == RoleRefusal::Refused
     {
         return Some(Area::Groups.failure(
             "target",
@@ -313,7 +313,7 @@ fn launching(settings: &Settings, readings: &Readings) -> Vec<Check> {
         .map(|(group, hook)| {
             Area::Groups.warning(
                 "default-result",
-                format!("Launch hook {} of group {} ends with CONTINUE when nobody completes it: nodes that are not Ready come into service.", hook.name, group.name),
+                format!("Launch hook {} of group {} ends with CONTINUE if it is not completed: nodes that are not Ready come into service.", hook.name, group.name),
                 format!("If they should not, set ABANDON:\n{}", put_hook(&group.name, &hook.name, "--default-result ABANDON")),
             )
         })

@@ -78,7 +78,7 @@ pub fn needed(settings: &Settings) -> Vec<Permission> {
         needed.push(need("", "events", "patch", "Events of drains are not updated at their end"));
     }
     if settings.sources.nodes {
-        needed.extend(office(settings, Office::nodes(settings.nodes_lease), "no replica acts on what Nodes say"));
+        needed.extend(office(settings, Office::nodes(settings.nodes_lease), "no replica handles notices from Nodes"));
     }
     if settings.collect_leases {
         needed.extend(collector(settings));
@@ -113,6 +113,17 @@ fn office(settings: &Settings, office: Office, without: &'static str) -> Vec<Per
 /// The doctor's own permission, without which it skips a check.
 pub const LIST_BUDGETS: Permission =
     Permission::all("policy", "poddisruptionbudgets", "list", "budgets are not checked");
+
+/// The doctor's own permission to see the chart's admission policies, without which it skips a check.
+pub const LIST_BINDINGS: Permission = Permission::all(
+    "admissionregistration.k8s.io",
+    "validatingadmissionpolicybindings",
+    "list",
+    "admission policies are not checked",
+);
+
+/// The permission by which the chart's admission policy knows Ebbtide. No API serves the resource.
+pub const WRITE_MARKS: Permission = Permission::all("ebbtide", "marks", "write", "the policy refuses its marks");
 
 /// Judges the permissions.
 #[must_use]
@@ -178,13 +189,13 @@ fn judge_rule(rule: &Permission, reviews: &[AccessReview]) -> Check {
     }
 }
 
-/// Whether the API server says that a permission is granted.
+/// Whether the API server grants a permission.
 #[must_use]
 pub fn allowed(reviews: &[AccessReview], permission: &Permission) -> bool {
     reviews.iter().any(|review| review.permission == *permission && review.allowed == Ok(true))
 }
 
-/// Whether pods are worth listing: the settings need them, and the API server does not say that the list is forbidden.
+/// Whether pods are worth listing: the settings need them, and the API server does not forbid the list.
 #[must_use]
 pub fn lists_pods(reviews: &[AccessReview]) -> bool {
     let lists = |permission: &Permission| (permission.resource, permission.verb) == ("pods", "list");

@@ -1,8 +1,8 @@
 //! The queue: whether it exists, EventBridge may send to it, and it keeps messages for long enough. Pure.
 
 use super::arn::{ArnParts, queue_arn};
-use super::check::{Area, Check, Status, count};
-use super::queue_policy::{SendAccess, SendRefusal, access, refuses_others};
+use super::check::{Area, Check, Status, count, few};
+use super::queue_policy::{RoleRefusal, SendAccess, SendRefusal, access, refuses_others};
 use super::readings::{QueueAttributes, ReadError, Readings};
 use super::{credentials, groups};
 use crate::cli::settings::Settings;
@@ -30,6 +30,9 @@ const MIN_RECEIVES: u32 = 10;
 /// Maximum number of waiting messages without a warning: more wait only if no replica receives.
 const MAX_WAITING: u64 = 1000;
 
+/// The attribute that lets no other queue send its dead letters to the queue.
+const DENY_ALL: &str = r#"'{"RedriveAllowPolicy": "{\"redrivePermission\":\"denyAll\"}"}'"#;
+
 /// Judges the queue.
 #[must_use]
 pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {
@@ -50,6 +53,7 @@ pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {
     checks.push(area.ok("exists", &known));
     checks.push(judge_policy(settings, readings, attributes, &known));
     checks.extend(senders(readings, attributes, &known));
+    checks.push(other_queues(url, attributes));
     checks.push(encryption(url, attributes));
     checks.push(retention(settings, readings, attributes));
     checks.push(visibility(url, attributes));
@@ -231,18 +235,30 @@ fn sources(readings: &Readings, arn: &str) -> String {
     format!("{{\"ArnNotEquals\": {{\"aws:SourceArn\": [\n     {}]}}}}", arns.join(",\n     "))
 }
 
-/// Judges who else may send. An IAM policy alone is enough for a role or user of the queue's account, unless the queue's policy denies it.
+/// Judges the other senders. An IAM policy alone is enough for a role or user of the queue's account, unless the queue's policy denies it.
 fn senders(readings: &Readings, attributes: &QueueAttributes, arn: &str) -> Option<Check> {
     let (area, name) = (Area::Queue, "senders");
     let policy = attributes.get("Policy").filter(|policy| !policy.is_empty())?;
-    if refuses_others(policy, arn) {
-        return Some(area.ok(name, "A Deny statement refuses whoever it does not name."));
-    }
+    let (found, check) = match refuses_others(policy, arn) {
+        RoleRefusal::Refused => return Some(area.ok(name, "A Deny statement refuses all senders that it does not name.")),
+        RoleRefusal::Unclear(sid) => (
+            format!(
+                "No Deny statement is known to refuse all senders that it does not name. One can't be judged here{}.",
+                named(&sid)
+            ),
+            "Check that it refuses the roles and users of this account that have sqs:SendMessage by IAM alone. If it does not:\n",
+        ),
+        RoleRefusal::Admitted => (
+            "Every role and user of this account with sqs:SendMessage by IAM may send, and so may have all nodes drained."
+                .to_owned(),
+            "",
+        ),
+    };
     Some(area.warning(
         name,
-        "Every role and user of this account with sqs:SendMessage by IAM may send, and so may have all nodes drained.",
+        found,
         format!(
-            "Add this statement to the queue's policy:\n  \
+            "{check}Add this statement to the queue's policy:\n  \
              {{\"Effect\": \"Deny\", \"Principal\": \"*\", \"Action\": \"sqs:SendMessage\",\n   \"Resource\": \"{arn}\",\n   \
              \"Condition\": {}}}\n\
              Add an SNS topic that sends to the list, and to \"aws:PrincipalArn\" in the same ArnNotEquals the role with which hooks\n\
@@ -251,6 +267,34 @@ fn senders(readings: &Readings, attributes: &QueueAttributes, arn: &str) -> Opti
             sources(readings, arn)
         ),
     ))
+}
+
+/// Judges whether other queues may send their dead letters here: SQS moves them without asking the queue's policy.
+fn other_queues(url: &str, attributes: &QueueAttributes) -> Check {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct RedriveAllow {
+        redrive_permission: String,
+        #[serde(default)]
+        source_queue_arns: Vec<String>,
+    }
+    let (area, name) = (Area::Queue, "other-queues");
+    let policy = attributes.get("RedriveAllowPolicy").and_then(|policy| serde_json::from_str(policy).ok());
+    match policy {
+        Some(RedriveAllow { redrive_permission, .. }) if redrive_permission == "denyAll" => {
+            area.ok(name, "none may send its dead letters here")
+        }
+        Some(RedriveAllow { redrive_permission, source_queue_arns }) if redrive_permission == "byQueue" => area.warning(
+            name,
+            format!("Whoever may send to {} may send here by its dead letters.", few(&source_queue_arns)),
+            format!("If this is not wanted:\n{}", set(url, DENY_ALL)),
+        ),
+        _ => area.warning(
+            name,
+            "Every queue of this account and region may send its dead letters here, and SQS asks no queue policy then: whoever may create a queue may have all nodes drained.",
+            format!("Forbid it:\n{}", set(url, DENY_ALL)),
+        ),
+    }
 }
 
 fn encryption(url: &str, attributes: &QueueAttributes) -> Check {

@@ -170,18 +170,37 @@ pub fn access(policy: &str, service: &str, arn: &str) -> Result<SendAccess, Send
     }
 }
 
+/// Whether a policy refuses what a role sends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RoleRefusal {
+    /// A Deny statement refuses it.
+    Refused,
+    /// No Deny statement does, but whether the one with this Sid does can't be judged here.
+    Unclear(String),
+    /// No Deny statement does.
+    Admitted,
+}
+
 /// Returns whether the policy refuses roles and users of the queue's own account that may send by IAM alone, but for those that it
 /// names. An unreadable policy does not.
 #[must_use]
-pub fn refuses_others(policy: &str, arn: &str) -> bool {
+pub fn refuses_others(policy: &str, arn: &str) -> RoleRefusal {
     let ArnParts { partition, account, .. } = ArnParts::of(arn);
     refuses(policy, &format!("arn:{partition}:iam::{account}:role/any"), arn)
 }
 
 /// Returns whether the policy refuses what this role sends. An unreadable policy does not.
 #[must_use]
-pub fn refuses(policy: &str, role: &str, arn: &str) -> bool {
-    read(policy).is_some_and(|statements| statements.iter().any(|statement| statement.refuses(role, arn)))
+pub fn refuses(policy: &str, role: &str, arn: &str) -> RoleRefusal {
+    let mut nearest = RoleRefusal::Admitted;
+    for statement in read(policy).unwrap_or_default() {
+        match statement.refuses(role, arn) {
+            Some(true) => return RoleRefusal::Refused,
+            Some(false) => {}
+            None => nearest = RoleRefusal::Unclear(statement.sid),
+        }
+    }
+    nearest
 }
 
 fn read(policy: &str) -> Option<Vec<Statement>> {
@@ -206,6 +225,14 @@ impl Statement {
         if !named(&self.principal, &self.not_principal, |names| principal(names, service)) {
             return Err(SendRefusal::Principal);
         }
+        self.sends_to(arn)
+    }
+
+    /// Whether the statement is about sending to the queue `arn`, whoever sends.
+    ///
+    /// # Errors
+    /// The element that does not fit.
+    fn sends_to(&self, arn: &str) -> Result<(), SendRefusal> {
         let sends = |action: &str| covers(&action.to_ascii_lowercase(), "sqs:sendmessage");
         if !named(&self.action, &self.not_action, |actions| texts(actions).any(sends)) {
             return Err(SendRefusal::Action);
@@ -234,7 +261,7 @@ impl Statement {
                 }
                 "aws:sourcearn" if arns || strings => grant.sources.push(values()),
                 "aws:sourceaccount" if strings => grant.accounts.push(values()),
-                key if TRUE_FOR_EVENTBRIDGE.contains(&key) && operator == "bool" && all_say(value, "true") => {}
+                key if TRUE_FOR_EVENTBRIDGE.contains(&key) && operator == "bool" && all_are(value, "true") => {}
                 _ => other = Some(format!("{operator} {key}")),
             }
         }
@@ -246,7 +273,7 @@ impl Statement {
 
     fn denies(&self, access: &mut SendAccess) -> Result<(), SendRefusal> {
         let never = |(operator, key, value): (String, String, &Value)| {
-            operator == "bool" && TRUE_FOR_EVENTBRIDGE.contains(&key.as_str()) && all_say(value, "false")
+            operator == "bool" && TRUE_FOR_EVENTBRIDGE.contains(&key.as_str()) && all_are(value, "false")
         };
         if self.conditions().any(never) {
             return Ok(());
@@ -272,19 +299,45 @@ impl Statement {
         Ok(())
     }
 
-    /// Whether the statement denies this role to send to the queue.
-    fn refuses(&self, role: &str, arn: &str) -> bool {
-        self.effect == "Deny"
-            && self.fits(role, arn).is_ok()
-            && self.conditions().all(|(operator, key, value)| match key.as_str() {
-                // A role's own request lacks these keys, so the negated condition holds.
-                "aws:sourcearn" | "aws:sourceaccount" => is_negated(&operator),
-                "aws:principalarn" => {
-                    is_negated(&operator) && !patterns(&operator, value).any(|pattern| covers(&pattern, role))
+    /// Whether the statement denies this role to send to the queue; `None` if that can't be judged here.
+    fn refuses(&self, role: &str, arn: &str) -> Option<bool> {
+        if self.effect != "Deny" || self.sends_to(arn).is_err() {
+            return Some(false);
+        }
+        let conditions = self.conditions().map(|(operator, key, value)| match key.as_str() {
+            // A role's own request lacks these keys, so the negated condition holds.
+            "aws:sourcearn" | "aws:sourceaccount" if is_negated(&operator) => Some(true),
+            "aws:sourcearn" | "aws:sourceaccount" => is_positive(&operator).then_some(false),
+            "aws:principalarn" if is_negated(&operator) => {
+                Some(!patterns(&operator, value).any(|pattern| covers(&pattern, role)))
+            }
+            "aws:principalarn" if is_positive(&operator) => Some(texts(value).any(|pattern| covers(pattern, role))),
+            "aws:principalisawsservice" if operator == "bool" => Some(all_are(value, "false")),
+            "aws:securetransport" if operator == "bool" => Some(all_are(value, "true")),
+            _ => None,
+        });
+        let all: Vec<_> = conditions.chain([self.names(role)]).collect();
+        // One that does not hold decides, whatever the others are.
+        if all.contains(&Some(false)) { Some(false) } else { (!all.contains(&None)).then_some(true) }
+    }
+
+    /// Whether the statement is about this role; `None` if it names the role's whole account.
+    fn names(&self, role: &str) -> Option<bool> {
+        let account = ArnParts::of(role).account;
+        let names = |principals: &Value| match principals {
+            Value::String(all) => Some(all == "*"),
+            principals => {
+                let root = format!(":iam::{account}:root");
+                let mut names = texts(&principals["AWS"]);
+                let is_account = |name: &str| name == account || name.ends_with(&root);
+                if names.clone().any(|name| name == "*" || name == role) {
+                    Some(true)
+                } else {
+                    (!names.any(is_account)).then_some(false)
                 }
-                "aws:principalisawsservice" => operator == "bool" && all_say(value, "false"),
-                _ => false,
-            })
+            }
+        };
+        if self.not_principal.is_null() { names(&self.principal) } else { names(&self.not_principal).map(|is| !is) }
     }
 
     /// Returns operator, key and value of each condition, the first two in lower case and without `IfExists`.
@@ -319,6 +372,11 @@ fn is_negated(operator: &str) -> bool {
     ["arnnotequals", "arnnotlike", "stringnotequals", "stringnotlike"].contains(&operator)
 }
 
+/// Whether an operator of ARNs or texts holds when a value matches, and not when the request lacks the key.
+fn is_positive(operator: &str) -> bool {
+    ["arnequals", "arnlike", "stringequals", "stringlike"].contains(&operator)
+}
+
 /// Returns the values of a negated condition that can match. `StringNotEquals` takes a star literally, so such a value matches nothing.
 fn patterns(operator: &str, value: &Value) -> impl Iterator<Item = String> {
     let literal = operator == "stringnotequals";
@@ -326,12 +384,12 @@ fn patterns(operator: &str, value: &Value) -> impl Iterator<Item = String> {
 }
 
 /// Whether a condition's value is this word only.
-fn all_say(value: &Value, word: &str) -> bool {
+fn all_are(value: &Value, word: &str) -> bool {
     texts(value).next().is_some() && texts(value).all(|text| text == word)
 }
 
 /// Returns the texts of a value: one text, or a list of them. A boolean counts as its word.
-fn texts(value: &Value) -> impl Iterator<Item = &str> {
+fn texts(value: &Value) -> impl Iterator<Item = &str> + Clone {
     let list = match value {
         Value::Array(list) => list.as_slice(),
         one => std::slice::from_ref(one),
@@ -495,9 +553,14 @@ mod tests {
 
     #[test]
     fn who_may_send_by_iam_alone_is_refused_only_by_a_deny() {
-        let refuses = |statements: Value| refuses_others(&json!({ "Statement": statements }).to_string(), QUEUE);
+        let judged = |statements: Value| refuses_others(&json!({ "Statement": statements }).to_string(), QUEUE);
+        let refuses = |statements: Value| match judged(statements) {
+            RoleRefusal::Unclear(sid) => panic!("{sid}"),
+            judged => judged == RoleRefusal::Refused,
+        };
         let role = |name: &str| format!("arn:aws:iam::123456789012:role/{name}");
-        assert!(!refuses(json!([])) && !refuses(json!([allow()])) && !refuses_others("no", QUEUE));
+        assert!(!refuses(json!([])) && !refuses(json!([allow()])));
+        assert_eq!(refuses_others("no", QUEUE), RoleRefusal::Admitted);
         for (condition, refused) in [
             (json!({ "ArnNotEquals": { "aws:SourceArn": RULE } }), true),
             (json!({ "ArnNotEquals": { "aws:SourceArn": RULE, "aws:PrincipalArn": role("on-call") } }), true),
@@ -508,11 +571,37 @@ mod tests {
             (json!({}), true),
             (json!({ "ArnNotLike": { "aws:SourceArn": RULE, "aws:PrincipalArn": role("*") } }), false),
             (json!({ "Bool": { "aws:SecureTransport": "false" } }), false),
-            (json!({ "StringNotEquals": { "aws:PrincipalOrgID": "o-1" } }), false),
             (json!({ "ArnEquals": { "aws:PrincipalArn": role("known") } }), false),
+            (json!({ "ArnLike": { "aws:PrincipalArn": role("*") } }), true),
+            // What does not hold decides, whatever the other condition is.
+            (json!({ "Bool": { "aws:PrincipalIsAWSService": "true" }, "Null": { "aws:SourceArn": "true" } }), false),
         ] {
             assert_eq!(refuses(json!([allow(), deny(&condition)])), refused, "{condition}");
         }
+        let by_arn = deny(&json!({ "ArnNotEquals": { "aws:SourceArn": RULE } }));
+        for condition in [
+            json!({ "StringNotEquals": { "aws:PrincipalOrgID": "o-1" } }),
+            json!({ "StringNotEquals": { "aws:PrincipalOrgID": "o-1" }, "ArnNotEquals": { "aws:SourceArn": RULE } }),
+            json!({ "Null": { "aws:SourceArn": "true" } }),
+            json!({ "NotIpAddress": { "aws:SourceIp": "10.0.0.0/8" } }),
+        ] {
+            let unclear = deny(&condition);
+            assert_eq!(judged(json!([unclear, allow()])), RoleRefusal::Unclear("Only".to_owned()), "{condition}");
+            assert!(refuses(json!([unclear, by_arn])), "another statement decides: {condition}");
+        }
+        for account in ["123456789012", "arn:aws:iam::123456789012:root"] {
+            for key in ["Principal", "NotPrincipal"] {
+                let mut statement = by_arn.clone();
+                statement.as_object_mut().unwrap().remove("Principal");
+                statement[key] = json!({ "AWS": [account] });
+                assert_eq!(judged(json!([statement])), RoleRefusal::Unclear("Only".to_owned()), "{statement}");
+            }
+        }
+        // A role that a statement names is judged as that.
+        let mut statement = by_arn.clone();
+        statement["Principal"] = json!({ "AWS": role("hook") });
+        let of = |name: &str| super::refuses(&json!({ "Statement": [statement] }).to_string(), &role(name), QUEUE);
+        assert_eq!((of("hook"), of("other")), (RoleRefusal::Refused, RoleRefusal::Admitted));
         for (key, value) in [
             ("Principal", json!({ "Service": EVENTS })),
             ("Principal", json!({ "AWS": role("known") })),

@@ -156,6 +156,7 @@ pub async fn read(settings: &Settings, probe: &Probe) -> Readings {
         instance: cluster.instance,
         workloads: access.workloads,
         budgets: access.budgets,
+        bindings: access.bindings,
         agents: access.agents,
     }
 }
@@ -198,7 +199,7 @@ impl GroupReadings {
         let instance = async {
             match example {
                 Some(instance) => aws::instance(probe, instance).await,
-                None => Err(unknown("No Node is known whose instance could tell it.")),
+                None => Err(unknown("No Node is known whose instance has the tags.")),
             }
         };
         let groups = async {
@@ -232,12 +233,14 @@ struct AccessReadings {
     reviews: Vec<AccessReview>,
     workloads: Reading<Workloads>,
     budgets: Reading<Budgets>,
+    bindings: Reading<Option<usize>>,
     agents: Option<Reading<Agents>>,
 }
 
 impl AccessReadings {
     async fn read(settings: &Settings, probe: &Probe) -> Self {
-        let needed = permissions::needed(settings).into_iter().chain([permissions::LIST_BUDGETS]);
+        let more = [permissions::LIST_BUDGETS, permissions::LIST_BINDINGS, permissions::WRITE_MARKS];
+        let needed = permissions::needed(settings).into_iter().chain(more);
         let reviews = kube::reviews(probe, needed.collect()).await;
         // A list without permission is not tried: each refusal is an entry in the API server's audit log.
         let forbidden = |resource: &str| ReadError::new(Category::Denied, format!("Not allowed to list {resource}."));
@@ -248,14 +251,21 @@ impl AccessReadings {
                 Err(forbidden("poddisruptionbudgets"))
             }
         };
+        let bindings = async {
+            if permissions::allowed(&reviews, &permissions::LIST_BINDINGS) {
+                kube::bindings(probe).await
+            } else {
+                Err(forbidden("validatingadmissionpolicybindings"))
+            }
+        };
         let workloads = async {
             if permissions::lists_pods(&reviews) { kube::workloads(probe).await } else { Err(forbidden("pods")) }
         };
         let agents = OptionFuture::from((settings.sources.nodes && probe.extent.agents).then_some(async {
             if permissions::lists_pods(&reviews) { kube::agents(probe).await } else { Err(forbidden("pods")) }
         }));
-        let (budgets, workloads, agents) = join!(budgets, workloads, agents);
-        Self { reviews, workloads, budgets, agents }
+        let (budgets, bindings, workloads, agents) = join!(budgets, bindings, workloads, agents);
+        Self { reviews, workloads, budgets, bindings, agents }
     }
 }
 

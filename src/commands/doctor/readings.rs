@@ -8,7 +8,7 @@ pub use nodes::Nodes;
 #[cfg(test)]
 pub use nodes::region_of;
 
-use crate::clients::gate::{AwsError, Category, KubeError, Unsigned};
+use crate::clients::gate::{AwsError, Category, KubeError, SigningFailure};
 use crate::pipeline::interruption::Group;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -26,7 +26,7 @@ pub struct ReadError {
     /// One sentence.
     pub message: String,
     /// Set if a call to AWS could not be signed.
-    pub unsigned: Option<Unsigned>,
+    pub unsigned: Option<SigningFailure>,
 }
 
 impl ReadError {
@@ -96,27 +96,29 @@ pub struct Readings {
     pub workloads: Reading<Workloads>,
     /// The cluster's disruption budgets.
     pub budgets: Reading<Budgets>,
+    /// The number of bindings by which the chart's admission policies refuse writes; `None` if the API server has no such policies.
+    pub bindings: Reading<Option<usize>>,
     /// The agents, if Nodes are a source and the agents have had time to start.
     pub agents: Option<Reading<Agents>>,
 }
 
-/// What EC2 says of a Node's instance.
+/// EC2's description of a Node's instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeInstance {
     /// Its ID.
     pub id: String,
     /// The names of clusters in its tags.
     pub clusters: Vec<String>,
-    /// Who gets an answer of its metadata service, where EC2 says that.
+    /// The reach of its metadata service, if EC2 reports it.
     pub metadata: Option<MetadataOptions>,
 }
 
-/// Who gets an answer of an instance's metadata service.
+/// The reach of an instance's metadata service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MetadataOptions {
-    /// Whether anybody does.
+    /// Whether it is enabled.
     pub on: bool,
-    /// Whether without a token, to which alone the hop limit applies.
+    /// Whether it answers without a token. The hop limit applies to tokens only.
     pub without_token: bool,
     /// Maximum number of hops of the answer with a token. A pod on a network of its own is one hop away from the node's.
     pub hop_limit: i32,

@@ -112,7 +112,7 @@ fn wanted(kind: NoticeKind, settings: &Settings) -> &'static str {
        "EC2 Interruptible Capacity Reservation Instance Interruption Warning",
        "Capacity Block Expiration Warning", "Capacity Block Reservation Expiration Warning"]}"#
         }
-        // No event tells of them.
+        // No event announces them.
         NoticeKind::NodeCondition | NoticeKind::StatusCheck => "",
     }
 }

@@ -94,6 +94,7 @@ pub(super) fn healthy(settings: &Settings) -> Readings {
             json!({ "deadLetterTargetArn": "arn:aws:sqs:eu-west-1:123456789012:dead", "maxReceiveCount": 10 })
                 .to_string(),
         ),
+        ("RedriveAllowPolicy", json!({ "redrivePermission": "denyAll" }).to_string()),
         ("ApproximateNumberOfMessages", "0".to_owned()),
         ("ApproximateNumberOfMessagesNotVisible", "1".to_owned()),
     ];
@@ -101,7 +102,7 @@ pub(super) fn healthy(settings: &Settings) -> Readings {
     let mut nodes = Nodes { complete: true, ..Nodes::default() };
     let labels = [("topology.kubernetes.io/zone".to_owned(), "eu-west-1a".to_owned())].into();
     nodes.add("node-0".to_owned(), Some("aws:///eu-west-1a/i-00000000000000001"), labels);
-    nodes.tell(["Ready".to_owned()]);
+    nodes.add_conditions(["Ready".to_owned()]);
     let web = Workload { pods: 2, labels: BTreeMap::from([("app".to_owned(), "web".to_owned())]) };
     let owner = PodOwner { namespace: "shop".to_owned(), kind: "ReplicaSet".to_owned(), name: "web".to_owned() };
     let calls = [
@@ -156,6 +157,7 @@ pub(super) fn healthy(settings: &Settings) -> Readings {
             complete: true,
         }),
         budgets: Ok(Budgets { budgets: Vec::new(), complete: true }),
+        bindings: Ok(Some(2)),
         agents: None,
     }
 }

@@ -148,7 +148,7 @@ pub fn heartbeat_until(nth: &NthValue<'_>) -> Conversion {
     }
 }
 
-/// Converts the switch that cordons without a drain, for all kinds of which NTH hears: in IMDS mode those that are switched on.
+/// Converts the switch that cordons without a drain, for all kinds of NTH's notices: in IMDS mode those that are switched on.
 pub fn cordon_only(nth: &NthValue<'_>) -> Conversion {
     let is_on = |key, default| is_on(nth.all, key, default);
     let hears = |path: &&&str| {
@@ -264,7 +264,7 @@ pub fn managed_tag(nth: &NthValue<'_>) -> Conversion {
     text(nth)
 }
 
-/// Copies the annotations of the service account, one of which names a role.
+/// Copies the annotations of the service account, such as its role.
 pub fn account_annotations(nth: &NthValue<'_>) -> Conversion {
     match texts(nth) {
         Conversion::Set(set) if nth.value.get("eks.amazonaws.com/role-arn").is_some() => nth.differs(set),
@@ -339,7 +339,7 @@ pub fn own_grace(nth: &NthValue<'_>) -> Conversion {
 pub fn out_of_service(nth: &NthValue<'_>) -> Conversion {
     match if_on(nth) {
         Conversion::Set(_) if !nth.queue => {
-            Conversion::Lost("EC2's state changes tell when to taint, and without a queue none come".to_owned())
+            Conversion::Lost("EC2's state changes trigger the taint, and without a queue none come".to_owned())
         }
         Conversion::Set(set) => nth.differs(set),
         other => other,

@@ -149,7 +149,7 @@ pub fn drains_terminations(all: &Value) -> bool {
     is_on(all, "enableASGLifecycleDraining", true) && !is_on(all, "cordonOnly", false)
 }
 
-/// Where the agent's pods run, as NTH's values for both modes say: our value, its name, and NTH's name.
+/// Where the agent's pods run by NTH's values for both modes: our value, its name, and NTH's name.
 pub fn agent_pods(all: &Value) -> impl Iterator<Item = (&Value, String, &'static str)> {
     let keys = ["nodeSelector", "tolerations", "affinity"];
     let given = keys.into_iter().filter(|key| is_empty(&all[pods::linux(key)]));

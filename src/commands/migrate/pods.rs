@@ -89,7 +89,7 @@ pub(super) fn linux(key: &str) -> String {
     format!("linux{}{rest}", first.to_uppercase())
 }
 
-/// Copies annotations. Those that tell Prometheus where the metrics are change.
+/// Copies annotations. Those that give Prometheus the place of the metrics change.
 pub fn annotations(nth: &NthValue<'_>) -> Conversion {
     let annotations = match text_map(nth.value) {
         Ok(annotations) if annotations.is_empty() => return Conversion::Nothing,

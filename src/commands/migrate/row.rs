@@ -43,9 +43,9 @@ pub enum Conversion {
     Set(Vec<Setting>),
     /// The value has no effect.
     Nothing,
-    /// These values of ours do not do quite the same, as the text says.
+    /// These values of ours do not do quite the same; the text is the difference.
     Differs(Vec<Setting>, String),
-    /// The value has an effect that no value of ours has, as the text says.
+    /// The value has an effect that no value of ours has; the text is the effect.
     Lost(String),
     /// Ebbtide needs no such value.
     Needless,

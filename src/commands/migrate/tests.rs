@@ -3,10 +3,15 @@
 use super::*;
 use std::fmt::Write;
 
+/// Returns the values without their head, the remarks without the last, which every queue has, and whether all was carried over.
 fn migrated(text: &str) -> (String, String, bool) {
     let migration = convert(text).unwrap();
     let values = migration.values.strip_prefix(HEAD).expect("it must begin so").to_owned();
-    (values, migration.to_string(), migration.is_whole())
+    let said = migration.to_string();
+    let new = format!("New:\n  queueURL: {SENDERS}\n");
+    let rest = said.strip_suffix(&new);
+    assert_eq!(rest.is_some(), values.contains("queueUrl: "), "{said}");
+    (values, rest.unwrap_or(&said).to_owned(), migration.is_whole())
 }
 
 #[track_caller]
@@ -856,10 +861,10 @@ fn the_values_go_into_a_new_file_and_strict_decides_the_exit_code() {
     };
     let (lax, strict) = (asked(None, false), asked(None, true));
     assert_eq!((lax.code, strict.code), (0, 3));
-    assert!(lax.remarks.contains("unknown:") && lax.said == strict.said, "{}", lax.remarks);
+    assert!(lax.remarks.contains("unknown:") && lax.output == strict.output, "{}", lax.remarks);
     let written = asked(Some(&ours), false);
-    assert_eq!((written.code, written.said.as_str(), &written.remarks), (0, "", &lax.remarks));
-    assert_eq!(std::fs::read_to_string(&ours).unwrap(), lax.said);
+    assert_eq!((written.code, written.output.as_str(), &written.remarks), (0, "", &lax.remarks));
+    assert_eq!(std::fs::read_to_string(&ours).unwrap(), lax.output);
     let again = asked(Some(&ours), false);
     assert!(
         again.code == 1 && again.problems.contains("--output"),

@@ -5,18 +5,18 @@ use super::view::{CallView, Hold, Moment, NoticeView, PodView};
 use crate::cli::settings::Settings;
 use crate::fact::Wait;
 use crate::pipeline::interruption::{HookTimes, MAX_MARGIN, NoticeOutcome, Policy, due_beat};
-use crate::pipeline::node::release::TERMINATION_GRACE;
+use crate::pipeline::node::record::TERMINATION_GRACE;
 use crate::pipeline::queue::VISIBILITY_TIMEOUT;
 use crate::telemetry::kube_events::Scope;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// What the service looks up before it acts.
+/// Lookups that the service makes before it acts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lookups {
     /// Whether EC2 is asked for the instance's tags.
     pub owner: bool,
-    /// Calls by which AWS has to confirm the notice.
+    /// Calls that ask AWS to confirm the notice.
     pub confirming: &'static [&'static str],
     /// Whether Auto Scaling is asked for the hook's times.
     pub hook: bool,
@@ -66,7 +66,7 @@ impl Calls {
                 }
                 _ => (needed, most, when.to_owned()),
             };
-            // A begin and an end each.
+            // A start and an end each.
             let holds = [Wait::HoldBeforeDrain, Wait::HoldBeforeCompletion].into_iter();
             let holds = holds.filter(|hold| is_made(notice, *hold)).count();
             let when = if holds > 0 { format!("{when}; two for each hold") } else { when };

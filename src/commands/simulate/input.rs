@@ -17,7 +17,7 @@ pub(super) enum NoMessage {
     )]
     Unopened(String, #[source] io::Error),
     #[error("{0} can't be read: {1}")]
-    Broken(String, #[source] io::Error),
+    Unreadable(String, #[source] io::Error),
     #[error("{0} has more than the 1 MiB that SQS takes; give one message's body")]
     TooLong(String),
     #[error("{0} is not text: byte {1} is not UTF-8; give a message's body as SQS shows it")]
@@ -35,7 +35,7 @@ impl NoMessage {
         match error {
             InputError::Terminal => Self::NoFile,
             InputError::Open(error) => Self::Unopened(file, error),
-            InputError::Read(error) => Self::Broken(file, error),
+            InputError::Read(error) => Self::Unreadable(file, error),
             InputError::TooLong => Self::TooLong(file),
             InputError::NotUtf8(at) => Self::NoText(file, at),
         }
@@ -65,11 +65,11 @@ fn body(text: String, file: String) -> Result<String, NoMessage> {
 /// Whether this is the AWS CLI's whole answer, rather than the body of a message in it.
 fn is_answer(text: &str) -> bool {
     #[derive(Deserialize)]
-    struct Received {
+    struct ReceiveAnswer {
         #[serde(rename = "Messages")]
         _messages: Vec<serde::de::IgnoredAny>,
     }
-    serde_json::from_str::<Received>(text).is_ok()
+    serde_json::from_str::<ReceiveAnswer>(text).is_ok()
 }
 
 #[cfg(test)]

@@ -58,14 +58,14 @@ impl<'a> Narration<'a> {
         clock: Clock,
     ) -> Self {
         let action = settings.policy.action(notice);
-        let in_seconds = notice.at.duration_since(clock.now()).as_secs();
+        let in_seconds = notice.at().duration_since(clock.now()).as_secs();
         let view = NoticeView {
             kind: notice.kind(),
-            says: reasons::says(&notice.detail),
+            summary: reasons::summary(&notice.detail),
             instance: notice.instance.to_string(),
             identity: notice.identity.to_string(),
             test: notice.is_test(),
-            time: Some(Moment { at: notice.at, in_seconds }),
+            time: Some(Moment { at: notice.at(), in_seconds }),
             node: node.as_deref().map(NodeView::of),
             owner: None,
             action,
@@ -92,7 +92,7 @@ impl<'a> Narration<'a> {
     }
 
     /// Narrates the notice, from its owner to the calls that the service would make.
-    pub async fn tell(mut self, reader: &Reader<'_>) -> Result<NoticeView, KubeError> {
+    pub async fn into_view(mut self, reader: &Reader<'_>) -> Result<NoticeView, KubeError> {
         let mut lookups = self.narrate(reader).await?;
         let is_of_wave = |node: &Arc<Node>| node.labels.keys().any(|key| self.policy().is_of_wave(key));
         lookups.end_notes = usize::from(lookups.hook && comes_back(&self.notice.detail).is_some());
@@ -203,7 +203,7 @@ impl<'a> Narration<'a> {
         }
     }
 
-    /// Tells what is waited for before evictions, and when those have `begun` at the latest. Returns the target with its deadline then.
+    /// Narrates the waits before evictions, and when those have `begun` at the latest. Returns the target with its deadline then.
     async fn delayed(
         &mut self,
         reader: &Reader<'_>,
@@ -307,7 +307,7 @@ impl<'a> Narration<'a> {
             Detail::AsgLaunch(_) => (NoticeOutcome::Ready, NoticeOutcome::NotReady),
             _ => (NoticeOutcome::Drained, NoticeOutcome::Blocked),
         };
-        let begun = self.clock.notice_instant(self.notice.at);
+        let begun = self.clock.notice_instant(self.notice.at());
         let beats = if policy.dry_run { Vec::new() } else { calls::beats(policy, begun, times, deadline.at()) };
         let named = |outcome| policy.completion(outcome, detail, false).map(Completion::as_str);
         HookView {

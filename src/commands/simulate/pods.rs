@@ -59,7 +59,7 @@ impl<'a> PodList<'a> {
         self.selection.longest_grace(self.settings.pod_grace).map(|(_, grace)| grace)
     }
 
-    /// Returns the pods that go, in their order.
+    /// Returns the pods that leave, in their order.
     pub fn pods(&self, span: DrainSpan, clock: &Clock, moment: impl Fn(Instant) -> Moment) -> Vec<PodView> {
         let Self { selection, settings, .. } = self;
         let DrainSpan { begun, end } = span;
@@ -69,7 +69,7 @@ impl<'a> PodList<'a> {
         departures.sort_by_key(|(departure, seen)| {
             (departure.tier, seen.evicted_by.is_none(), seen.evicted_by, departure.pod.clone())
         });
-        let mut told: Vec<_> = departures
+        let mut views: Vec<_> = departures
             .into_iter()
             .map(|(departure, seen)| {
                 let evicted_by = seen.evicted_by.map(&moment);
@@ -79,8 +79,8 @@ impl<'a> PodList<'a> {
             .collect();
         if let Some(own) = &selection.own_pod {
             let grace: Grace = own.grace_with(settings.pod_grace);
-            let last = grace.told_by(end).unwrap_or(end.at()).max(begun);
-            told.push(self.pod(own, Turn::Own, PodTimes::until(Some(moment(last)), grace.at(last, end))));
+            let last = grace.stop_by(end).unwrap_or(end.at()).max(begun);
+            views.push(self.pod(own, Turn::Own, PodTimes::until(Some(moment(last)), grace.at(last, end))));
         }
         let grace = |departure: &Departure| departure.grace_with(settings.pod_grace).at(begun, end);
         let going = selection
@@ -90,8 +90,8 @@ impl<'a> PodList<'a> {
         let finished = selection.finished.iter().map(|departure| {
             self.pod(departure, Turn::Finished, PodTimes::until(Some(moment(begun)), grace(departure)))
         });
-        told.extend(going.chain(finished));
-        told
+        views.extend(going.chain(finished));
+        views
     }
 
     fn pod(&self, departure: &Departure, tier: Turn, times: PodTimes) -> PodView {
@@ -112,20 +112,20 @@ impl<'a> PodList<'a> {
         self.pods.get(&*departure.pod.uid).map(|pod| holding(pod, self.budgets)).unwrap_or_default()
     }
 
-    /// Tells of a grace period that gets only a part of its time from a hook.
+    /// Returns a note about a grace period that gets only a part of its time from a hook.
     pub fn room(&self, DrainSpan { begun, end }: DrainSpan) -> Option<String> {
         let (pod, grace) = self.selection.longest_grace(self.settings.pod_grace)?;
         let is_cut = end.has_room() && grace > MAX_ADDED_GRACE && begun + grace > end.at();
         is_cut.then(|| {
             format!(
-                "{pod} has a grace period of {}, of which a hook waits for {} at most; --drain-timeout asg-terminate gives it more",
+                "{pod} has a grace period of {}, but a hook waits for {} at most; --drain-timeout asg-terminate gives it more",
                 span(grace),
                 span(MAX_ADDED_GRACE)
             )
         })
     }
 
-    /// Tells when a hook no longer waits for pods that do not stop.
+    /// Returns a note about the time at which a hook no longer waits for pods that do not stop.
     pub fn stuck(&self, DrainSpan { end, .. }: DrainSpan, clock: &Clock) -> Option<String> {
         let waited = |length: SignedDuration| span(length.unsigned_abs());
         let Selection { evict, terminating, .. } = &self.selection;
@@ -143,7 +143,7 @@ impl<'a> PodList<'a> {
         Some([bound].into_iter().chain(named).collect::<Vec<_>>().join("; "))
     }
 
-    /// Tells of the pods that may come back to the cordoned Node, if there are any.
+    /// Returns a note about the pods that may come back to the cordoned Node, if there are any.
     pub fn come_back(&self) -> Option<String> {
         let pods = self.selection.evict.iter().filter(|departure| departure.tolerates_cordon);
         let names: Vec<_> = pods.map(|departure| departure.pod.to_string()).collect();
@@ -186,15 +186,15 @@ impl<'a> PodList<'a> {
             let is = |held: &&Budget| std::ptr::eq(*held, budget);
             evicted.iter().any(|departure| self.holding(departure).iter().any(is))
         };
-        let told = self.budgets.iter().map(|budget| BudgetView {
+        let views = self.budgets.iter().map(|budget| BudgetView {
             namespace: budget.namespace.clone(),
             name: budget.name.clone(),
             allows: budget.allows,
             pods: covered(budget),
             blocks: blocks(budget),
         });
-        let mut told: Vec<_> = told.filter(|budget| budget.pods > 0).collect();
-        told.sort_by(|a, b| (!a.blocks, &a.namespace, &a.name).cmp(&(!b.blocks, &b.namespace, &b.name)));
-        told
+        let mut views: Vec<_> = views.filter(|budget| budget.pods > 0).collect();
+        views.sort_by(|a, b| (!a.blocks, &a.namespace, &a.name).cmp(&(!b.blocks, &b.namespace, &b.name)));
+        views
     }
 }

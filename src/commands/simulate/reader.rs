@@ -32,15 +32,15 @@ const PAGE: u32 = 500;
 /// A question that AWS has not answered. Displayed in brief, as a part of a sentence.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", brief(.0))]
-pub(super) struct Unasked(Arc<AwsError>);
+pub(super) struct UnansweredQuestion(Arc<AwsError>);
 
-impl From<AwsError> for Unasked {
+impl From<AwsError> for UnansweredQuestion {
     fn from(error: AwsError) -> Self {
         Self(Arc::new(error))
     }
 }
 
-/// What could not be asked of target groups.
+/// Failed questions about target groups.
 #[derive(Default)]
 struct Failures(Mutex<Vec<String>>);
 
@@ -67,7 +67,7 @@ pub(super) struct Reader<'a> {
     gate: Gate,
     settings: &'a Settings,
     owner: OwnerLookup,
-    /// An instance of this cluster, whose tags tell the cluster's name.
+    /// An instance of this cluster, with the cluster's name in its tags.
     example: Arc<OnceLock<InstanceId>>,
     hooks: Hooks,
     group_lookup: GroupLookup,
@@ -172,13 +172,13 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns EC2's answer about an instance.
-    pub async fn record(&self, instance: &InstanceId) -> Result<InstanceRecord, Unasked> {
+    pub async fn record(&self, instance: &InstanceId) -> Result<InstanceRecord, UnansweredQuestion> {
         Ok(self.owner.ask_anew(instance).await?)
     }
 
     /// Returns the instances of a capacity reservation.
-    pub async fn in_reservation(&self, reservation: &str) -> Result<Vec<InstanceId>, Unasked> {
-        self.owner.in_reservation(reservation).await.map_err(Unasked::from)
+    pub async fn in_reservation(&self, reservation: &str) -> Result<Vec<InstanceId>, UnansweredQuestion> {
+        self.owner.in_reservation(reservation).await.map_err(UnansweredQuestion::from)
     }
 
     /// Returns the target groups that may list this instance or its pods, and what could not be asked.
@@ -194,8 +194,8 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns a hook's times.
-    pub async fn times(&self, hook: &Hook) -> Result<HookTimes, Unasked> {
-        self.hooks.times(hook).await.map_err(Unasked)
+    pub async fn times(&self, hook: &Hook) -> Result<HookTimes, UnansweredQuestion> {
+        self.hooks.times(hook).await.map_err(UnansweredQuestion)
     }
 
     /// Returns whether the instance of this Node would be replaced before its drain, or why not.

@@ -4,7 +4,7 @@ use crate::fact::{Action, Replacement};
 use crate::pipeline::drain::MAX_ADDED_GRACE;
 use crate::pipeline::event::{Detail, IgnoreReason, InstanceAction, InstanceState, Notice, WarmPool, ZonalShift};
 use crate::pipeline::interruption::{HookRoom, HookTimes, NoticeOutcome, PerKind, Policy, Proof, Verify};
-use crate::pipeline::node::plan::Plan;
+use crate::pipeline::node::record::Plan;
 use crate::pipeline::node::shift::Shift;
 use crate::pipeline::node::{InstanceRecord, ManagedTag, Membership, Ownership};
 use crate::runtime::clock::Clock;
@@ -18,7 +18,7 @@ pub(super) const fn ignored(why: IgnoreReason) -> &'static str {
         IgnoreReason::SnsControl => "SNS's own traffic, such as the confirmation of a subscription",
         IgnoreReason::UnknownType => "an event of a source or a detail-type that Ebbtide does not act on",
         IgnoreReason::HarmlessState => "an instance state that does not end the instance",
-        IgnoreReason::OtherFleetChange => "a fleet's launch or termination, of which nothing is left to do",
+        IgnoreReason::OtherFleetChange => "a fleet's launch or termination, which needs no action",
         IgnoreReason::EmptyReservation => "the end of a capacity block in which no instance runs",
         IgnoreReason::OtherShift => {
             "a zonal shift of a resource that --zonal-shift does not name, or a notification about one of AWS's"
@@ -31,13 +31,13 @@ pub(super) const fn ignored(why: IgnoreReason) -> &'static str {
     }
 }
 
-/// What becomes of a zonal shift.
+/// Describes the effect of a zonal shift.
 pub(super) fn shift(shift: &ZonalShift) -> String {
     let zone = &shift.away_from;
     if shift.begins {
         format!("while traffic is shifted away from {zone}, drains in other zones that have time wait")
     } else {
-        format!("traffic is no longer shifted away from {zone}, and drains in other zones go on")
+        format!("traffic is no longer shifted away from {zone}, and drains in other zones continue")
     }
 }
 
@@ -45,11 +45,11 @@ pub(super) fn shift(shift: &ZonalShift) -> String {
 pub(super) fn counts(shift: &Shift) -> String {
     let Shift { away_from, resource, until, .. } = shift;
     format!(
-        "traffic of {resource} is shifted away from {away_from}; that counts until {until}, unless another event tells of the shift"
+        "traffic of {resource} is shifted away from {away_from}; that counts until {until}, unless another event of the shift comes"
     )
 }
 
-/// What ends the wait for a shift.
+/// Returns the condition that ends the wait for a shift.
 pub(super) fn shifted_back(shift: &Shift) -> String {
     format!("traffic is no longer shifted away from {}", shift.away_from)
 }
@@ -64,7 +64,7 @@ pub(super) const fn put_off(in_wave: bool) -> &'static str {
 }
 
 /// The content of a notice, besides its kind and its instance.
-pub(super) fn says(detail: &Detail) -> String {
+pub(super) fn summary(detail: &Detail) -> String {
     match detail {
         Detail::AsgTerminate(hook) | Detail::AsgLaunch(hook) => {
             let pool = match hook.pool {
@@ -85,7 +85,7 @@ pub(super) fn says(detail: &Detail) -> String {
         Detail::AsgTermination { .. } => "its Auto Scaling group terminates the instance".to_owned(),
         Detail::Condition(condition) => format!("the Node has the condition {condition} for longer than tolerated"),
         Detail::StatusCheck(which) => format!("EC2's {which} status check of the instance fails"),
-        Detail::TakenBack(_) => "what the Node said, or EC2 listed, is no longer so".to_owned(),
+        Detail::TakenBack(_) => "the Node or EC2 no longer reports it".to_owned(),
         Detail::StateChange { state } => {
             let state = match state {
                 InstanceState::Stopping => "stopping",
@@ -165,7 +165,7 @@ pub(super) fn ended(outcome: NoticeOutcome, notice: &Notice) -> String {
         (NoticeOutcome::Stale, _) => "the Node has become Ready again since the announced event".to_owned(),
         (NoticeOutcome::Planned, _) => format!("--when {kind}: the change is not near yet"),
         (NoticeOutcome::Withdrawn, _) => {
-            "AWS has called the change off, or says that it is over: the mark of its notice goes".to_owned()
+            "AWS has cancelled the change, or reports it as completed: the mark of its notice is removed".to_owned()
         }
         (NoticeOutcome::Ready, _) => "the Node is Ready already".to_owned(),
         (NoticeOutcome::NothingToDrain, Detail::AsgTerminate(_)) => {
@@ -177,13 +177,13 @@ pub(super) fn ended(outcome: NoticeOutcome, notice: &Notice) -> String {
     }
 }
 
-/// What becomes of a notice until its change is near.
+/// Describes the planning of a notice until its change is near.
 pub(super) fn planned(notice: &Notice, policy: &Policy, plan: &Plan) -> String {
     let from = policy.acts_from(notice).unwrap_or(plan.start);
     format!("the Node keeps the notice, without a cordon, and is drained from {from}")
 }
 
-/// What has to be so before the Node is cordoned and drained.
+/// Returns the condition for the cordon and the drain.
 pub(super) fn admitted(notice: &Notice, policy: &Policy) -> String {
     let verify = policy.admission.verify;
     let proof = Proof::of(notice, verify);
@@ -192,7 +192,7 @@ pub(super) fn admitted(notice: &Notice, policy: &Policy) -> String {
             format!("--verify always: nothing is done before AWS confirms that {}", proof.expected())
         }
         Some(_) if verify == Verify::Never => {
-            "--verify never: beyond --max-draining it is told, and drained".to_owned()
+            "--verify never: beyond --max-draining it is reported as unusual, and drained".to_owned()
         }
         Some(proof) => {
             format!(
@@ -204,7 +204,7 @@ pub(super) fn admitted(notice: &Notice, policy: &Policy) -> String {
     }
 }
 
-/// The calls by which AWS has to confirm the notice before anything is done.
+/// The calls that ask AWS to confirm the notice before anything is done.
 pub(super) fn confirming(notice: &Notice, policy: &Policy) -> &'static [&'static str] {
     let verify = policy.admission.verify;
     let proof = Proof::of(notice, verify).filter(|_| verify == Verify::Always);
@@ -242,7 +242,7 @@ pub(super) fn owner(
         InstanceRecord::Known { membership: Membership::NotManaged, .. } => {
             format!("{without} it does not carry the tag {tag}")
         }
-        InstanceRecord::Terminated { .. } => format!("{without} EC2 says that it is terminated"),
+        InstanceRecord::Terminated { .. } => format!("{without} EC2 reports it as terminated"),
         InstanceRecord::Unknown => format!("{without} EC2 does not know it"),
     }
 }
@@ -273,12 +273,12 @@ pub(super) fn deadline(
         Detail::Spot { .. } => "EC2 reclaims a spot instance 120 s after its warning".to_owned(),
         Detail::CapacityReservation { terminates_at: Some(_) } => "the notice names this time".to_owned(),
         Detail::CapacityReservation { .. } => "120 s after the notice, which names no time".to_owned(),
-        Detail::Rebalance => "our own patience: no event says when, or whether, the instance ends".to_owned(),
+        Detail::Rebalance => "our own patience: no event announces when, or whether, the instance ends".to_owned(),
         Detail::AsgTermination { .. } | Detail::TakenBack(_) => {
             "our own patience: the metadata name no time".to_owned()
         }
         Detail::Condition(_) | Detail::StatusCheck(_) => {
-            "our own patience: nothing says when the node fails".to_owned()
+            "our own patience: it is unknown when the node fails".to_owned()
         }
         Detail::StateChange { .. } => "2 minutes: EC2 names no time".to_owned(),
         Detail::ScheduledChange(change) => match change.start {

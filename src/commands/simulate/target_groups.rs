@@ -1,4 +1,4 @@
-//! The target groups of an instance that goes, and what would be done about them.
+//! The target groups of an interrupted instance, and what would be done about them.
 
 use super::reader::Reader;
 use super::view::{PodView, TargetGroupView};

@@ -49,10 +49,10 @@ pub(super) fn of(simulation: &Simulation) -> String {
 struct Text(String);
 
 impl Text {
-    /// A line that begins with what it is about, and goes on under itself.
-    fn line(&mut self, label: &str, said: &str) {
+    /// A line that begins with its subject; further lines are indented.
+    fn line(&mut self, label: &str, text: &str) {
         let _ = write!(self.0, "{label:<LABEL$}");
-        push_hanging(&mut self.0, LABEL, said);
+        push_hanging(&mut self.0, LABEL, text);
     }
 
     /// A table below its title.
@@ -63,7 +63,7 @@ impl Text {
 
     fn notice(&mut self, notice: &NoticeView) {
         let test = if notice.test { " (a test)" } else { "" };
-        self.line("Notice", &format!("{} about {}{test}: {}", notice.kind, notice.instance, notice.says));
+        self.line("Notice", &format!("{} about {}{test}: {}", notice.kind, notice.instance, notice.summary));
         if let Some(time) = notice.time {
             self.line("Time", &format!("{}, by AWS's clock", when(time)));
         }
@@ -113,14 +113,14 @@ impl Text {
                 Place::BeforeEvictions => "before evictions",
                 Place::BeforeCompletion => "before the completion",
             };
-            let said = match (&view.not_because, view.at_most_seconds) {
+            let state = match (&view.not_because, view.at_most_seconds) {
                 (Some(why), _) => format!("not made: {why}"),
                 (None, at_most) => {
                     let at_most = span(Duration::from_secs(at_most.unwrap_or_default()));
                     format!("until {}, {at_most} at most ({})", view.until, view.setting)
                 }
             };
-            vec![place.to_owned(), view.wait.to_string(), said]
+            vec![place.to_owned(), view.wait.to_string(), state]
         };
         if !waits.is_empty() {
             self.table("Waits, side by side", &waits.iter().map(row).collect::<Vec<_>>());
@@ -169,7 +169,7 @@ impl Text {
             seconds => format!(", {} after the drain (--complete-after)", span(Duration::from_secs(seconds))),
         };
         let well = hook.after_success.unwrap_or("nothing");
-        let said = match hook.after_failure {
+        let completion = match hook.after_failure {
             Some(badly) if badly == well => {
                 format!("with {well}{held}, whether or not the work is done by the deadline")
             }
@@ -180,7 +180,7 @@ impl Text {
                 format!("with {well} when the work is done{held}; left to its own timeout if it is not by the deadline")
             }
         };
-        self.line("Complete", &said);
+        self.line("Complete", &completion);
     }
 
     fn marks(&mut self, marks: &MarksView) {
@@ -211,7 +211,7 @@ impl Text {
         if !notice.pods.is_empty() {
             let head = ["tier", "evicted by", "grace", "or deleted", "pod"].map(str::to_owned).to_vec();
             let rows: Vec<_> = std::iter::once(head).chain(notice.pods.iter().map(pod)).collect();
-            self.table(&format!("Pods that go ({}), in this order", notice.pods.len()), &rows);
+            self.table(&format!("Pods that leave ({}), in this order", notice.pods.len()), &rows);
             for pod in notice.pods.iter().filter(|pod| !pod.held_back_by.is_empty()) {
                 let by = pod.held_back_by.iter().map(Hold::to_string).collect::<Vec<_>>().join(", ");
                 let _ = writeln!(self.0, "  ! {}/{} is held back now: {by}", pod.namespace, pod.name);
@@ -228,12 +228,12 @@ impl Text {
             self.table(&format!("Pods that stay ({})", rows.len()), &rows);
         }
         if !notice.budgets.is_empty() {
-            let said = |allows: i32, pods: usize| format!("allows {allows} now, {pods} to go");
+            let count = |allows: i32, pods: usize| format!("allows {allows} now, {pods} to go");
             let rows = notice.budgets.iter().map(|budget| {
                 let blocks = if budget.blocks { "blocks" } else { "" };
                 vec![
                     blocks.to_owned(),
-                    said(budget.allows, budget.pods),
+                    count(budget.allows, budget.pods),
                     format!("{}/{}", budget.namespace, budget.name),
                 ]
             });
@@ -265,7 +265,7 @@ fn node(node: &NodeView) -> String {
 fn pod(pod: &PodView) -> Vec<String> {
     let none = || "–".to_owned();
     let evicted = match (pod.tier, pod.evicted_by) {
-        (Turn::Going, _) => "is going".to_owned(),
+        (Turn::Going, _) => "terminating".to_owned(),
         (_, None) => "never".to_owned(),
         (_, Some(moment)) if moment.in_seconds <= 0 => "at once".to_owned(),
         (_, Some(moment)) => when(moment),
@@ -279,7 +279,7 @@ fn pod(pod: &PodView) -> Vec<String> {
     ]
 }
 
-/// A moment: `in 1m 52s (21:04:10Z)`, with its date where that is not near.
+/// A time: `in 1m 52s (21:04:10Z)`, with its date where that is not near.
 fn when(moment: Moment) -> String {
     let away = Duration::from_secs(moment.in_seconds.unsigned_abs());
     let form = if away < Duration::from_hours(12) { "%H:%M:%SZ" } else { "%Y-%m-%d %H:%M:%SZ" };

@@ -20,14 +20,14 @@ pub struct Simulation {
     pub dry_run: bool,
     /// The notices in the message.
     pub notices: Vec<NoticeView>,
-    /// The reason why the answer is not complete, as standard error says it.
+    /// The reason why the answer is not complete, as on standard error.
     pub error: Option<String>,
 }
 
 /// A message, as it was read.
 #[derive(Debug, Serialize)]
 pub struct MessageView {
-    /// What the message turned out to be.
+    /// The class of the message.
     pub is: MessageClass,
     /// Why it is ignored or malformed: the word in the metrics.
     pub reason: Option<&'static str>,
@@ -79,7 +79,8 @@ pub struct NoticeView {
     #[serde(serialize_with = "label")]
     pub kind: NoticeKind,
     /// The notice's content, in a few words.
-    pub says: String,
+    #[serde(rename = "says")]
+    pub summary: String,
     /// The instance.
     pub instance: String,
     /// The notice's identity: two copies with the same identity are one notice.
@@ -108,21 +109,21 @@ pub struct NoticeView {
     pub hook: Option<HookView>,
     /// The marks on the Node.
     pub marks: Option<MarksView>,
-    /// The begin of evictions, if they wait.
+    /// The start of evictions, if they wait.
     pub evictions_begin: Option<BeginView>,
-    /// The pods that go, in this order.
+    /// The pods that leave, in this order.
     pub pods: Vec<PodView>,
     /// The pods that stay.
     pub stay: Vec<StayView>,
-    /// The budgets of pods that go.
+    /// The budgets of pods that leave.
     pub budgets: Vec<BudgetView>,
-    /// What would be waited for around the drain, and what would not.
+    /// The waits around the drain, also those that would be left out.
     pub planned_waits: Vec<PlannedWaitView>,
     /// The target groups that may list the instance or its pods, if the settings ask for them.
     pub target_groups: Vec<TargetGroupView>,
     /// The calls that the service would make.
     pub calls: Vec<CallView>,
-    /// What could not be found out, and other remarks.
+    /// Facts that could not be found out, and other remarks.
     pub notes: Vec<String>,
 }
 
@@ -173,15 +174,15 @@ pub struct EndView {
 /// A wait.
 #[derive(Debug, Serialize)]
 pub struct WaitView {
-    /// What has to happen.
+    /// The condition that ends it.
     pub what: String,
     /// The end of the wait at the latest.
     pub until: Moment,
-    /// What happens otherwise.
+    /// The next step otherwise.
     pub then: String,
 }
 
-/// The begin of evictions.
+/// The start of evictions.
 #[derive(Debug, Serialize)]
 pub struct BeginView {
     /// The time.
@@ -231,7 +232,7 @@ pub struct HookView {
 pub struct TargetGroupView {
     /// Its name.
     pub name: String,
-    /// What led to it.
+    /// The way in which it was found.
     pub from: String,
     /// Whether the instance is deregistered from it.
     pub deregistered: bool,
@@ -239,7 +240,7 @@ pub struct TargetGroupView {
     pub awaited: bool,
 }
 
-/// When something is waited for.
+/// The place of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Place {
@@ -249,15 +250,15 @@ pub enum Place {
     BeforeCompletion,
 }
 
-/// Something that would be waited for, or would not although it is set.
+/// A wait that would be made, or would not although it is set.
 #[derive(Debug, Serialize)]
 pub struct PlannedWaitView {
     /// When.
     pub place: Place,
-    /// What: the word in the metrics.
+    /// The wait, by its word in the metrics.
     #[serde(serialize_with = "label")]
     pub wait: Wait,
-    /// What ends it.
+    /// The condition that ends it.
     pub until: String,
     /// The setting that asks for it.
     pub setting: &'static str,
@@ -282,7 +283,7 @@ pub struct MarksView {
     pub taken_back: Option<Moment>,
 }
 
-/// A pod that goes.
+/// A pod that leaves.
 #[derive(Debug, Serialize)]
 pub struct PodView {
     /// Its namespace.
@@ -361,7 +362,7 @@ pub struct StayView {
     pub why: &'static str,
 }
 
-/// A budget of pods that go.
+/// A budget of pods that leave.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct BudgetView {
     /// Its namespace.

@@ -1,4 +1,4 @@
-//! What would be waited for before evictions, and between the drain and the hook's completion; and what would not, and why.
+//! The waits before evictions, and between the drain and the hook's completion; also those that would be left out, and why.
 
 use super::reasons;
 use super::view::{Place, PlannedWaitView};
@@ -40,7 +40,7 @@ pub(super) fn after(
     let waits = policy.waits_after(notice, NoticeOutcome::Drained, node.has_volumes, drained, deadline);
     let balanced = policy.waits.load_balancers != ForLoadBalancers::Nothing;
     let has_hook = policy.touched_hook(notice).is_some();
-    // Without volumes and without a hook nobody asks.
+    // Without volumes and without a hook the answer does not mention them.
     let volumes = !policy.waits.volumes.is_zero() && (has_hook || node.has_volumes);
     let wanted = [(Wait::Volumes, volumes), (Wait::LoadBalancers, balanced)];
     let why_not = |wait| match wait {
@@ -61,7 +61,7 @@ pub(super) fn after(
 
 /// Returns the deadline if a wave or a shift lasts until its latest end: a hook's time for the drain begins then.
 pub(super) fn put_off(notice: &Notice, clock: &Clock, deadline: Deadline, waits: &Waits) -> Deadline {
-    let waited = waits.put_off_until().map(|until| until.saturating_duration_since(clock.notice_instant(notice.at)));
+    let waited = waits.put_off_until().map(|until| until.saturating_duration_since(clock.notice_instant(notice.at())));
     waited.map_or(deadline, |waited| deadline.put_off(waited))
 }
 
@@ -81,11 +81,11 @@ fn view(place: Place, wait: Wait, at_most: Duration) -> PlannedWaitView {
         Wait::Replacement => ("another Node of the Auto Scaling group is Ready", "--on KIND=replace"),
         Wait::Wave => ("fewer nodes with the value of its label are drained", "--wave"),
         Wait::ZonalShift => ("traffic is no longer shifted away from another zone", "--zonal-shift"),
-        Wait::HoldBeforeDrain => ("somebody sets ebbtide/release to before-drain", "--hold"),
+        Wait::HoldBeforeDrain => ("ebbtide/release is set to before-drain", "--hold"),
         Wait::CompleteAfter => ("the time is over", "--complete-after"),
         Wait::Volumes => ("the volumes of the drained pods are detached", "--wait-for-volumes"),
         Wait::LoadBalancers => ("no target group lists the instance", "--wait-for-load-balancers"),
-        Wait::HoldBeforeCompletion => ("somebody sets ebbtide/release to before-completion", "--hold"),
+        Wait::HoldBeforeCompletion => ("ebbtide/release is set to before-completion", "--hold"),
     };
     let at_most_seconds = Some((at_most + Duration::from_millis(500)).as_secs());
     let until = until.to_owned();

@@ -173,22 +173,22 @@ async fn through_proxy(client: &Client, namespace: &str, pod: &str, port: u16) -
     let (status, body) =
         timeout(TIMEOUT, asked).await.unwrap_or_else(|_| Err(format!("no answer within {TIMEOUT:?}")))?;
     if !status.is_success() {
-        let said = String::from_utf8_lossy(&body);
-        let said = serde_json::from_str::<Refusal>(&said).map_or_else(|_| said.into_owned(), |refusal| refusal.message);
-        return Err(format!("answered {status}: {}", bounded(&said, MAX_QUOTE)));
+        let text = String::from_utf8_lossy(&body);
+        let text = serde_json::from_str::<Refusal>(&text).map_or_else(|_| text.into_owned(), |refusal| refusal.message);
+        return Err(format!("answered {status}: {}", bounded(&text, MAX_QUOTE)));
     }
     report(pod, &body).map_err(|error| error.to_string())
 }
 
 /// Reads a report.
 fn report(from: &str, body: &[u8]) -> Result<Report, StatusError> {
-    /// What every version has.
+    /// The part that every version has.
     #[derive(Deserialize)]
-    struct Versioned {
+    struct VersionField {
         version: u32,
     }
     let wrong = |why: String| StatusError::NotAReport { from: from.to_owned(), why };
-    let Versioned { version } = serde_json::from_slice(body).map_err(|error| wrong(error.to_string()))?;
+    let VersionField { version } = serde_json::from_slice(body).map_err(|error| wrong(error.to_string()))?;
     if version != VERSION {
         return Err(wrong(format!("its version is {version}, and this program reads {VERSION}")));
     }
@@ -281,7 +281,7 @@ mod tests {
         body["health"]["state"] = json!("\u{1b}]0;owned\u{7}\u{1b}[2J\u{1b}[1;32mok: All is well.");
         let error = report("127.0.0.1:8081", &serde_json::to_vec(&body).unwrap()).unwrap_err();
         let (mut out, mut err) = (Vec::new(), Vec::new());
-        crate::cli::answer::Answer::failed(&error).say(&mut out, &mut err);
+        crate::cli::answer::Answer::failed(&error).print(&mut out, &mut err);
         assert!(!err.contains(&0x1b), "{:?}", String::from_utf8_lossy(&err));
     }
 

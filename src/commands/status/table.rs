@@ -57,7 +57,7 @@ pub(super) fn of(report: &Report, form: Form) -> String {
     }
 
     let storms = report.storms.iter().map(|storm| {
-        let state = if storm.until.is_some() { "ended" } else { "goes on" };
+        let state = if storm.until.is_some() { "ended" } else { "running" };
         let failed = storm.failures.iter().map(|failure| format!("{} ({})", failure.node, failure.outcome));
         let mut failed = failed.collect::<Vec<_>>().join(", ");
         if storm.failures_more > 0 {
@@ -120,8 +120,8 @@ fn push_blocked(text: &mut String, running: &[&Interruption], now: Timestamp, wi
         text.push_str("\nblocked\n");
     }
     for (row, pod) in held.take(MAX_BLOCKED) {
-        let said = format!("{}: {} is held back: {}", name(row), pod.pod, pod.by);
-        for line in wrapped(&clean(&said), width)
+        let sentence = format!("{}: {} is held back: {}", name(row), pod.pod, pod.by);
+        for line in wrapped(&clean(&sentence), width)
             .into_iter()
             .chain(wrapped(&clean(&pod.advice), width.saturating_sub(2)).into_iter().map(|line| format!("  {line}")))
         {

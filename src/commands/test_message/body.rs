@@ -188,7 +188,7 @@ mod tests {
             let [notice] = notices.as_slice() else { panic!("{kind}: {notices:?}") };
             assert_eq!((notice.kind(), &notice.detail), (kind, &detail));
             assert_eq!(notice.instance.as_str(), "i-0123456789abcdef0");
-            assert_eq!(notice.at.to_string(), "2026-11-21T12:00:00Z");
+            assert_eq!(notice.at().to_string(), "2026-11-21T12:00:00Z");
             assert!(notice.is_test(), "{kind}: {}", notice.identity);
         }
     }

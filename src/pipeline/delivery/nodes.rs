@@ -66,6 +66,8 @@ pub(super) type Done = (Version, bool);
 struct Work<'a> {
     running: FuturesUnordered<BoxFuture<'a, Done>>,
     versions: HashSet<Version>,
+    /// The notices that Nodes gave at the last scan, but for those that wait.
+    given: HashSet<Version>,
     /// The notices that need nothing more, and of which their Nodes carry no note: they were ignored, or reported.
     ended: HashSet<Version>,
     /// The conditions that are not acted on for now.
@@ -94,7 +96,7 @@ impl Deliverer {
     /// machine's time counts. Returns the time at which a server has told its own.
     async fn hear_time(&self) -> Option<Instant> {
         let Interrupter { drainer, clock, .. } = &*self.interrupter;
-        if !(self.hears_aws && clock.is_answered()) {
+        if !(self.hears_aws && clock.is_trusted()) {
             let by = Instant::now() + TIME_TIMEOUT;
             // In a storm the gate may be full for longer, and the turn must not be lost meanwhile.
             let asked = server_date::ask_api_server(&drainer.client, &drainer.gate, *clock, &self.facts, by);
@@ -229,6 +231,11 @@ impl Deliverer {
             }
             for said in due {
                 let (standing, version) = (standing_of(&node, &said), said.notice.version());
+                let is_known =
+                    standing == Standing::Settled || said.notice.is_withdrawn() || work.given.contains(&version);
+                if !is_known && !self.refusals.admits(&node) {
+                    continue;
+                }
                 given.insert(version.clone());
                 let is_done = standing == Standing::Settled || work.ended.contains(&version);
                 if is_done || work.versions.contains(&version) {
@@ -255,6 +262,7 @@ impl Deliverer {
                 self.outcomes.forget(identity);
             }
         }
+        work.given = given;
         next
     }
 

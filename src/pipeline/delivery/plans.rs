@@ -7,12 +7,12 @@ use super::repairs::Repairs;
 use super::{Deliverer, NoticeCopy, Verdict, verdict};
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category, KubeError};
 use crate::fact::{Fact, NoticeKind, NoticeRef};
-use crate::pipeline::event::{CapacityBlock, Detail, Identity, Notice, Version};
+use crate::pipeline::event::{CapacityBlock, Detail, Identity, Notice, NoticeTime, Version};
 use crate::pipeline::interruption::NoticeOutcome;
 use crate::pipeline::node::handled::{KnownNotice, Standing, is_handled, known, known_as, message_of, standing};
 use crate::pipeline::node::is_from_node;
 use crate::pipeline::node::mark::{deadline_of, is_going};
-use crate::pipeline::node::plan::Plan;
+use crate::pipeline::node::record::{Plan, Withdrawal};
 use crate::pipeline::node::release::NodeRelease;
 use crate::pipeline::node::says::{same_as, says};
 use crate::pipeline::node::told;
@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 /// Mean interval between scans of the plans on Nodes, and of what EC2 lists.
 const SCAN_INTERVAL: Duration = Duration::from_mins(1);
@@ -68,6 +68,8 @@ impl Deliverer {
         let mut versions_running: HashSet<Version> = HashSet::new();
         let mut since: HashMap<Identity, Timestamp> = HashMap::new();
         let mut ended: HashSet<Version> = HashSet::new();
+        // The plans that were due at the last scan, but for those that wait.
+        let mut planned: HashSet<Version> = HashSet::new();
         let mut repairs = Repairs::default();
         loop {
             // Jittered, so that a replica sees the mark of another before it begins itself.
@@ -75,9 +77,7 @@ impl Deliverer {
                 sleep(random::jittered(SCAN_INTERVAL, 0.5..1.5)).await;
                 // An index that is not current may show plans that were carried out long ago.
                 self.interrupter.index.live().await;
-                if self.hears_time {
-                    let _ = timeout(FIRST_ANSWER_TIMEOUT, self.interrupter.clock.first_answer()).await;
-                }
+                self.interrupter.clock.trusted(FIRST_ANSWER_TIMEOUT).await;
             };
             tokio::pin!(pause);
             loop {
@@ -97,7 +97,10 @@ impl Deliverer {
             let versions: HashSet<Version> = listed.iter().map(Notice::version).collect();
             ended.retain(|version| versions.contains(version));
             let listed = listed.into_iter().filter(|notice| !ended.contains(&notice.version()));
-            let due = self.planned(now).into_iter().chain(listed.filter_map(|notice| self.listed(notice, now)));
+            let mut plans = self.planned(now);
+            plans.retain(|due| planned.contains(&due.notice.version()) || self.refusals.admits(&due.node));
+            planned = plans.iter().map(|due| due.notice.version()).collect();
+            let due = plans.into_iter().chain(listed.filter_map(|notice| self.listed(notice, now)));
             let known = std::mem::take(&mut since);
             for due in due {
                 let identity = due.notice.identity.clone();
@@ -132,19 +135,20 @@ impl Deliverer {
     }
 
     /// Returns what is due for a notice that EC2 lists, if anything.
-    fn listed(&self, notice: Notice, now: Timestamp) -> Option<Due> {
+    fn listed(&self, mut notice: Notice, now: Timestamp) -> Option<Due> {
         let node = self.interrupter.index.get(&notice.instance).filter(|node| !node.is_excluded())?;
         if CapacityBlock::warned_of(&notice).is_some_and(|from| from > now) {
             return None;
         }
-        let told = match standing(&node, &notice, notice.identity.listed_as()) {
+        let told = match standing(&node, &notice, notice.identity.ec2_id().as_deref()) {
             Standing::Settled => return None,
             Standing::Told => true,
             Standing::Open => false,
         };
-        let message = Arc::from(notice.identity.listed_as()?);
+        let message = Arc::from(&*notice.identity.ec2_id()?);
         // Newer than the mark of another replica, whose work this one continues.
-        Some(Due { node, notice: Notice { at: now, ..notice }, message, plan: None, told })
+        notice.time = NoticeTime::Seen(now);
+        Some(Due { node, notice, message, plan: None, told })
     }
 
     /// Acts on a notice until it has ended, and removes its plan. Returns its version, and whether EC2 need not list it any more.
@@ -194,9 +198,9 @@ impl Deliverer {
             return (version, false);
         }
         // There may be room at a later scan, and EC2, or the Node, says it still. A message does not.
-        let listed = notice.identity.listed_as();
+        let listed = notice.identity.ec2_id();
         let is_of_message =
-            plan.as_ref().is_some_and(|plan| !is_from_node(&plan.message) && listed != Some(&plan.message));
+            plan.as_ref().is_some_and(|plan| !is_from_node(&plan.message) && listed.as_deref() != Some(&*plan.message));
         if outcome == Some(NoticeOutcome::NotAdmitted) && !is_of_message {
             return (version, false);
         }
@@ -214,7 +218,7 @@ impl Deliverer {
     /// goes on saying the same. Its plan, or who has told of it, stays.
     pub(super) fn is_tried_again(&self, notice: &Notice, outcome: NoticeOutcome) -> bool {
         let is_ahead = || notice.start().is_some_and(|start| start > self.interrupter.clock.now());
-        let goes_on = notice.kind().is_repair() || matches!(notice.identity, Identity::Said { .. });
+        let goes_on = notice.kind().is_repair() || matches!(notice.identity, Identity::Agent { .. });
         matches!(outcome, NoticeOutcome::Failed | NoticeOutcome::NotAdmitted)
             && !notice.is_withdrawn()
             && (goes_on || is_ahead())
@@ -225,9 +229,9 @@ impl Deliverer {
         let marker = &self.interrupter.marker;
         let by = Instant::now() + CALL_TIMEOUT;
         let mut written = Ok(true);
-        if let Some(listed) = notice.identity.listed_as().filter(|_| outcome.is_none_or(is_work)) {
+        if let Some(listed) = notice.identity.ec2_id().filter(|_| outcome.is_none_or(is_work)) {
             // A plan that a message brought is none of EC2's list, nor of a Node.
-            if plan.is_none_or(|plan| plan.message == *listed || is_from_node(&plan.message)) {
+            if plan.is_none_or(|plan| plan.message == listed || is_from_node(&plan.message)) {
                 // Another replica's answer may be older, and say that the check still fails since then.
                 let write = !notice.is_withdrawn() || notice.kind() == NoticeKind::StatusCheck;
                 written = marker.note_handled(node, notice, write, by).await;
@@ -282,7 +286,7 @@ impl Deliverer {
     /// message finds it.
     pub(super) async fn note_message(&self, (node, notice): (Arc<Node>, Notice), message: &str) {
         let called_off = |current: &Node| {
-            let release = NodeRelease::of_withdrawn(current, &notice.identity.to_string(), notice.at, true)?;
+            let release = NodeRelease::of_withdrawn(current, notice.key(), Withdrawal::of(&notice), true)?;
             (!release.has_marks()).then(|| release.patch(current, &self.interrupter.policy.mark_settings).body)
         };
         let patch = |current: &Node| {
@@ -305,7 +309,7 @@ impl Deliverer {
             None => self.join(notice, message),
             Some(KnownNotice::Same(identity)) => {
                 let before = message_of(&node, &identity).map(Arc::from);
-                let copy = self.join(Notice { identity, ..notice }, before.as_ref().unwrap_or(message));
+                let copy = self.join(notice.with_identity(identity), before.as_ref().unwrap_or(message));
                 if let NoticeCopy::Running(_, seat) = &copy {
                     seat.shared().told.store(true, Ordering::Release);
                 }
@@ -328,7 +332,7 @@ pub(super) const fn is_work(outcome: NoticeOutcome) -> bool {
 /// Whether another replica drains the Node for the notice: its mark has a deadline ahead. A notice that is still due after half of the
 /// time from `since`, when it was first seen due, to that deadline is probably one of a replica that has ended.
 fn in_other_hands(Due { node, notice, .. }: &Due, since: Timestamp, now: Timestamp) -> bool {
-    let deadline = deadline_of(node, &notice.identity.to_string(), notice.start());
+    let deadline = deadline_of(node, notice.key(), notice.start());
     let deadline = deadline.filter(|_| !notice.is_withdrawn());
     deadline.is_some_and(|deadline| deadline.duration_since(now) > now.duration_since(since))
 }

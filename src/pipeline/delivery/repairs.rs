@@ -120,7 +120,7 @@ impl Deliverer {
         notice.kind().is_repair()
             && repairs(self.interrupter.policy.action(notice))
             && !notice.is_withdrawn()
-            && newest_copy(node, &notice.identity.to_string()).is_none()
+            && newest_copy(node, notice.key()).is_none()
     }
 }
 

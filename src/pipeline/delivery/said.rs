@@ -5,7 +5,7 @@ use super::plans::is_work;
 use super::{CRASH_DELAY, Deliverer, NoticeCopy, Verdict, verdict};
 use crate::clients::gate::CALL_TIMEOUT;
 use crate::fact::{Fact, NoticeRef};
-use crate::pipeline::event::{Detail, Identity, Notice};
+use crate::pipeline::event::{Detail, Identity, Notice, NoticeTime};
 use crate::pipeline::interruption::{Interrupter, NoticeOutcome};
 use crate::pipeline::node::Node;
 use crate::pipeline::node::handled::{NodeNotice, message_of};
@@ -137,7 +137,7 @@ impl Deliverer {
             // Only the note was not written: its hook is no longer to be found.
             return self.said_end(&notice, Ok(outcome));
         }
-        self.facts.emit(&Fact::NoticeSaid { about });
+        self.facts.emit(&Fact::NoticeAnnotated { about });
         let mut sought = self.seek_hook(&mut notice, &about).await;
         let visibility = watch::Sender::new(VISIBILITY_TIMEOUT);
         loop {
@@ -198,14 +198,14 @@ impl Deliverer {
                     }
                 }
             };
-            notice = Notice { at: self.interrupter.clock.now(), detail, ..notice };
+            notice = notice.revised(NoticeTime::Seen(self.interrupter.clock.now()), detail);
         }
     }
 
     /// Waits until somebody wants the node to stay, after its drain.
     async fn kept(&self, node: &Node, notice: &Notice) {
-        let identity = notice.identity.to_string();
-        self.interrupter.drainer.uncordoned(node, has_had_mark(identity)).await;
+        let key = notice.key();
+        self.interrupter.drainer.uncordoned(node, has_had_mark(key)).await;
     }
 
     /// Returns what is left to do about a notice that has ended so.

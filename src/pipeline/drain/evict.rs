@@ -171,7 +171,7 @@ impl Evictions<'_> {
         let near = |deadline| match (self.drain.drainer.at_deadline, *first_sent.borrow()) {
             (AtDeadline::Leave, _) => None,
             (AtDeadline::Delete, Some(at)) => self.grace(departure).deleted_at(deadline, at),
-            (AtDeadline::Delete, None) => self.grace(departure).told_by(deadline).filter(|_| !urgent),
+            (AtDeadline::Delete, None) => self.grace(departure).stop_by(deadline).filter(|_| !urgent),
         };
         loop {
             tokio::select! {

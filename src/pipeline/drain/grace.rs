@@ -75,7 +75,7 @@ impl Grace {
     /// grace period allows, but only after the eviction was tried for some time. `None` if the deadline is soft.
     #[must_use]
     pub fn deleted_at(self, deadline: Deadline, tried: Instant) -> Option<Instant> {
-        let latest = self.told_by(deadline)?;
+        let latest = self.stop_by(deadline)?;
         let fair =
             tried + MAX_EVICTION_TIME.min(deadline.at().saturating_duration_since(tried) / 4).max(MIN_EVICTION_TIME);
         Some(latest.max(fair))
@@ -83,7 +83,7 @@ impl Grace {
 
     /// Returns the latest time to tell the pod to stop, so that it can stop before a hard deadline; `None` if the deadline is soft.
     #[must_use]
-    pub fn told_by(self, deadline: Deadline) -> Option<Instant> {
+    pub fn stop_by(self, deadline: Deadline) -> Option<Instant> {
         deadline.is_hard().then(|| earlier(deadline.at(), self.within(deadline) + REMOVAL_TIME))
     }
 

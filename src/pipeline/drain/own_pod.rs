@@ -38,7 +38,7 @@ impl Evictions<'_> {
 
     /// Evicts the pod of this process when its turn has come, or a hard deadline requires it.
     async fn leave_in_turn(&self, departure: &Departure, own_pod: &mut watch::Receiver<OwnPod>) {
-        let told_by = |deadline| self.grace(departure).told_by(deadline);
+        let stop_by = |deadline| self.grace(departure).stop_by(deadline);
         let last = async {
             loop {
                 let _ = own_pod.wait_for(|own| own.is_last).await;
@@ -51,7 +51,7 @@ impl Evictions<'_> {
         };
         tokio::select! {
             biased;
-            () = self.drain.reached(told_by) => {}
+            () = self.drain.reached(stop_by) => {}
             () = last => {}
         }
         self.evict_own_pod(departure).await;

@@ -6,11 +6,10 @@
 //! which of its pods are gone.
 
 use super::wire::pod_resource;
-use crate::clients::gate::Backoff;
+use crate::clients::gate::KubeError;
 use crate::clients::trimmed::Bare;
-use crate::clients::watch as client;
-use crate::clients::watch::{StartPacer, WatchError, WatchUpdate};
-use crate::fact::{Fact, Facts, TaskKind, WatchedResource};
+use crate::clients::watch::{RetryWatcher, WatchUpdate, older};
+use crate::fact::{Facts, TaskKind, WatchedResource};
 use crate::runtime::task::{Handle, Tasks};
 use kube::Api;
 use kube::ResourceExt;
@@ -130,7 +129,7 @@ impl WatchShare {
         let mut usable = true;
         task.range.send_if_modified(|range| {
             if let Some(range) = range {
-                usable = !client::older(version, &range.since);
+                usable = !older(version, &range.since);
                 return false;
             }
             *range = Some(VersionRange { since: version.to_owned(), until: version.to_owned() });
@@ -225,46 +224,36 @@ impl RecentDeletions {
 
 /// Watches until aborted.
 async fn run(pod_watch: PodWatch, range: watch::Sender<Option<VersionRange>>, gaps: watch::Sender<u64>) {
-    let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
-    let mut pace = StartPacer::default();
+    let PodWatchInner { api, facts, .. } = &*pod_watch.0;
+    let mut watcher = RetryWatcher::new(api.clone(), WatchedResource::Pods, facts.clone());
     let mut last_gap = None::<Instant>;
     let mut begun = range.subscribe();
     loop {
         let Ok(from) = begun.wait_for(Option::is_some).await.map(|range| range.clone()) else { return };
-        let Some(from) = from else { continue };
-        pace.turn().await;
-        let see = |seen, version| {
-            backoff.reset();
+        let Some(VersionRange { until, .. }) = from else { continue };
+        let see = |seen, version: &str| {
             if let WatchUpdate::Deleted(pod) = seen {
                 pod_watch.saw_gone(&pod);
             }
             // Without a notification: only this task waits for one, and needs none.
             range.send_if_modified(|range| {
                 if let Some(range) = range {
-                    range.until = version;
+                    version.clone_into(&mut range.until);
                 }
                 false
             });
         };
-        let params = client::params();
-        let watch = pod_watch.0.api.watch(&params, &from.until);
-        match client::follow("pods", watch, see).await {
-            // The server ends each watch after some minutes: continue from the version.
-            Ok(()) => {}
-            Err(WatchError::TooOld) => {
-                range.send_replace(None);
+        let failed = |_: &KubeError| {
+            // No event is lost, but events may be late for long: meanwhile drains list.
+            if last_gap.is_none_or(|at| at.elapsed() >= MIN_RELIST_INTERVAL) {
+                last_gap = Some(Instant::now());
                 gaps.send_modify(|gaps| *gaps += 1);
-                sleep(backoff.step()).await;
             }
-            Err(WatchError::Failed(error)) => {
-                pod_watch.0.facts.emit(&Fact::WatchFailed { resource: WatchedResource::Pods, error: &error });
-                // No event is lost, but events may be late for long: meanwhile drains list.
-                if last_gap.is_none_or(|at| at.elapsed() >= MIN_RELIST_INTERVAL) {
-                    last_gap = Some(Instant::now());
-                    gaps.send_modify(|gaps| *gaps += 1);
-                }
-                sleep(backoff.step()).await;
-            }
-        }
+            true
+        };
+        watcher.watch(until, see, failed).await;
+        range.send_replace(None);
+        gaps.send_modify(|gaps| *gaps += 1);
+        watcher.pause().await;
     }
 }

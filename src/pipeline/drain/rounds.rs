@@ -232,7 +232,7 @@ impl<'a> Rounds<'a> {
             sleep_until(list_at).await;
         };
         let grace = self.returns.last_call_grace(evictions.drain.drainer.pod_grace);
-        let (stays, last_call) = (grace.is_some(), |end: Deadline| grace?.told_by(end));
+        let (stays, last_call) = (grace.is_some(), |end: Deadline| grace?.stop_by(end));
         tokio::select! {
             biased;
             () = self.departures.all_gone() => match drained {

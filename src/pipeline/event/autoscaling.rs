@@ -4,7 +4,7 @@
 //! that is announced in both ways is worked on once.
 
 use super::wire::{At, Head, Text, detail, quote, root};
-use super::{Detail, Hook, Identity, InstanceId, Malformed, Notice, Parsed, WarmPool};
+use super::{Detail, Hook, Identity, InstanceId, Malformed, Notice, NoticeTime, Parsed, WarmPool};
 use jiff::Timestamp;
 use serde::Deserialize;
 
@@ -115,6 +115,6 @@ impl Action<'_> {
             Transition::Terminating => Detail::AsgTerminate(hook),
             Transition::Launching => Detail::AsgLaunch(hook),
         };
-        Ok(Parsed::Notices(Notice { identity, instance, at, detail }.into()))
+        Ok(Parsed::Notices(Notice::new(identity, instance, NoticeTime::Announced(at), detail).into()))
     }
 }

@@ -1,7 +1,9 @@
 //! EC2's own events: a spot instance taken back or at risk, a change of state, a capacity reservation's end, a fleet that shrinks.
 
 use super::wire::{At, Head, Text, detail, quote};
-use super::{CapacityBlock, Detail, Identity, IgnoreReason, InstanceAction, InstanceState, Malformed, Notice, Parsed};
+use super::{
+    CapacityBlock, Detail, Identity, IgnoreReason, InstanceAction, InstanceState, Malformed, Notice, NoticeTime, Parsed,
+};
 use jiff::Timestamp;
 use serde::Deserialize;
 use std::time::Duration;
@@ -101,7 +103,7 @@ pub(super) fn capacity_block(body: &str, head: &Head<'_>) -> Result<Parsed, Malf
     let begins = |lead: Duration| ends?.checked_sub(lead).ok().filter(|begins| *begins > head.at);
     let terminates_at = BLOCK_LEADS.into_iter().find_map(begins);
     let terminates_at = terminates_at.or_else(|| head.at.checked_add(BLOCK_WARNING).ok()).unwrap_or(head.at);
-    Ok(Parsed::Block(CapacityBlock { reservation, ends, terminates_at, at: head.at }))
+    Ok(Parsed::Block(CapacityBlock { reservation, ends, terminates_at, time: NoticeTime::Announced(head.at) }))
 }
 
 impl CapacityBlock {
@@ -111,7 +113,7 @@ impl CapacityBlock {
         let [ultra, other] = BLOCK_LEADS;
         let lead = if ULTRA_SERVERS.iter().any(|prefix| instance_type.starts_with(prefix)) { ultra } else { other };
         let terminates_at = ends.checked_sub(lead).unwrap_or(ends);
-        Self { reservation: reservation.to_owned(), ends: Some(ends), terminates_at, at }
+        Self { reservation: reservation.to_owned(), ends: Some(ends), terminates_at, time: NoticeTime::Seen(at) }
     }
 
     /// Returns the time at which AWS warns of the end.
@@ -138,6 +140,6 @@ impl Fields<'_> {
     fn notice(&self, head: &Head<'_>, detail: Detail) -> Result<Parsed, Malformed> {
         let instance = self.instance_id.instance(At("detail.", "instance-id"))?;
         let identity = head.identity(detail.kind())?;
-        Ok(Parsed::Notices(Notice { identity, instance, at: head.at, detail }.into()))
+        Ok(Parsed::Notices(Notice::new(identity, instance, NoticeTime::Announced(head.at), detail).into()))
     }
 }

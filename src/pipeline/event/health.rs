@@ -1,7 +1,9 @@
 //! AWS Health's scheduled changes: maintenance, a reboot, a stop or a retirement, of one instance or of many. And the faults of instances.
 
 use super::wire::{At, Head, List, Object, Text, detail, quote};
-use super::{Detail, Identity, IgnoreReason, InstanceId, Malformed, Notice, Notices, Parsed, ScheduledChange};
+use super::{
+    Detail, Identity, IgnoreReason, InstanceId, Malformed, Notice, NoticeTime, Notices, Parsed, ScheduledChange,
+};
 use jiff::Timestamp;
 use serde::Deserialize;
 use std::collections::HashMap;
@@ -85,13 +87,10 @@ pub(super) fn event(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
     let code = fields.event_type_code.name(At("detail.", "eventTypeCode"))?;
     let arn = arn.to_owned();
     let identity = |arn, instance| {
-        if is_issue { Identity::Fault { arn, instance } } else { Identity::Health { arn, instance } }
+        if is_issue { Identity::HealthIssue { arn, instance } } else { Identity::HealthEvent { arn, instance } }
     };
-    let first = |instance: InstanceId, withdrawn| Notice {
-        identity: identity(arn, instance.clone()),
-        instance,
-        at: head.at,
-        detail: Detail::ScheduledChange(ScheduledChange {
+    let first = |instance: InstanceId, withdrawn| {
+        let detail = Detail::ScheduledChange(ScheduledChange {
             code: code.to_owned(),
             // An announced change is worth a drain even if its time can't be read.
             // A fault's time has passed, and is no deadline.
@@ -99,7 +98,8 @@ pub(super) fn event(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
             hard: takes_capacity(code) && !is_issue,
             withdrawn,
             is_issue,
-        }),
+        });
+        Notice::new(identity(arn, instance.clone()), instance, NoticeTime::Announced(head.at), detail)
     };
     Ok(Parsed::Notices(Notices { unreadable: unreadable.map(Box::new), ..Notices::new(instances, first) }))
 }
@@ -119,8 +119,8 @@ impl Notice {
         let code = code.to_uppercase().replace('-', "_");
         let hard = takes_capacity(&code);
         let change = ScheduledChange { code, start, hard, withdrawn, is_issue: false };
-        let identity = Identity::Health { arn: id.to_owned(), instance: instance.clone() };
-        Self { identity, instance, at, detail: Detail::ScheduledChange(change) }
+        let identity = Identity::Ec2Event { id: id.to_owned(), instance: instance.clone() };
+        Self::new(identity, instance, NoticeTime::Seen(at), Detail::ScheduledChange(change))
     }
 }
 

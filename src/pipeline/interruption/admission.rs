@@ -33,10 +33,10 @@ impl Case {
         admitted: &mut Option<Admitted>,
     ) -> Finding {
         let Self { interrupter, notice, .. } = self;
-        let (verify, identity) = (interrupter.policy.admission.verify, notice.identity.to_string());
+        let (verify, key) = (interrupter.policy.admission.verify, notice.key());
         let proof =
             Proof::of(notice, verify).filter(|_| verify == Verify::Never || interrupter.policy.admission.asks_aws);
-        let proof = proof.map(|proof| proof.of_known(node.as_ref().and_then(|node| start_of(node, &identity))));
+        let proof = proof.map(|proof| proof.of_known(node.as_ref().and_then(|node| start_of(node, key))));
         // A message names the token; without it Auto Scaling itself has shown that the instance waits.
         let is_shown = notice.hook().is_some_and(|hook| hook.token.is_none());
         let must_be_confirmed = verify == Verify::Always && proof.is_some() && !is_shown;
@@ -138,15 +138,15 @@ impl Case {
     fn was_admitted(&self, node: &Node) -> bool {
         let Self { interrupter, notice, .. } = self;
         let Interrupter { policy, clock, .. } = &**interrupter;
-        let identity = notice.identity.to_string();
+        let key = notice.key();
         let is_hard = matches!(notice.detail, Detail::ScheduledChange(ScheduledChange { hard: true, .. }));
         let presses = || {
             let deadline = policy.deadline(notice, Some(node), None, clock, Instant::now()).at();
             let least = clock.timestamp_of(deadline + SPOT_TOLERANCE);
             matches!(notice.detail, Detail::Spot { .. })
-                && deadline_of(node, &identity, None).is_some_and(|marked| marked > least)
+                && deadline_of(node, key, None).is_some_and(|marked| marked > least)
         };
-        !notice.is_withdrawn() && is_drained_for(node, &identity, notice.start(), is_hard) && !presses()
+        !notice.is_withdrawn() && is_drained_for(node, key, notice.start(), is_hard) && !presses()
     }
 
     /// Waits for a copy that revises the notice and may be taken up: a drain for which there was no room is changed, and called off, as

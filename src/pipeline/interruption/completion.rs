@@ -223,7 +223,7 @@ impl Case {
     /// Returns the Node if it has restarted since the mark of this notice, whose instance can return: so far nobody knows whether it has.
     pub(super) fn restarted(&self) -> Option<Arc<Node>> {
         let known = self.interrupter.index.newest(self.node.as_ref()?)?;
-        may_be_back(&known, &self.notice.identity.to_string()).then_some(known)
+        may_be_back(&known, self.notice.key()).then_some(known)
     }
 
     /// Returns when AWS last accepted a heartbeat of this process for the notice's hook: then the instance waited.
@@ -241,7 +241,7 @@ impl Case {
     /// Whether the mark says that the Node may have come back before it.
     fn is_of_unknown_boot(&self) -> bool {
         let known = self.node.as_ref().and_then(|node| self.interrupter.index.newest(node));
-        known.is_some_and(|node| is_of_unknown_boot(&node, &self.notice.identity.to_string()))
+        known.is_some_and(|node| is_of_unknown_boot(&node, self.notice.key()))
     }
 
     /// Returns the mark to write on the Node, which says so if the instance may have come back already.
@@ -255,9 +255,9 @@ impl Case {
         let restarted = self.restarted();
         let reply = interrupter.hooks.beat(hook, notice.instance.as_str(), by).await?;
         if let Some(node) = restarted.filter(|_| reply == HookReply::Done) {
-            let (identity, by) = (notice.identity.to_string(), Instant::now() + LAST_CALL);
+            let (key, by) = (notice.key(), Instant::now() + LAST_CALL);
             // If the write fails, the next heartbeat says it.
-            let _ = interrupter.marker.still_waits(&node, &identity, by).await;
+            let _ = interrupter.marker.still_waits(&node, key, by).await;
         }
         Ok(reply)
     }
@@ -285,15 +285,15 @@ impl Case {
 /// return once the hook would have ended.
 async fn note_end(case: &Case, node: &Node, is_ours: bool) {
     let (marker, clock) = (&case.interrupter.marker, &case.interrupter.clock);
-    let (identity, at) = (case.notice.identity.to_string(), clock.now());
+    let (key, at) = (case.notice.key(), clock.now());
     let by = Instant::now() + NOTE_TIMEOUT;
     let note = async || {
         let within = by.min(Instant::now() + CALL_TIMEOUT);
         if is_ours {
-            marker.complete(node, &identity, at, within).await
+            marker.complete(node, key, at, within).await
         } else {
             // Others completed it, and nobody knows whether a restart so far was before that.
-            marker.end(node, &identity, at, within).await
+            marker.end(node, key, at, within).await
         }
     };
     let failed = |error: &KubeError| {

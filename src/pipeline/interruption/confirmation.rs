@@ -92,7 +92,7 @@ impl Proof {
     pub fn of(notice: &Notice, verify: Verify) -> Option<Self> {
         match &notice.detail {
             Detail::Spot { action } => {
-                Some(Self::SpotRequest { at: notice.at, hibernates: *action == InstanceAction::Hibernate })
+                Some(Self::SpotRequest { at: notice.at(), hibernates: *action == InstanceAction::Hibernate })
             }
             Detail::AsgTerminate(hook) => Some(Self::WaitsInGroup { group: Some(hook.group.clone()) }),
             Detail::AsgTermination { .. } => Some(Self::WaitsInGroup { group: None }),

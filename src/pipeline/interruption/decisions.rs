@@ -2,7 +2,7 @@
 
 use super::confirmation::Proof;
 use super::policy::{
-    Action, ForLoadBalancers, Heartbeats, OnFailed, OnUncordon, Policy, ShiftedResources, TellsHooks, Verify,
+    Action, ForLoadBalancers, Heartbeats, HookSource, OnFailed, OnUncordon, Policy, ShiftedResources, Verify,
 };
 use super::step::Waits;
 use super::times;
@@ -14,7 +14,8 @@ use crate::pipeline::event::{
     Detail, Hook, Identity, InstanceAction, InstanceState, Notice, NoticeKind, ScheduledChange, WarmPool,
 };
 use crate::pipeline::node::Node;
-use crate::pipeline::node::mark::{Mark, Place, ReturnSign, mark_stands, newest_copy, place_of};
+use crate::pipeline::node::mark::{Mark, mark_stands, newest_copy, place_of};
+use crate::pipeline::node::record::{Place, ReturnSign, Withdrawal};
 use crate::pipeline::node::release::{NodeRelease, awaits_boot};
 use crate::pipeline::node::replacement::AskedReplacement;
 use crate::pipeline::node::says::taken_back_marks;
@@ -82,7 +83,7 @@ impl Policy {
         clock: &Clock,
         now: Instant,
     ) -> Deadline {
-        let at = clock.notice_instant(notice.at);
+        let at = clock.notice_instant(notice.at());
         let hook = times.map(|times| (times, self.heartbeats));
         let timeout = self.drain_timeout.of(notice.kind());
         // A Node that registers for a change that is soon near has the whole time for its drain from then on.
@@ -131,7 +132,7 @@ impl Policy {
             Detail::ScheduledChange(change) => (change.start, change.hard),
             _ => (None, false),
         };
-        Mark::new(&notice.identity.to_string(), notice.kind().as_str(), notice.at, message)
+        Mark::new(notice.key(), notice.kind().as_str(), notice.at(), message)
             .with_deadline(deadline.map(|at| clock.timestamp_of(at)))
             .with_expiry(over.map(|at| clock.timestamp_of(at)))
             .with_return_sign(comes_back(&notice.detail))
@@ -170,7 +171,7 @@ impl Policy {
         // The time that a hook gives the drain begins after these, because heartbeats keep the hook alive.
         let latest = match deadline {
             Deadline::Hook(end) => {
-                let room = end.ends.saturating_duration_since(clock.notice_instant(notice.at));
+                let room = end.ends.saturating_duration_since(clock.notice_instant(notice.at()));
                 end.latest.checked_sub(room).unwrap_or(half).max(half)
             }
             _ => half,
@@ -187,7 +188,7 @@ impl Policy {
     /// Whether the drains of such notices have time to wait for others.
     fn has_time_to_wait(&self, notice: &Notice) -> bool {
         // The group's hook may end at any time, if nobody tells of it, nor of its timeout.
-        let is_told = self.hooks == TellsHooks::Messages || self.drain_timeout.of(notice.kind()).is_some();
+        let is_told = self.hooks == HookSource::Message || self.drain_timeout.of(notice.kind()).is_some();
         let has_time = is_told || notice.detail != Detail::AsgTermination { sought: false };
         !self.dry_run && has_time && notice.kind().waits_in_waves() && self.action(notice).drains()
     }
@@ -196,15 +197,15 @@ impl Policy {
     /// for one, that wait is over at once, and the time of the drain counts from its end.
     #[must_use]
     pub fn awaits_shift(&self, notice: &Notice, node: &Node, shifted: bool) -> bool {
-        let identity = notice.identity.to_string();
-        let awaits = match place_of(node, &identity).filter(|_| mark_stands(node, &identity)) {
+        let key = notice.key();
+        let awaits = match place_of(node, key).filter(|_| mark_stands(node, key)) {
             // A wave's place says it, too.
             Some(Place::Evicts(_)) => {
                 self.waits.zonal_shift != ShiftedResources::None && !self.awaits_place(notice, node)
             }
             Some(Place::Waits) => shifted,
             Some(Place::Over) => shifted && notice.hook().is_none(),
-            None => shifted && !mark_stands(node, &identity),
+            None => shifted && !mark_stands(node, key),
         };
         awaits && self.has_time_to_wait(notice)
     }
@@ -336,15 +337,15 @@ impl Policy {
 /// Returns the time from which the life of the notice's hook counts, which has these times.
 #[must_use]
 pub fn life_begin(notice: &Notice, node: Option<&Node>, times: HookTimes, clock: &Clock) -> Instant {
-    times::life_begins(begin_of(notice, node, clock), clock.notice_instant(notice.at), times)
+    times::life_begins(begin_of(notice, node, clock), clock.notice_instant(notice.at()), times)
 }
 
 /// Returns when what the notice tells of began. A Node that says that its group terminates it names no time: then its mark does, so
 /// that a hook that is found later, or a takeover, begins no delay and no life of a hook anew.
 fn begin_of(notice: &Notice, node: Option<&Node>, clock: &Clock) -> Instant {
-    let is_timeless = matches!(notice.identity, Identity::Said { at: None, .. });
-    let marked = node.filter(|_| is_timeless).and_then(|node| newest_copy(node, &notice.identity.to_string()));
-    clock.notice_instant(marked.map_or(notice.at, |marked| marked.min(notice.at)))
+    let is_timeless = matches!(notice.identity, Identity::Agent { at: None, .. });
+    let marked = node.filter(|_| is_timeless).and_then(|node| newest_copy(node, notice.key()));
+    clock.notice_instant(marked.map_or(notice.at(), |marked| marked.min(notice.at())))
 }
 
 /// Whether the instance no longer runs, so that there is nothing to evict.
@@ -356,7 +357,7 @@ pub fn runs_no_more(detail: &Detail) -> bool {
 /// Returns the mark for the Node of an instance that is gone: it lets the pods be moved.
 #[must_use]
 pub fn out_of_service_mark(notice: &Notice, message: &str) -> Mark {
-    Mark::new(&notice.identity.to_string(), notice.kind().as_str(), notice.at, message)
+    Mark::new(notice.key(), notice.kind().as_str(), notice.at(), message)
         .with_return_sign(comes_back(&notice.detail))
         .with_out_of_service_taint()
 }
@@ -382,17 +383,17 @@ pub fn comes_back(detail: &Detail) -> Option<ReturnSign> {
 pub fn ended_marks(notice: &Notice, node: &Node) -> Option<NodeRelease> {
     match &notice.detail {
         Detail::AsgLaunch(Hook { pool: Some(WarmPool::From), .. }) => {
-            NodeRelease::of_kind(node, NoticeKind::AsgTerminate.as_str(), notice.at, UndoReason::FromWarmPool)
+            NodeRelease::of_kind(node, NoticeKind::AsgTerminate.as_str(), notice.at(), UndoReason::FromWarmPool)
         }
         // EC2's list has it, and no Node says it.
         Detail::TakenBack(NoticeKind::StatusCheck) => {
-            NodeRelease::of_withdrawn(node, &notice.identity.to_string(), notice.at, false)
+            NodeRelease::of_withdrawn(node, notice.key(), Withdrawal::of(notice), false)
         }
         Detail::TakenBack(_) => taken_back_marks(node, &notice.identity),
         _ if notice.is_withdrawn() => {
             // What EC2 lists has no copies.
-            let noted = notice.identity.listed_as().is_none();
-            let release = NodeRelease::of_withdrawn(node, &notice.identity.to_string(), notice.at, noted)?;
+            let noted = notice.identity.ec2_id().is_none();
+            let release = NodeRelease::of_withdrawn(node, notice.key(), Withdrawal::of(notice), noted)?;
             Some(release.leaving_to_node(node, notice.start().filter(|_| noted)))
         }
         _ => None,

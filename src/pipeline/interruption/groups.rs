@@ -1,7 +1,7 @@
 //! Calls to Auto Scaling about groups: their state, and the wish for a replacement.
 
 use super::replaceable::{Group, Member, MemberState};
-use crate::clients::answers::{DENIAL_KEPT, Denial, FAILURE_KEPT, sweep};
+use crate::clients::answers::{Answers, DENIAL_KEPT, Denials, FAILURE_KEPT, sweep};
 use crate::clients::gate::{AwsClass, AwsError, Backoff, CALL_TIMEOUT, Category, Gate, Operation};
 use crate::fact::{Fact, Facts, Replacement};
 use aws_sdk_autoscaling::Client;
@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 /// Maximum number of attempts of a call that may work later, or may have been lost on its way. A second one changes nothing.
 const ATTEMPTS: usize = 3;
@@ -25,55 +25,32 @@ pub struct Groups {
     client: Client,
     gate: Gate<AwsClass>,
     facts: Facts,
-    /// One entry for each group with a notice that asked for a replacement.
-    known: Mutex<HashMap<String, Arc<Entry>>>,
+    /// The last look-ups, by group.
+    known: Answers<String, Result<Arc<Group>, Replacement>>,
+    /// By group: held by the caller that decides whether one more of its instances may be replaced.
+    turns: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    /// Denied requests for a replacement, by group. The right may exist for other groups.
+    denials: Denials<String>,
     /// The last failure that was told.
     told: Mutex<Option<(Category, Instant)>>,
-}
-
-#[derive(Default)]
-struct Entry {
-    /// The last look-up: locked while somebody asks, for whose answer others wait.
-    looked: tokio::sync::Mutex<Option<LookedUp>>,
-    /// Held by who decides whether one more instance of the group may be replaced.
-    turn: Arc<tokio::sync::Mutex<()>>,
-    /// The last time that the wish for a replacement was denied. The right may be there for other groups.
-    denial: Denial,
-}
-
-impl Entry {
-    /// Whether the entry is in use, or has an answer that still counts.
-    fn is_kept(self: &Arc<Self>) -> bool {
-        Arc::strong_count(self) > 1
-            || self.denial.is_recent()
-            || self
-                .looked
-                .try_lock()
-                .map_or(true, |looked| looked.as_ref().is_some_and(|looked| looked.at.elapsed() < DENIAL_KEPT))
-    }
-}
-
-struct LookedUp {
-    at: Instant,
-    answer: Result<Arc<Group>, Replacement>,
 }
 
 impl Groups {
     /// Makes calls with `client` through `gate`.
     #[must_use]
     pub fn new(client: Client, gate: Gate<AwsClass>, facts: Facts) -> Self {
-        Self { client, gate, facts, known: Mutex::default(), told: Mutex::default() }
-    }
-
-    fn entry(&self, group: &str) -> Arc<Entry> {
-        let mut known = self.known.lock();
-        sweep(&mut known, Entry::is_kept);
-        Arc::clone(known.entry(group.to_owned()).or_default())
+        let (known, turns, denials) = (Answers::default(), Mutex::default(), Denials::default());
+        Self { client, gate, facts, known, turns, denials, told: Mutex::default() }
     }
 
     /// Waits for one's turn to decide about the group.
     pub(super) async fn turn(&self, group: &str) -> OwnedMutexGuard<()> {
-        Arc::clone(&self.entry(group).turn).lock_owned().await
+        let turn = {
+            let mut turns = self.turns.lock();
+            sweep(&mut turns, |turn| Arc::strong_count(turn) > 1);
+            Arc::clone(turns.entry(group.to_owned()).or_default())
+        };
+        turn.lock_owned().await
     }
 
     /// Returns the group as it was at most `max_age` ago. Only the first of several callers asks AWS; the others wait for its reply.
@@ -81,23 +58,16 @@ impl Groups {
     /// # Errors
     /// There is no such group, or AWS did not say. A failure is told once in some minutes, and kept for a while.
     pub async fn get(&self, group: &str, max_age: Duration) -> Result<Arc<Group>, Replacement> {
-        let entry = self.entry(group);
-        let mut looked = entry.looked.lock().await;
-        let kept = |looked: &&LookedUp| {
-            let kept = match looked.answer {
-                Ok(_) => max_age,
-                Err(Replacement::Denied) => DENIAL_KEPT,
-                Err(_) => FAILURE_KEPT,
-            };
-            looked.at.elapsed() < kept
+        let max_age = |answer: &Result<_, _>| match answer {
+            Ok(_) => max_age,
+            Err(Replacement::Denied) => DENIAL_KEPT,
+            Err(_) => FAILURE_KEPT,
         };
-        if let Some(looked) = looked.as_ref().filter(kept) {
-            return looked.answer.clone();
-        }
-        let answer = self.look_up(group).await.map_err(|error| self.failed(group, &error, Replacement::Unknown));
-        let answer = answer.and_then(|group| group.map(Arc::new).ok_or(Replacement::NoGroup));
-        *looked = Some(LookedUp { at: Instant::now(), answer: answer.clone() });
-        answer
+        let ask = || async {
+            let found = self.look_up(group).await.map_err(|error| self.failed(group, &error, Replacement::Unknown))?;
+            found.map(Arc::new).ok_or(Replacement::NoGroup)
+        };
+        self.known.get(group.to_owned(), max_age, ask).await
     }
 
     async fn look_up(&self, group: &str) -> Result<Option<Group>, AwsError> {
@@ -126,32 +96,36 @@ impl Groups {
     /// # Errors
     /// Auto Scaling did not accept it.
     pub(super) async fn set_unhealthy(&self, group: &str, instance: &str) -> Result<(), Replacement> {
-        let entry = self.entry(group);
-        if entry.denial.is_recent() {
+        let group_name = group.to_owned();
+        if self.denials.is_recent(&group_name) {
             return Err(Replacement::Denied);
         }
-        let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(5));
-        for attempt in 1.. {
+        let call = || async {
             let by = Instant::now() + CALL_TIMEOUT;
             let request = self.client.set_instance_health().instance_id(instance).health_status("Unhealthy");
             let request = request.should_respect_grace_period(false);
-            let call = self.gate.aws(SET_HEALTH, instance, AwsClass::Replace, by, || request.send());
-            let Err(error) = call.await else { break };
-            let passes = error.category.is_away() || error.category == Category::Expired;
-            if !passes || attempt == ATTEMPTS {
-                let reason = self.failed(group, &error, Replacement::Refused);
-                if reason == Replacement::Denied {
-                    entry.denial.note();
-                }
-                return Err(reason);
+            self.gate.aws(SET_HEALTH, instance, AwsClass::Replace, by, || request.send()).await
+        };
+        let mut retries = 1..ATTEMPTS;
+        let passes = |error: &AwsError| {
+            (error.category.is_away() || error.category == Category::Expired) && retries.next().is_some()
+        };
+        let called = Backoff::new(Duration::from_secs(1), Duration::from_secs(5)).retry(None, call, passes).await;
+        if let Err(error) = called {
+            let reason = self.failed(group, &error, Replacement::Refused);
+            if reason == Replacement::Denied {
+                self.denials.note(group_name);
             }
-            sleep(backoff.step()).await;
+            return Err(reason);
         }
-        if let Some(LookedUp { answer: Ok(known), .. }) = entry.looked.lock().await.as_mut()
-            && let Some(member) = Arc::make_mut(known).members.get_mut(instance)
-        {
-            member.healthy = false;
-        }
+        let note_unhealthy = |known: &mut Result<Arc<Group>, _>| {
+            if let Ok(known) = known
+                && let Some(member) = Arc::make_mut(known).members.get_mut(instance)
+            {
+                member.healthy = false;
+            }
+        };
+        self.known.update(&group_name, note_unhealthy).await;
         Ok(())
     }
 

@@ -292,8 +292,7 @@ impl Beating {
     /// action is over. Else it is drained without the hook, of which others may have told.
     async fn denied(&self) {
         let Case { interrupter, notice, .. } = &self.case;
-        let is_back =
-            |node: &Node| self.case.is_in_doubt(node) && !marked_since_boot(node, &notice.identity.to_string());
+        let is_back = |node: &Node| self.case.is_in_doubt(node) && !marked_since_boot(node, notice.key());
         let may_be_back = || interrupter.index.get(&notice.instance).is_some_and(|node| is_back(&node));
         loop {
             if self.link.completes.load(Ordering::Acquire) {
@@ -336,7 +335,7 @@ impl Case {
     /// the message that did is old, and comes perhaps from others who may write to the queue.
     pub(super) fn must_be_proven(&self, link: &MessageLink, hook: &Hook, times: HookTimes) -> bool {
         let (policy, clock) = (&self.interrupter.policy, &self.interrupter.clock);
-        let is_old = || clock.notice_instant(self.notice.at) + times.heartbeat / OLD < Instant::now();
+        let is_old = || clock.notice_instant(self.notice.at()) + times.heartbeat / OLD < Instant::now();
         let is_doubted = hook.token.is_none() || self.is_wary() && is_old();
         policy.sends_heartbeats() && is_doubted && !link.proven.load(Ordering::Acquire)
     }

@@ -158,12 +158,9 @@ impl Hooks {
     }
 
     async fn kept_times(&self, hook: &Hook) -> TimesResult {
-        let ask = || async {
-            let times = self.look_up(hook).await;
-            let kept = if times.is_ok() { TIMES_KEPT } else { FAILURE_KEPT };
-            (times, kept)
-        };
-        self.times.get((hook.group.clone(), hook.name.clone(), hook.token.is_some()), ask).await
+        let max_age = |times: &TimesResult| if times.is_ok() { TIMES_KEPT } else { FAILURE_KEPT };
+        let question = (hook.group.clone(), hook.name.clone(), hook.token.is_some());
+        self.times.get(question, max_age, || self.look_up(hook)).await
     }
 
     async fn look_up(&self, hook: &Hook) -> TimesResult {

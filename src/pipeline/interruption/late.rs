@@ -3,11 +3,10 @@
 use super::decisions::comes_back;
 use super::times::SHUTDOWN_TIME;
 use crate::pipeline::drain::Deadline;
-use crate::pipeline::event::{Detail, Hook, InstanceAction, Notice, ScheduledChange};
+use crate::pipeline::event::{Detail, Hook, InstanceAction, Notice, NoticeTime, ScheduledChange};
 use crate::pipeline::node::Node;
-use crate::pipeline::node::mark::{
-    ReturnSign, end_of, marked_since_boot, may_be_back, newest_copy, newest_told, withdrawn_at,
-};
+use crate::pipeline::node::mark::{end_of, marked_since_boot, may_be_back, newest_copy, newest_told};
+use crate::pipeline::node::record::ReturnSign;
 use crate::pipeline::node::release::{LATE_AFTER, booted_after, is_back, restarted_after};
 use crate::runtime::clock::Clock;
 use jiff::Timestamp;
@@ -27,12 +26,12 @@ pub fn may_be_over(notice: &Notice, node: &Node, waited: Option<Timestamp>) -> b
     notice.hook().is_some_and(is_asked)
         && comes_back(&notice.detail) == Some(ReturnSign::Boot)
         && node.ready
-        && (restarted_after(node, last_known(notice, waited)) || may_be_back(node, &notice.identity.to_string()))
+        && (restarted_after(node, last_known(notice, waited)) || may_be_back(node, notice.key()))
 }
 
 /// Returns the last time at which the announced event was still ahead: AWS's of the notice, or that of an accepted heartbeat.
 fn last_known(notice: &Notice, waited: Option<Timestamp>) -> Timestamp {
-    waited.map_or(notice.at, |waited| waited.max(notice.at))
+    waited.map_or(notice.at(), |waited| waited.max(notice.at()))
 }
 
 /// Whether the instance has come back from the announced event already, or a newer copy of the notice has left its mark. It is `now`, and
@@ -46,12 +45,12 @@ pub fn is_late(
     now: Instant,
     waited: Option<Timestamp>,
 ) -> bool {
-    let identity = notice.identity.to_string();
-    let kept_until = || notice.hook().and_then(|_| end_of(node, &identity)).map(|end| clock.instant_of(end));
+    let key = notice.key();
+    let kept_until = || notice.hook().and_then(|_| end_of(node, key)).map(|end| clock.instant_of(end));
     let goes_at = match &notice.detail {
-        Detail::StateChange { .. } => Some(clock.notice_instant(notice.at) + SHUTDOWN_TIME),
+        Detail::StateChange { .. } => Some(clock.notice_instant(notice.at()) + SHUTDOWN_TIME),
         // It begins at once, and its deadline is always now.
-        Detail::Spot { action: InstanceAction::Hibernate } => Some(clock.notice_instant(notice.at)),
+        Detail::Spot { action: InstanceAction::Hibernate } => Some(clock.notice_instant(notice.at())),
         // AWS sends the event again after the change, with a newer time.
         Detail::ScheduledChange(ScheduledChange { start: Some(start), .. }) => Some(clock.instant_of(*start)),
         // Nothing but its end stops a drain that others keep alive.
@@ -60,23 +59,23 @@ pub fn is_late(
         _ => deadline.capacity_ends().map(|at| at.max(kept_until().unwrap_or(at))),
     };
     let passed = goes_at.is_some_and(|at| now > at + LATE_AFTER);
-    // Of another kind, a copy says nothing else; and what EC2 or a Node lists has the time at which it was read.
-    let changes = matches!(notice.detail, Detail::ScheduledChange(_)) && notice.identity.listed_as().is_none();
-    let newest = newest_told(node, &identity, notice.start()).max(withdrawn_at(node, &identity)).filter(|_| changes);
-    let superseded = newest.is_some_and(|at| at > notice.at);
+    // Only scheduled changes are revised by later copies, and only AWS's own times order them.
+    let changes = matches!((&notice.detail, notice.time), (Detail::ScheduledChange(_), NoticeTime::Announced(_)));
+    let newest = newest_told(node, key, notice.start()).max(node.record.withdrawn_at(key)).filter(|_| changes);
+    let superseded = newest.is_some_and(|at| at > notice.at());
     // A Node that flaps during a long drain carries the mark of this boot.
-    let awaits_boot = comes_back(&notice.detail) == Some(ReturnSign::Boot) && marked_since_boot(node, &identity);
+    let awaits_boot = comes_back(&notice.detail) == Some(ReturnSign::Boot) && marked_since_boot(node, key);
     // A copy comes to another replica right after the restart, before its mark is removed or after that.
     let begins = match &notice.detail {
-        Detail::Spot { action: InstanceAction::Hibernate } | Detail::StateChange { .. } => Some(notice.at),
+        Detail::Spot { action: InstanceAction::Hibernate } | Detail::StateChange { .. } => Some(notice.at()),
         _ => notice.start(),
     };
     // A restart before the begin is a return, too, from what was announced before it. A spot instance is stopped all the same.
     // An instance that waits at a hook has not gone yet.
-    let waits = notice.hook().is_some() && newest_copy(node, &identity).is_some();
+    let waits = notice.hook().is_some() && newest_copy(node, key).is_some();
     let ahead = last_known(notice, waited);
     let announced = Some(ahead).filter(|_| returns_by_boot(&notice.detail) && !waits);
     let has_booted = begins.into_iter().chain(announced).min().is_some_and(|at| booted_after(node, at));
-    let is_back = has_booted || is_back(node, &identity, notice.start(), clock.timestamp_of(now));
+    let is_back = has_booted || is_back(node, key, notice.start(), clock.timestamp_of(now));
     superseded || node.ready && !awaits_boot && (is_back || passed && restarted_after(node, begins.unwrap_or(ahead)))
 }

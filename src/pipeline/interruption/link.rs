@@ -60,7 +60,7 @@ impl MessageLink {
             let has_hook = matches!(known.detail, Detail::AsgTerminate(_));
             if has_hook {
                 let detail = Detail::AsgTermination { sought: false };
-                *known = Arc::new(Notice { detail, ..Notice::clone(known) });
+                *known = Arc::new(known.revised(known.time, detail));
             }
             has_hook
         });

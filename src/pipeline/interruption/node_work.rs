@@ -7,11 +7,12 @@ use super::{Action, Case, Interrupter, MessageLink, NoticeOutcome, Seat};
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, KubeError, LAST_CALL};
 use crate::fact::{DrainOutcome, Fact, UndoReason};
 use crate::pipeline::drain::{Deadline, DeadlineEntry, Deadlines, Report};
-use crate::pipeline::event::{Detail, Notice, ScheduledChange};
+use crate::pipeline::event::{Detail, Notice, NoticeTime, ScheduledChange};
 use crate::pipeline::node::mark::{
     Mark, deadline_of, has_had_mark, marked_since_boot, name_of, newer_start, newest_copy,
 };
-use crate::pipeline::node::release::{NodeRelease, TERMINATION_GRACE};
+use crate::pipeline::node::record::TERMINATION_GRACE;
+use crate::pipeline::node::release::NodeRelease;
 use crate::pipeline::node::{CordonOutcome, FullOfHints, Node};
 use crate::runtime::task::{Ending, TaskError};
 use futures_util::future::{join, join_all};
@@ -58,24 +59,24 @@ impl Case {
     /// then, or is gone, because AWS has called the change off. Returns the copy.
     async fn revised_elsewhere(&self, notice: &Notice) -> Notice {
         let Detail::ScheduledChange(change) = &notice.detail else { return pending().await };
-        let (identity, begins) = (notice.identity.to_string(), change.start.map(Timestamp::as_second));
+        let (key, begins) = (notice.key(), change.start.map(Timestamp::as_second));
         let mut marked = None;
         let newer = |known: Option<&Arc<Node>>| {
             let known = known?;
-            if newest_copy(known, &identity).is_none() {
+            if newest_copy(known, key).is_none() {
                 // Without another mark, the end of the cordon says it; and a restart removes marks, too, first seen or not.
                 let is_marked = marked.as_ref() == Some(&(Arc::clone(&known.uid), known.boot.clone()));
                 return (known.cordoned && is_marked).then_some((None, change.start));
             }
-            marked = marked_since_boot(known, &identity).then(|| (Arc::clone(&known.uid), known.boot.clone()));
-            let (at, start) = newer_start(known, &identity, notice.at)?;
+            marked = marked_since_boot(known, key).then(|| (Arc::clone(&known.uid), known.boot.clone()));
+            let (at, start) = newer_start(known, key, notice.at())?;
             (Some(start.as_second()) != begins).then_some((Some(at), Some(start)))
         };
         let (at, start) = self.interrupter.index.until(&notice.instance, newer).await;
         let change = ScheduledChange { start, withdrawn: at.is_none(), ..change.clone() };
         // AWS's time of the withdrawal is known to the other replica only.
-        let at = at.unwrap_or(notice.at + Duration::from_secs(1));
-        Notice { at, detail: Detail::ScheduledChange(change), ..Notice::clone(notice) }
+        let at = at.unwrap_or(notice.at() + Duration::from_secs(1));
+        notice.revised(NoticeTime::Announced(at), Detail::ScheduledChange(change))
     }
 
     /// Returns the work on the other Nodes of the instance: a kubelet that has changed its name leaves one, with pods.
@@ -115,8 +116,8 @@ impl Case {
         if !index.newest(&node).is_some_and(|node| seat.is_late(index, &node)) {
             return found;
         }
-        let identity = notice.identity.to_string();
-        let own = |node: &Node| NodeRelease::of_notice(node, &identity, UndoReason::OverLimit);
+        let key = notice.key();
+        let own = |node: &Node| NodeRelease::of_notice(node, key, UndoReason::OverLimit);
         let by = by.max(Instant::now() + CALL_TIMEOUT);
         let mut all = self.release_marks_of(&node, by, own).await;
         for other in index.others(&node) {
@@ -203,24 +204,24 @@ impl Case {
 
     /// Returns whether the Node carries the notice's mark.
     fn has_mark(&self, node: &Node) -> bool {
-        newest_copy(node, &self.notice.identity.to_string()).is_some()
+        newest_copy(node, self.notice.key()).is_some()
     }
 
     /// As [`has_had_mark`], of the notice.
     pub(super) fn has_had_mark(&self) -> impl FnMut(&Node) -> bool + use<> {
-        has_had_mark(self.notice.identity.to_string())
+        has_had_mark(self.notice.key())
     }
 
     fn mark_name(&self) -> String {
-        name_of(&self.notice.identity.to_string())
+        name_of(self.notice.key())
     }
 
     /// Says on the Node that this notice's hook keeps the instance until `at`, for a replica that has another hook.
     async fn move_mark(&self, node: &Node, at: Instant) {
         let Self { interrupter, notice, .. } = self;
-        let (identity, at) = (notice.identity.to_string(), interrupter.clock.timestamp_of(at));
+        let (key, at) = (notice.key(), interrupter.clock.timestamp_of(at));
         // If the write fails, the other replica waits as long as was said before, but only while its own hook lives.
-        let _ = Box::pin(interrupter.marker.end(node, &identity, at, Instant::now() + LAST_CALL)).await;
+        let _ = Box::pin(interrupter.marker.end(node, key, at, Instant::now() + LAST_CALL)).await;
     }
 
     /// Says on the Node at its mark's deadline that its drain goes on until `at`: a restart before that is no return.
@@ -228,8 +229,8 @@ impl Case {
         let Self { interrupter, notice, .. } = self;
         // Most drains end before, and need no call.
         sleep_until(deadline).await;
-        let (identity, at) = (notice.identity.to_string(), interrupter.clock.timestamp_of(at));
-        let put_off = || interrupter.marker.put_off(node, &identity, at, Instant::now() + CALL_TIMEOUT);
+        let (key, at) = (notice.key(), interrupter.clock.timestamp_of(at));
+        let put_off = || interrupter.marker.put_off(node, key, at, Instant::now() + CALL_TIMEOUT);
         let _ = Backoff::new(Duration::from_secs(1), Duration::from_secs(10)).retry(None, put_off, |_| true).await;
     }
 
@@ -248,7 +249,7 @@ impl Case {
     fn marked_deadline(&self, node: &Node) -> Option<Instant> {
         let Self { interrupter, notice, .. } = self;
         let known = interrupter.index.newest(node)?;
-        let marked = deadline_of(&known, &notice.identity.to_string(), notice.start())?;
+        let marked = deadline_of(&known, notice.key(), notice.start())?;
         Some(interrupter.clock.instant_of(marked))
     }
 
@@ -270,7 +271,7 @@ impl Case {
         loop {
             let error = match Box::pin(self.try_cordon(&target, mark.clone(), try_until)).await {
                 Ok(CordonOutcome::Cordoned { already }) => {
-                    let after = interrupter.clock.notice_instant(notice.at).elapsed();
+                    let after = interrupter.clock.notice_instant(notice.at()).elapsed();
                     self.tell(&Fact::NodeCordoned { about, already, after });
                     return Finding::Cordoned(target);
                 }

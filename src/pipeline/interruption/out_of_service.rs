@@ -63,6 +63,6 @@ impl Case {
 
     /// Whether the Node has become Ready since the notice.
     fn is_back(&self, node: &Node) -> bool {
-        node.ready && node.ready_since > Some(self.notice.at)
+        node.ready && node.ready_since > Some(self.notice.at())
     }
 }

@@ -31,7 +31,7 @@ impl Case {
 
     async fn ask_for_owner(&self, link: &MessageLink) -> Ownership {
         let Self { interrupter, notice, .. } = self;
-        let visible_by = interrupter.clock.notice_instant(notice.at) + VISIBLE_AFTER;
+        let visible_by = interrupter.clock.notice_instant(notice.at()) + VISIBLE_AFTER;
         let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(20));
         loop {
             let has_node = interrupter.index.get(&notice.instance).is_some();
@@ -58,7 +58,7 @@ impl Case {
                         interrupter.index.live().await;
                     }
                     if !is_certain(fate) && owned(false) != owned(true) {
-                        interrupter.index.shows(interrupter.clock.notice_instant(notice.at)).await;
+                        interrupter.index.shows(interrupter.clock.notice_instant(notice.at())).await;
                     }
                     return owned(interrupter.index.get(&notice.instance).is_some());
                 }

@@ -1,34 +1,30 @@
 //! A change that is not near yet: its notice is kept on the Node.
 
-use super::Case;
 use super::step::Finding;
-use crate::clients::gate::{Backoff, CALL_TIMEOUT};
+use super::{Case, Interrupter};
+use crate::clients::gate::{Backoff, CALL_TIMEOUT, KubeError};
 use crate::fact::Fact;
 use crate::pipeline::node::Node;
-use crate::pipeline::node::plan::Plan;
+use crate::pipeline::node::record::Plan;
 use std::time::Duration;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 impl Case {
     /// Writes the plan on the Node, with retries until `by`.
     pub(super) async fn plan(&self, node: &Node, plan: &Plan, by: Instant) -> Finding {
-        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_mins(1));
-        loop {
-            let written = self.interrupter.marker.plan(node, plan, true, Instant::now() + CALL_TIMEOUT).await;
-            let Err(error) = written else {
-                if self.interrupter.index.newest(node).is_some_and(|node| !plan.fits(&node)) {
-                    // Others of the same burst have taken the room.
-                    return Finding::Planned(false);
-                }
-                self.tell(&Fact::ChangePlanned { about: self.about(), start: plan.start });
-                return Finding::Planned(true);
-            };
-            self.tell(&Fact::CordonFailed { about: self.about(), category: error.category, error: &error });
-            let wait = error.wait(backoff.step());
-            if Instant::now() + wait >= by {
-                return Finding::Planned(false);
-            }
-            sleep(wait).await;
+        let Interrupter { marker, index, .. } = &*self.interrupter;
+        let write = || marker.plan(node, plan, true, Instant::now() + CALL_TIMEOUT);
+        let failed = |error: &KubeError| {
+            self.tell(&Fact::CordonFailed { about: self.about(), category: error.category, error });
+            true
+        };
+        let backoff = Backoff::new(Duration::from_millis(200), Duration::from_mins(1));
+        let written = backoff.retry(Some(by), write, failed).await;
+        // Others of the same burst may have taken the room.
+        if written.is_err() || index.newest(node).is_some_and(|node| !plan.fits(&node)) {
+            return Finding::Planned(false);
         }
+        self.tell(&Fact::ChangePlanned { about: self.about(), start: plan.start });
+        Finding::Planned(true)
     }
 }

@@ -212,13 +212,13 @@ pub struct WaitPolicy {
 
 /// What tells of lifecycle hooks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TellsHooks {
+pub enum HookSource {
     /// Messages: each names its hook and its action.
-    Messages,
+    Message,
     /// A setting: the terminating hook of this name, in each group.
     Setting(String),
     /// Nothing: no hook is completed.
-    Nobody,
+    None,
 }
 
 /// The user's policy for interruptions.
@@ -263,7 +263,7 @@ pub struct Policy {
     /// Hooks that other programs complete.
     pub ignored_hooks: Vec<String>,
     /// What tells of lifecycle hooks.
-    pub hooks: TellsHooks,
+    pub hooks: HookSource,
     /// Whether to change nothing.
     pub dry_run: bool,
 }
@@ -306,16 +306,16 @@ impl Policy {
     /// Returns the name of the terminating hook that is kept alive and completed for what a Node says, which does not tell it.
     #[must_use]
     pub fn node_hook(&self) -> Option<&str> {
-        if let TellsHooks::Setting(name) = &self.hooks { Some(name) } else { None }
+        if let HookSource::Setting(name) = &self.hooks { Some(name) } else { None }
     }
 
     /// Whether a terminating hook of this name is completed after a drain.
     #[must_use]
     pub fn completes(&self, hook: &str) -> bool {
         let is_ours = match &self.hooks {
-            TellsHooks::Messages => true,
-            TellsHooks::Setting(name) => name == hook,
-            TellsHooks::Nobody => false,
+            HookSource::Message => true,
+            HookSource::Setting(name) => name == hook,
+            HookSource::None => false,
         };
         is_ours && !self.ignored_hooks.iter().any(|ignored| ignored == hook)
     }

@@ -6,7 +6,7 @@ use crate::fact::Wait;
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::Hook;
 use crate::pipeline::node::mark::Mark;
-use crate::pipeline::node::plan::Plan;
+use crate::pipeline::node::record::Plan;
 use crate::pipeline::node::{Node, Ownership};
 use jiff::Timestamp;
 use std::sync::Arc;

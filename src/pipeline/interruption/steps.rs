@@ -22,7 +22,7 @@ use crate::clients::gate::LAST_CALL;
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{Detail, Hook, Notice, WarmPool};
 use crate::pipeline::node::mark::newest_copy;
-use crate::pipeline::node::plan::Plan;
+use crate::pipeline::node::record::Plan;
 use crate::pipeline::node::{Node, Ownership};
 use crate::runtime::clock::Clock;
 use jiff::Timestamp;
@@ -259,7 +259,7 @@ impl<'a> Sequence<'a> {
             return self.finish(NoticeOutcome::Stale, present);
         }
         // A Node that is cordoned for the change stays so, whenever that begins now.
-        let is_marked = newest_copy(&node, &self.notice.identity.to_string()).is_some();
+        let is_marked = newest_copy(&node, self.notice.key()).is_some();
         let from = self.policy.acts_from(self.notice).map(|from| self.clock.instant_of(from));
         let far = from.filter(|from| *from > present.now && !is_marked);
         let plan =

@@ -196,7 +196,7 @@ mod tests {
             let mark = format!(
                 r#"{{"kind":"rebalance","since":"{NOW}","deadline":"2026-11-21T13:00:00Z","message":"m","wave":"{wave}"}}"#
             );
-            node.annotations.insert("ebbtide/notice.0".to_owned(), mark);
+            node.record.insert("ebbtide/notice.0", mark);
         }
         node
     }

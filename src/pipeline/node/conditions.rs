@@ -5,7 +5,7 @@ use super::condition::{Condition, ConditionRule};
 use super::handled::{NodeNotice, is_handled};
 use super::mark::newest_copy;
 use super::names::FROM_NODE;
-use crate::pipeline::event::{Detail, Identity, InstanceId, Notice, NoticeKind};
+use crate::pipeline::event::{Detail, Identity, InstanceId, Notice, NoticeKind, NoticeTime};
 use crate::runtime::clock::Clock;
 use jiff::Timestamp;
 
@@ -38,8 +38,7 @@ impl Node {
             let due = condition.since(self.created, clock).checked_add(rule.toleration).unwrap_or(Timestamp::MAX);
             let detail = Detail::Condition(rule.name.to_string());
             let said = said(&rule.name, &self.instance, due.min(clock.now()), detail);
-            let is_known =
-                newest_copy(self, &said.notice.identity.to_string()).is_some() || is_handled(self, &said.notice);
+            let is_known = newest_copy(self, said.notice.key()).is_some() || is_handled(self, &said.notice);
             Some((said, if is_known { Timestamp::MIN } else { due }))
         };
         self.conditions.iter().filter_map(of)
@@ -53,7 +52,7 @@ pub(super) fn gone(name: &str, instance: &InstanceId, now: Timestamp) -> NodeNot
 
 fn said(name: &str, instance: &InstanceId, at: Timestamp, detail: Detail) -> NodeNotice {
     let identity = Identity::Condition { condition: name.to_owned(), instance: instance.clone() };
-    let notice = Notice { identity, instance: instance.clone(), at, detail };
+    let notice = Notice::new(identity, instance.clone(), NoticeTime::Seen(at), detail);
     NodeNotice { notice, message: message(name) }
 }
 

@@ -4,11 +4,9 @@
 //! notice needs nothing any more, so that it is acted on once.
 
 use super::Node;
-use super::mark::{
-    HANDLED_PREFIX, NOTICE_PREFIX, crowded_out, guarded, key_of, mark_and_plan, names_of, notices, whole_seconds,
-};
 use super::names::id_of;
-use super::plan::{Plan, plan_key};
+use super::patch::guarded;
+use super::record::{HANDLED_PREFIX, NOTICE_PREFIX, Plan, name, whole_seconds};
 use crate::pipeline::event::{Detail, Identity, Notice};
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -46,28 +44,29 @@ pub enum KnownNotice {
 /// message.
 #[must_use]
 pub fn standing(node: &Node, notice: &Notice, own: Option<&str>) -> Standing {
-    let identity = notice.identity.to_string();
-    let is_there = |prefix: &str| node.annotations.contains_key(&key_of(prefix, &identity));
+    let key = notice.key();
     if notice.is_withdrawn() {
-        let has_trace =
-            is_there(NOTICE_PREFIX) || is_there(HANDLED_PREFIX) || node.annotations.contains_key(&plan_key(&identity));
+        let has_trace = node.record.notice_and_plan(key).next().is_some() || node.record.handled(key).is_some();
         return if has_trace { Standing::Open } else { Standing::Settled };
     }
     let start = start_of(notice);
-    // The work for the begin that AWS named before, or its plan, must hear of this one, whoever else has told of it.
-    let mut known = mark_and_plan(node, &identity).filter_map(|told| told.start);
+    // The work for the start that AWS named before, or its plan, must learn of this one, whatever else has announced it.
+    let mut known = node.record.notice_and_plan(key).filter_map(|known| known.start);
     if start.is_some() && known.any(|known| Some(whole_seconds(known)) != start) {
         return Standing::Open;
     }
-    let handled = key_of(HANDLED_PREFIX, &identity);
-    // A message has another identity for the same change.
-    let is_same = |key: &String| *key == handled || key.starts_with(HANDLED_PREFIX) && notice.is_listed_by_ec2();
-    if node.annotations.iter().any(|(key, text)| is_same(key) && *text == value(notice)) {
+    // What EC2's last answer still lists, a message may have cancelled since.
+    let is_cancelled = || node.record.withdrawals().any(|(_, by)| by.ends(start, notice.at()));
+    if notice.is_listed_by_ec2() && is_cancelled() {
         return Standing::Settled;
     }
-    let is_own = |plan: &Plan| Some(&*plan.event) == notice.identity.listed_as();
-    let plans = || Plan::all(node).filter(|plan| Some(whole_seconds(plan.start)) == start);
-    if plans().any(|plan| is_own(&plan)) {
+    // A message has another identity for the same change.
+    if is_handled(node, notice) || notice.is_listed_by_ec2() && has_handled(node, notice) {
+        return Standing::Settled;
+    }
+    let is_own = |plan: &Plan| notice.identity.ec2_id().as_deref() == Some(&*plan.event);
+    let plans = || node.record.plans().filter(|plan| Some(whole_seconds(plan.start)) == start);
+    if plans().any(is_own) {
         return Standing::Settled;
     }
     let told = brought_by_other(node, notice, own) || plans().next().is_some();
@@ -77,12 +76,12 @@ pub fn standing(node: &Node, notice: &Notice, own: Option<&str>) -> Standing {
 /// Whether a mark on the Node is that of a message, or of another source, about the same announcement as `notice`. `own` is what the
 /// mark has of this source in place of a message.
 fn brought_by_other(node: &Node, notice: &Notice, own: Option<&str>) -> bool {
-    let key = key_of(NOTICE_PREFIX, &notice.identity.to_string());
+    let own_name = name(NOTICE_PREFIX, notice.key());
     let start = start_of(notice);
-    let mut marks = notices(node).filter(|(_, mark)| mark.kind == notice.kind().as_str());
+    let mut marks = node.record.notices().filter(|(_, mark)| mark.is_of(notice.kind()));
     marks.any(|(name, mark)| {
-        let same = *name == key || mark.start.is_some() && mark.start == start;
-        // EC2's list and a Node name a change alike, and neither has a receipt: whoever takes over goes on with the other's work.
+        let same = *name == own_name || mark.start.is_some() && mark.start == start;
+        // EC2's list and an agent name a change alike, and neither has a receipt: a replica that takes over continues the other's work.
         same && own.map(id_of) != Some(id_of(&mark.message))
     })
 }
@@ -91,31 +90,29 @@ fn brought_by_other(node: &Node, notice: &Notice, own: Option<&str>) -> bool {
 #[must_use]
 pub fn known(node: &Node, notice: &Notice) -> Option<KnownNotice> {
     let start = Some(start_of(notice)?);
-    let is_handled = |key: &String, text: &String| key.starts_with(HANDLED_PREFIX) && *text == value(notice);
     match (&notice.identity, &notice.detail) {
-        (Identity::Health { instance, .. }, Detail::ScheduledChange(change)) => {
-            let identity = notice.identity.to_string();
-            let keys = names_of(&identity);
-            if keys.iter().any(|key| node.annotations.contains_key(key)) {
+        (
+            Identity::HealthEvent { instance, .. } | Identity::Ec2Event { instance, .. },
+            Detail::ScheduledChange(change),
+        ) => {
+            if node.record.notice_and_plan(notice.key()).next().is_some() {
                 return None;
             }
-            if !change.withdrawn && node.annotations.iter().any(|(key, text)| is_handled(key, text)) {
+            if !change.withdrawn && has_handled(node, notice) {
                 return Some(KnownNotice::Handled);
             }
-            let listed = |id: String| Identity::Health { arn: id, instance: instance.clone() };
+            let listed = |id: String| Identity::of_change(id, instance.clone());
             // The mark of a listed change names that change in place of a message.
-            let marks = notices(node).filter(|(_, mark)| mark.kind == notice.kind().as_str() && mark.start == start);
-            let mut marks = marks.map(|(key, mark)| (key, listed(id_of(&mark.message).to_owned())));
-            let marked = marks.find(|(key, listed)| **key == key_of(NOTICE_PREFIX, &listed.to_string()));
-            let plans = || Plan::all(node).filter(|plan| Some(whole_seconds(plan.start)) == start);
-            let planned = || plans().map(|plan| listed(plan.event)).find(|listed| listed.listed_as().is_some());
+            let marks = node.record.notices().filter(|(_, mark)| mark.is_of(notice.kind()) && mark.start == start);
+            let mut marks = marks.map(|(name, mark)| (name, listed(id_of(&mark.message).to_owned())));
+            let marked = marks.find(|(own_name, listed)| **own_name == name(NOTICE_PREFIX, listed.key()));
+            let plans = || node.record.plans().filter(|plan| Some(whole_seconds(plan.start)) == start);
+            let planned = || plans().map(|plan| listed(plan.event.clone())).find(|listed| listed.ec2_id().is_some());
             marked.map(|(_, listed)| listed).or_else(planned).map(KnownNotice::Same)
         }
-        (Identity::Block { .. }, _) => {
-            let handled = node.annotations.get_key_value(&key_of(HANDLED_PREFIX, &notice.identity.to_string()));
-            let handled = handled.is_some_and(|(key, text)| is_handled(key, text));
-            (handled && !brought_by_other(node, notice, notice.identity.listed_as())).then_some(KnownNotice::Handled)
-        }
+        (Identity::Block { .. }, _) => (is_handled(node, notice)
+            && !brought_by_other(node, notice, notice.identity.ec2_id().as_deref()))
+        .then_some(KnownNotice::Handled),
         _ => None,
     }
 }
@@ -123,51 +120,54 @@ pub fn known(node: &Node, notice: &Notice) -> Option<KnownNotice> {
 /// Returns the patch that notes that the notice needs nothing any more, or that removes the note; `None` if nothing is to be changed.
 #[must_use]
 pub(super) fn patch(node: &Node, notice: &Notice, write: bool) -> Option<Value> {
-    let key = key_of(HANDLED_PREFIX, &notice.identity.to_string());
+    let name = name(HANDLED_PREFIX, notice.key());
     let wanted = write.then(|| value(notice));
-    let is_new = node.annotations.get(&key) != wanted.as_ref();
-    let other = crowded_out(node, HANDLED_PREFIX, &key).filter(|_| write);
-    let mut notes = json!({ key: wanted });
+    let is_new = node.record.text(&name) != wanted.as_deref();
+    let other = node.record.crowded_out(HANDLED_PREFIX, &name).filter(|_| write);
+    let mut notes = json!({ name: wanted });
     if let Some(other) = other {
         notes[other] = Value::Null;
     }
     is_new.then(|| guarded(node, &notes, &json!({}), json!({})))
 }
 
-/// Returns what the mark or the plan of the notice with this identity has in place of a message, if the Node carries one: whoever goes on
-/// with the notice writes the same, by which it is known again.
+/// Returns the id that stands for a message in the mark or the plan of the notice with this identity, if the Node has one: a replica that
+/// continues with the notice writes the same, so that it is recognized.
 #[must_use]
 pub fn message_of(node: &Node, identity: &Identity) -> Option<String> {
-    mark_and_plan(node, &identity.to_string()).next().map(|told| told.message)
+    node.record.notice_and_plan(identity.key()).next().map(|known| known.message.clone())
 }
 
 /// Whether the Node notes that some notice needs nothing any more.
 pub(super) fn has_notes(node: &Node) -> bool {
-    node.annotations.keys().any(|key| key.starts_with(HANDLED_PREFIX))
+    node.record.with_prefix(HANDLED_PREFIX).next().is_some()
 }
 
 /// Whether the Node notes that exactly this notice needs nothing any more.
 #[must_use]
 pub fn is_handled(node: &Node, notice: &Notice) -> bool {
-    let note = node.annotations.get(&key_of(HANDLED_PREFIX, &notice.identity.to_string()));
-    note.is_some_and(|note| *note == value(notice))
+    node.record.handled(notice.key()).is_some_and(|note| note == value(notice))
+}
+
+/// Whether the Node records that some notice of the same time needs nothing more: that of a message, for a change that EC2 lists.
+fn has_handled(node: &Node, notice: &Notice) -> bool {
+    node.record.with_prefix(HANDLED_PREFIX).any(|(_, note)| *note == value(notice))
 }
 
 /// Returns what is known about the notice of a message that is the same as `said`, which the Node gives.
 #[must_use]
 pub fn known_as(node: &Node, said: &Notice) -> Option<KnownNotice> {
-    let key = key_of(NOTICE_PREFIX, &said.identity.to_string());
     if is_handled(node, said) {
         return Some(KnownNotice::Handled);
     }
-    node.annotations.contains_key(&key).then(|| KnownNotice::Same(said.identity.clone()))
+    node.record.notice(said.key()).map(|_| KnownNotice::Same(said.identity.clone()))
 }
 
 /// Returns the begin of the announced change, the end of the block, or the time that the Node names, in whole seconds: AWS may move it.
 fn start_of(notice: &Notice) -> Option<Timestamp> {
     let at = match &notice.identity {
         Identity::Block { ends, .. } => *ends,
-        Identity::Said { at, .. } => *at,
+        Identity::Agent { at, .. } => *at,
         _ => notice.start(),
     };
     at.map(whole_seconds)

@@ -113,7 +113,9 @@ impl HintedNodes {
 mod tests {
     use super::super::mark::{Mark, MarkSettings};
     use super::super::pool::Pool;
+    use super::super::record::Record;
     use super::*;
+    use crate::pipeline::event::NoticeKey;
 
     /// Returns nodes of these groups and numbers, of which so many are held by hints, the first of all since the earliest second.
     fn nodes(groups: &[(&str, usize, usize)]) -> Vec<Arc<Node>> {
@@ -126,7 +128,7 @@ mod tests {
                 node.pool = Arc::new(Pool::of(&labels.into_iter().filter(|(_, name)| !name.is_empty()).collect()));
                 let since = Timestamp::from_second(i64::try_from(n).unwrap()).unwrap();
                 nodes.push(Arc::new(if n < *held {
-                    marked(&node, &Mark::new("x", "rebalance", since, "m"))
+                    marked(&node, &Mark::new(NoticeKey::of("x"), "rebalance", since, "m"))
                 } else {
                     node
                 }));
@@ -142,7 +144,7 @@ mod tests {
         node.cordoned = true;
         let annotations = patch["metadata"]["annotations"].as_object().unwrap();
         let text = |(key, value): (&String, &serde_json::Value)| (key.clone(), value.as_str().unwrap().to_owned());
-        node.annotations = annotations.iter().map(text).collect();
+        node.record = Record::read(annotations.iter().map(text).collect());
         node
     }
 
@@ -176,7 +178,8 @@ mod tests {
         let edit = |node: &mut Arc<Node>, edit: fn(&mut Node)| edit(Arc::make_mut(node));
         edit(&mut nodes[1], |node| node.cordoned = true);
         edit(&mut nodes[2], |node| node.ready = false);
-        let drained = Mark::new("y", "spot", Timestamp::UNIX_EPOCH, "m").with_deadline(Some(Timestamp::UNIX_EPOCH));
+        let drained = Mark::new(NoticeKey::of("y"), "spot", Timestamp::UNIX_EPOCH, "m")
+            .with_deadline(Some(Timestamp::UNIX_EPOCH));
         nodes[3] = Arc::new(marked(&nodes[3], &drained));
         assert_eq!(full(&nodes), Some((String::new(), 1, 7)), "one is cordoned by a user, one is away, one is drained");
     }

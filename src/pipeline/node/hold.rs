@@ -2,7 +2,7 @@
 //! controller or person can take part, and any replica can go on with the wait of another. Pure.
 
 use super::Node;
-use super::mark::guarded;
+use super::patch::guarded;
 use crate::fact::HoldPoint;
 use serde_json::{Map, Value, json};
 
@@ -29,7 +29,7 @@ pub fn is_released(node: &Node, point: HoldPoint) -> bool {
 }
 
 fn names(node: &Node, annotation: &str, point: HoldPoint) -> bool {
-    let said = node.annotations.get(annotation);
+    let said = node.record.text(annotation);
     said.is_some_and(|said| said.split(',').map(str::trim).any(|word| word == "true" || word == point.as_str()))
 }
 
@@ -58,13 +58,13 @@ pub(super) fn patch(node: &Node, point: HoldPoint, change: HoldChange) -> Option
 /// Whether the Node says that its interruption is held at this point.
 #[must_use]
 pub fn is_held(node: &Node, point: HoldPoint) -> bool {
-    node.annotations.get(HOLD_ANNOTATION).is_some_and(|held| held == point.as_str())
+    node.record.text(HOLD_ANNOTATION).is_some_and(|held| held == point.as_str())
 }
 
 /// Adds the removal of the annotations to a patch, as far as the Node has them: an old release must not let the next interruption go on.
 pub(super) fn forget(node: &Node, annotations: &mut Map<String, Value>) {
     let all = [HOLD_ANNOTATION, RELEASE_ANNOTATION, HELD_ANNOTATION];
-    let known = all.into_iter().filter(|name| node.annotations.contains_key(*name));
+    let known = all.into_iter().filter(|name| node.record.has(name));
     annotations.extend(known.map(|name| (name.to_owned(), Value::Null)));
 }
 
@@ -74,7 +74,7 @@ mod tests {
 
     fn node(name: &str, value: &str) -> Node {
         let mut node = Node::for_tests("node-1");
-        node.annotations.insert(name.to_owned(), value.to_owned());
+        node.record.insert(name, value);
         node
     }
 

@@ -5,8 +5,8 @@ mod watch;
 
 use super::condition::ConditionRule;
 use super::mark::is_marked;
-use super::plan::Plan;
 use super::pool::Pools;
+use super::record::Plan;
 use super::says::differs;
 use super::wire::{Node, NodeApi, TrimmedNode};
 use crate::fact::Facts;
@@ -112,7 +112,7 @@ impl Index {
     pub fn plans(&self) -> Vec<(Arc<Node>, Plan)> {
         let nodes = self.0.nodes.lock();
         let planned = nodes.all().filter(|node| !node.is_excluded());
-        planned.flat_map(|node| Plan::all(node).map(|plan| (Arc::clone(node), plan))).collect()
+        planned.flat_map(|node| node.record.plans().map(|plan| (Arc::clone(node), plan.clone()))).collect()
     }
 
     /// Returns when the watch has last shown a new mark of a drain, which no write of this process has left.
@@ -283,7 +283,7 @@ impl Index {
     /// Whether the place of a Node in its waves may be another than that of the known one.
     fn moves_places(&self, known: Option<&Arc<Node>>, node: &Node) -> bool {
         let is_same = |known: &Arc<Node>| {
-            known.annotations == node.annotations && known.labels == node.labels && known.ignored == node.ignored
+            known.record == node.record && known.labels == node.labels && known.ignored == node.ignored
         };
         !self.0.labels.is_empty() && !known.is_some_and(is_same)
     }

@@ -3,11 +3,12 @@
 //! One question covers the whole account in its region, as the events do; its answer has only what is announced, so it is small.
 
 use super::Node;
-use super::mark;
 use super::replacement::is_replaced;
 use crate::clients::gate::{AwsClass, AwsError, CALL_TIMEOUT, Gate, Operation};
 use crate::fact::Facts;
-use crate::pipeline::event::{CapacityBlock, Detail, Identity, InstanceId, Notice, NoticeKind};
+use crate::pipeline::event::{
+    CapacityBlock, Detail, Identity, InstanceId, Notice, NoticeKind, NoticeTime, STATUS_CHECKS,
+};
 use aws_sdk_ec2::Client;
 use aws_sdk_ec2::primitives::DateTime;
 use aws_sdk_ec2::types::{
@@ -27,9 +28,6 @@ const RESERVATIONS: Operation = Operation::new("ec2", "DescribeCapacityReservati
 
 /// Beginnings of the description of a change that needs no action any more. EC2 lists it for up to a week.
 const OVER: [&str; 2] = ["[Completed]", "[Canceled]"];
-
-/// The status checks, by the name in their filter.
-const CHECKS: [&str; 3] = ["system", "instance", "attached-ebs"];
 
 /// What EC2 says of a check that does not pass: it fails, or nobody knows. One that is not applicable fails as little as one that is well.
 const NOT_PASSING: [SummaryStatus; 3] =
@@ -51,9 +49,6 @@ const FAILING_FOR: SignedDuration = SignedDuration::from_mins(5);
 
 /// Minimum age of a mark that an answer of EC2 may take back: it may be older than what another replica was answered.
 const MARK_AGE: SignedDuration = SignedDuration::from_mins(1);
-
-/// Beginning of what the mark of a status check has in place of a message: `status-check/<check>/<since>`.
-const CHECK_PREFIX: &str = "status-check/";
 
 /// Asks EC2 what it lists.
 #[derive(Clone, Debug)]
@@ -91,7 +86,7 @@ impl Listing {
     /// As [`Listing::changes`].
     pub async fn status_checks(&self, now: Timestamp) -> Result<StatusChecks, AwsError> {
         let mut checks = StatusChecks::default();
-        for which in CHECKS {
+        for which in STATUS_CHECKS {
             // Filters of one call are all to be met.
             let filter = Filter::builder().name(format!("{which}-status.status"));
             let words = NOT_PASSING.map(|status| status.as_str().to_owned());
@@ -104,8 +99,13 @@ impl Listing {
                     checks.failing.insert(instance.clone());
                 }
                 if fails && is_old {
-                    let arn = format!("{CHECK_PREFIX}{which}/{}", since.map(|at| at.to_string()).unwrap_or_default());
-                    checks.notices.push(check(arn, instance, now, Detail::StatusCheck(which)));
+                    let identity = Identity::StatusCheck { check: which, since, instance: instance.clone() };
+                    checks.notices.push(Notice::new(
+                        identity,
+                        instance,
+                        NoticeTime::Seen(now),
+                        Detail::StatusCheck(which),
+                    ));
                 } else {
                     checks.unclear.insert((instance, which));
                 }
@@ -195,28 +195,20 @@ fn failing_since(status: &InstanceStatus, which: &str) -> Option<Timestamp> {
     since.as_ref().and_then(timestamp)
 }
 
-fn check(arn: String, instance: InstanceId, at: Timestamp, detail: Detail) -> Notice {
-    Notice { identity: Identity::Health { arn, instance: instance.clone() }, instance, at, detail }
-}
-
 /// Returns the withdrawals of the checks that have left marks on these Nodes, and that no longer were among `checks` when EC2 was asked at
 /// `asked`. A Node that its group was asked to replace goes, whatever its checks say.
 #[must_use]
 pub fn passing_checks(nodes: &[Arc<Node>], checks: &StatusChecks, asked: Timestamp) -> Vec<Notice> {
     let mut passing = Vec::new();
     for node in nodes.iter().filter(|node| !is_replaced(node, asked)) {
-        let marks = mark::notices(node).map(|(_, mark)| mark).filter(|mark| mark.message.starts_with(CHECK_PREFIX));
         let is_old = |since: Option<Timestamp>| since.is_some_and(|since| asked.duration_since(since) >= MARK_AGE);
-        for mark in marks.filter(|mark| is_old(mark.since)) {
-            let named = mark.message.strip_prefix(CHECK_PREFIX).and_then(|rest| rest.split('/').next());
-            let is_of = |which: &str| named == Some(which);
-            if CHECKS.iter().any(|which| is_of(which) && checks.unclear.contains(&(node.instance.clone(), *which))) {
-                continue;
-            }
-            let withdrawn = Detail::TakenBack(NoticeKind::StatusCheck);
-            let passes = check(mark.message, node.instance.clone(), asked, withdrawn);
-            if checks.notices.iter().all(|failing| failing.identity != passes.identity) {
-                passing.push(passes);
+        for (_, mark) in node.record.notices().filter(|(_, mark)| is_old(mark.since)) {
+            let Some(identity) = Identity::of_check(&mark.message, &node.instance) else { continue };
+            let Identity::StatusCheck { check, .. } = identity else { continue };
+            let is_unclear = checks.unclear.contains(&(node.instance.clone(), check));
+            if !is_unclear && checks.notices.iter().all(|failing| failing.identity != identity) {
+                let withdrawn = Detail::TakenBack(NoticeKind::StatusCheck);
+                passing.push(Notice::new(identity, node.instance.clone(), NoticeTime::Seen(asked), withdrawn));
             }
         }
     }

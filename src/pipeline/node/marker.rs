@@ -2,14 +2,14 @@
 
 use super::hold::HoldChange;
 use super::mark::{self, Mark, MarkSettings, recordon};
-use super::plan::Plan;
+use super::record::Plan;
 use super::release::NodeRelease;
 use super::{Index, Node, NodeApi};
 use super::{handled, hold};
 use crate::clients::gate::{Backoff, Call, Category, Class, Gate, KubeError};
 use crate::clients::trimmed;
 use crate::fact::{Fact, HoldPoint};
-use crate::pipeline::event::Notice;
+use crate::pipeline::event::{Notice, NoticeKey};
 use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use parking_lot::Mutex;
@@ -148,16 +148,16 @@ impl Marker {
     ///
     /// # Errors
     /// As [`Marker::cordon`].
-    pub async fn end(&self, node: &Node, identity: &str, at: Timestamp, by: Instant) -> Result<bool, KubeError> {
-        self.write(node, Class::Cordon, by, |current| mark::end(current, identity, at)).await
+    pub async fn end(&self, node: &Node, key: NoticeKey, at: Timestamp, by: Instant) -> Result<bool, KubeError> {
+        self.write(node, Class::Cordon, by, |current| mark::end(current, key, at)).await
     }
 
     /// As [`Marker::end`], of the mark of a hook that is completed at `at`, after which a restart is the instance's return.
     ///
     /// # Errors
     /// As [`Marker::cordon`].
-    pub async fn complete(&self, node: &Node, identity: &str, at: Timestamp, by: Instant) -> Result<bool, KubeError> {
-        self.write(node, Class::Cordon, by, |current| mark::complete(current, identity, at)).await
+    pub async fn complete(&self, node: &Node, key: NoticeKey, at: Timestamp, by: Instant) -> Result<bool, KubeError> {
+        self.write(node, Class::Cordon, by, |current| mark::complete(current, key, at)).await
     }
 
     /// Says in the mark of the notice with this identity that its hook waits still, with the Node restarted to what it is here. Returns
@@ -165,8 +165,8 @@ impl Marker {
     ///
     /// # Errors
     /// As [`Marker::cordon`].
-    pub async fn still_waits(&self, node: &Node, identity: &str, by: Instant) -> Result<bool, KubeError> {
-        self.write(node, Class::List, by, |current| mark::still_waits(current, identity, &node.boot)).await
+    pub async fn still_waits(&self, node: &Node, key: NoticeKey, by: Instant) -> Result<bool, KubeError> {
+        self.write(node, Class::List, by, |current| mark::still_waits(current, key, &node.boot)).await
     }
 
     /// Puts the end of the drain in the mark of the notice with this identity off to `at`, if it names an earlier time.
@@ -174,8 +174,8 @@ impl Marker {
     ///
     /// # Errors
     /// As [`Marker::cordon`].
-    pub async fn put_off(&self, node: &Node, identity: &str, at: Timestamp, by: Instant) -> Result<bool, KubeError> {
-        self.write(node, Class::Cordon, by, |current| mark::put_off(current, identity, at)).await
+    pub async fn put_off(&self, node: &Node, key: NoticeKey, at: Timestamp, by: Instant) -> Result<bool, KubeError> {
+        self.write(node, Class::Cordon, by, |current| mark::put_off(current, key, at)).await
     }
 
     /// Writes the plan on the Node, or removes it. Returns whether the Node exists.

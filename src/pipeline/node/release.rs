@@ -1,21 +1,20 @@
 //! Which marks of a Node are due for removal, and the patch that removes them. Pure.
 
-use super::mark::{
-    BOOTED_ANNOTATION, HANDLED_PREFIX, KIND_LABEL, MarkSettings, NoticeAnnotation, ReturnSign, UNDO_ANNOTATION,
-    WITHDRAWN_PREFIX, crowded_out, guarded, key_of, mark_of, name_of, names_of, notices, out_of_service, read, text,
-    undo, whole_seconds, withdrawn_at, written,
+use super::mark::{BOOTED_ANNOTATION, KIND_LABEL, MarkSettings, out_of_service, written};
+use super::patch::guarded;
+use super::record::{
+    HANDLED_PREFIX, NOTICE_PREFIX, NoticeRecord, PLAN_PREFIX, ReturnSign, UNDO_ANNOTATION, WITHDRAWN_PREFIX,
+    Withdrawal, name, text,
 };
 use super::replacement::{self, is_replaced, stale_at};
-use super::told::{is_only_said, untold};
+use super::told::unconfirmed;
 use super::{Node, hold};
 use crate::fact::{NoticeKind, UndoReason};
+use crate::pipeline::event::NoticeKey;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Taint;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
-
-/// Grace period after a notice's deadline, after which an instance that still runs was kept.
-pub const TERMINATION_GRACE: Duration = Duration::from_mins(1);
 
 /// Minimum time between the announced begin of an interruption and a notice that counts as late because its Node is Ready again: clocks
 /// differ, and nodes flap. An annotation about the restart needs none.
@@ -32,10 +31,10 @@ pub struct NodeRelease {
     pub reason: UndoReason,
     /// The time of this release after a restart that the Ready condition does not show, or not yet for sure, because it was fast.
     restarted: Option<Timestamp>,
-    /// The name of the annotation that a withdrawal leaves, and its time.
-    withdrawn: Option<(String, Timestamp)>,
+    /// The name of the annotation that a cancellation leaves, and its value.
+    withdrawn: Option<(String, Withdrawal)>,
     /// The marks and plans that stay, with their new values.
-    untold: Vec<(String, String)>,
+    unconfirmed: Vec<(String, String)>,
 }
 
 /// The marks of a Node that are due for removal, or the time at which the next are.
@@ -65,11 +64,11 @@ impl NodeRelease {
         if node.ignored || is_replaced(node, now) {
             return ReleaseSchedule { due: None, next: stale_at(node).filter(|_| !node.ignored) };
         }
-        let all: Vec<_> = notices(node).collect();
-        let returned = |notice: &NoticeAnnotation| has_returned(node, notice, now);
-        let expired = |notice: &NoticeAnnotation| notice.expires.is_some_and(|at| at <= now);
+        let all: Vec<_> = node.record.notices().collect();
+        let returned = |notice: &NoticeRecord| has_returned(node, notice, now);
+        let expired = |notice: &NoticeRecord| notice.expires.is_some_and(|at| at <= now);
         let unseen = all.iter().any(|(_, notice)| {
-            // Before its begin, nothing but this says that the announcement is over.
+            // Before its start, nothing but this shows that the announcement is over.
             let (begun, ahead) = (notice.start.filter(|start| *start < now), notice.start >= Some(now));
             let is_soon = |after: Timestamp| now.duration_since(after).unsigned_abs() <= LATE_AFTER;
             let is_unseen =
@@ -79,69 +78,66 @@ impl NodeRelease {
         let due = Self::of(&all, UndoReason::Rebooted, returned)
             .map(|due| Self { restarted: unseen.then_some(now), ..due })
             .or_else(|| Self::of(&all, UndoReason::Expired, expired));
-        let next = |notice: &NoticeAnnotation| {
-            let terminates = terminates_at(notice).filter(|at| *at >= now);
+        let next = |notice: &NoticeRecord| {
+            let terminates = notice.terminates_at().filter(|at| *at >= now);
             notice.expires.into_iter().chain(terminates).min()
         };
         ReleaseSchedule { due, next: all.iter().filter_map(|(_, notice)| next(notice)).min() }
     }
 
-    /// Returns all marks if somebody has removed Ebbtide's cordon.
+    /// Returns all marks if a user or another controller has removed Ebbtide's cordon.
     #[must_use]
     pub fn after_uncordon(node: &Node) -> Option<Self> {
-        let removed = !node.ignored && !node.cordoned && undo(node).cordon;
-        if removed { Self::of(&notices(node).collect::<Vec<_>>(), UndoReason::Uncordoned, |_| true) } else { None }
+        let removed = !node.ignored && !node.cordoned && node.record.undo().cordon;
+        if removed {
+            Self::of(&node.record.notices().collect::<Vec<_>>(), UndoReason::Uncordoned, |_| true)
+        } else {
+            None
+        }
     }
 
     /// Returns the marks of notices of this kind that are not newer than `at`.
     #[must_use]
     pub fn of_kind(node: &Node, kind: &str, at: Timestamp, reason: UndoReason) -> Option<Self> {
-        let due = |notice: &NoticeAnnotation| notice.kind == kind && notice.since <= Some(at);
-        Self::of(&notices(node).collect::<Vec<_>>(), reason, due)
+        let due = |notice: &NoticeRecord| notice.kind == kind && notice.since <= Some(at);
+        Self::of(&node.record.notices().collect::<Vec<_>>(), reason, due)
     }
 
-    /// Returns the mark and the plan of the notice with this identity that AWS has withdrawn at `at`, unless a newer copy has left them.
-    /// With `noted`, an older copy that comes later finds a note.
+    /// Returns the mark and the plan of the notice with this key that AWS has cancelled, unless a newer copy has left them. With `noted`, an
+    /// older copy that comes later finds the cancellation.
     #[must_use]
-    pub fn of_withdrawn(node: &Node, identity: &str, at: Timestamp, noted: bool) -> Option<Self> {
-        let since = |key: &String| node.annotations.get(key).map(|value| read(value).since);
-        let is_older = |key: &String| since(key).is_some_and(|since| since.is_none_or(|since| since <= at));
-        let keys: Vec<_> = names_of(identity).into_iter().filter(is_older).collect();
-        let at = whole_seconds(at);
-        let is_new = noted && withdrawn_at(node, identity).is_none_or(|known| known < at);
-        let withdrawn = is_new.then(|| (key_of(WITHDRAWN_PREFIX, identity), at));
+    pub fn of_withdrawn(node: &Node, key: NoticeKey, by: Withdrawal, noted: bool) -> Option<Self> {
+        let is_older = |known: &NoticeRecord| known.since.is_none_or(|since| since <= by.at);
+        let keys = names_of(node, key, is_older);
+        let is_new = noted && node.record.withdrawn_at(key).is_none_or(|known| known < by.at);
+        let start = by.start.or_else(|| node.record.notice_and_plan(key).find_map(|known| known.start));
+        let withdrawn = is_new.then(|| (name(WITHDRAWN_PREFIX, key), Withdrawal { start, ..by }));
         (!keys.is_empty() || is_new).then(|| Self { withdrawn, ..Self::removing(keys, UndoReason::Withdrawn) })
     }
 
-    /// Leaves what the Node says of the change with this begin to the Node alone, because no message tells it any longer.
+    /// Removes the confirmation of what the Node's agent reports of the change with this start, because no message announces it any longer.
     #[must_use]
-    pub fn leaving_to_node(self, node: &Node, begin: Option<Timestamp>) -> Self {
-        Self { untold: begin.map(|begin| untold(node, begin)).unwrap_or_default(), ..self }
+    pub fn leaving_to_node(self, node: &Node, start: Option<Timestamp>) -> Self {
+        Self { unconfirmed: start.map(|start| unconfirmed(node, start)).unwrap_or_default(), ..self }
     }
 
-    /// Returns the mark and the plan of the notice with this identity, if only the Node's own word has left them.
+    /// Returns the mark and the plan of the notice with this key, if only the Node's agent has reported it.
     #[must_use]
-    pub fn of_taken_back(node: &Node, identity: &str) -> Option<Self> {
-        let is_said = |key: &String| node.annotations.get(key).is_some_and(|value| is_only_said(&read(value)));
-        let mut keys: Vec<_> = names_of(identity).into_iter().filter(is_said).collect();
-        // With it goes the note that it needs nothing any more: nothing else may tell later that the Node has taken it back.
-        let noted = Some(key_of(HANDLED_PREFIX, identity)).filter(|key| node.annotations.contains_key(key));
+    pub fn of_taken_back(node: &Node, key: NoticeKey) -> Option<Self> {
+        let mut keys = names_of(node, key, NoticeRecord::is_only_reported);
+        // The record that it needs nothing more is removed with them: nothing else may show later that the agent has withdrawn it.
+        let noted = Some(name(HANDLED_PREFIX, key)).filter(|name| node.record.has(name));
         keys.extend(noted.filter(|_| !keys.is_empty()));
         (!keys.is_empty()).then(|| Self::removing(keys, UndoReason::Withdrawn))
     }
 
     /// Returns the mark of the notice with this identity.
     #[must_use]
-    pub fn of_notice(node: &Node, identity: &str, reason: UndoReason) -> Option<Self> {
-        let key = name_of(identity);
-        node.annotations.contains_key(&key).then(|| Self::removing(vec![key], reason))
+    pub fn of_notice(node: &Node, key: NoticeKey, reason: UndoReason) -> Option<Self> {
+        node.record.notice(key).map(|_| Self::removing(vec![name(NOTICE_PREFIX, key)], reason))
     }
 
-    fn of(
-        all: &[(&String, NoticeAnnotation)],
-        reason: UndoReason,
-        due: impl Fn(&NoticeAnnotation) -> bool,
-    ) -> Option<Self> {
+    fn of(all: &[(&String, &NoticeRecord)], reason: UndoReason, due: impl Fn(&NoticeRecord) -> bool) -> Option<Self> {
         let due = all.iter().filter(|(_, notice)| due(notice));
         let keys: Vec<_> = due.map(|(key, _)| (*key).clone()).collect();
         (!keys.is_empty()).then(|| Self::removing(keys, reason))
@@ -149,7 +145,7 @@ impl NodeRelease {
 
     /// Returns the release that only removes these marks.
     const fn removing(keys: Vec<String>, reason: UndoReason) -> Self {
-        Self { keys, reason, restarted: None, withdrawn: None, untold: Vec::new() }
+        Self { keys, reason, restarted: None, withdrawn: None, unconfirmed: Vec::new() }
     }
 
     /// Whether there are marks to remove. A notice that was withdrawn before it came leaves only a note.
@@ -161,39 +157,33 @@ impl NodeRelease {
     /// Returns the patch that removes the marks, and with the last one what marks have put on the Node by these settings.
     #[must_use]
     pub fn patch(&self, node: &Node, settings: &MarkSettings) -> ReleasePatch {
-        let left = self.untold.iter().map(|(key, value)| (key.clone(), json!(value)));
+        let left = self.unconfirmed.iter().map(|(key, value)| (key.clone(), json!(value)));
         let removed = self.keys.iter().map(|key| (key.clone(), Value::Null));
         let mut annotations: Map<String, Value> = left.chain(removed).collect();
         if let Some(since) = self.restarted {
             annotations.insert(BOOTED_ANNOTATION.to_owned(), json!(since));
         }
-        if let Some((key, at)) = &self.withdrawn {
-            let old =
-                |value: &String| value.parse().is_ok_and(|known: Timestamp| at.duration_since(known) > MAX_MESSAGE_AGE);
-            let noted = node.annotations.iter().filter(|(key, value)| key.starts_with(WITHDRAWN_PREFIX) && old(value));
-            let noted = noted.map(|(key, _)| key).chain(crowded_out(node, WITHDRAWN_PREFIX, key));
+        if let Some((key, by)) = &self.withdrawn {
+            let is_old = |known: &Withdrawal| by.at.duration_since(known.at) > MAX_MESSAGE_AGE;
+            let noted = node.record.withdrawals().filter(|(_, known)| is_old(known)).map(|(key, _)| key);
+            let noted = noted.chain(node.record.crowded_out(WITHDRAWN_PREFIX, key));
             annotations.extend(noted.map(|key| (key.clone(), Value::Null)));
-            annotations.insert(key.clone(), json!(at));
+            annotations.insert(key.clone(), json!(by.to_string()));
         }
         if !self.has_marks() {
             let body = guarded(node, &annotations.into(), &json!({}), json!({}));
             return ReleasePatch { body, uncordons: false, left: Vec::new() };
         }
-        let left = notices(node).filter(|(key, _)| !self.keys.contains(key)).map(|(_, notice)| notice);
+        let left = node.record.notices().filter(|(key, _)| !self.keys.contains(key)).map(|(_, notice)| notice);
         match left.max_by_key(|notice| notice.since) {
-            Some(newest) => self.partial_patch(node, annotations, &newest),
+            Some(newest) => self.partial_patch(node, annotations, newest),
             None => Self::full_patch(node, annotations, settings),
         }
     }
 
     /// Returns the patch for a Node that other notices hold. A returned instance loses the out-of-service taint all the same.
-    fn partial_patch(
-        &self,
-        node: &Node,
-        mut annotations: Map<String, Value>,
-        newest: &NoticeAnnotation,
-    ) -> ReleasePatch {
-        let mut undo = undo(node);
+    fn partial_patch(&self, node: &Node, mut annotations: Map<String, Value>, newest: &NoticeRecord) -> ReleasePatch {
+        let mut undo = node.record.undo().clone();
         let out_of_service = written(&out_of_service());
         let mut spec = json!({});
         if self.reason == UndoReason::Rebooted && undo.taints.contains(&out_of_service) {
@@ -209,7 +199,7 @@ impl NodeRelease {
 
     /// Returns the patch that undoes every change of Ebbtide's to the Node.
     fn full_patch(node: &Node, mut annotations: Map<String, Value>, settings: &MarkSettings) -> ReleasePatch {
-        let (undo, left) = settings.divide(undo(node));
+        let (undo, left) = settings.divide(node.record.undo().clone());
         annotations.insert(UNDO_ANNOTATION.to_owned(), Value::Null);
         hold::forget(node, &mut annotations);
         replacement::forget(node, &mut annotations);
@@ -228,11 +218,18 @@ impl NodeRelease {
     }
 }
 
+/// Returns the names of the mark and of the plan of the notice with this key, as far as `is_due` holds for them.
+fn names_of(node: &Node, key: NoticeKey, is_due: impl Fn(&NoticeRecord) -> bool) -> Vec<String> {
+    let names = [name(NOTICE_PREFIX, key), name(PLAN_PREFIX, key)];
+    let due = node.record.notices_and_plans().filter(|(name, known)| names.contains(name) && is_due(known));
+    due.map(|(name, _)| name.clone()).collect()
+}
+
 /// Returns whether a notice of this kind waits for a restart of the Node that has not come.
 #[must_use]
 pub fn awaits_boot(node: &Node, kind: &str) -> bool {
-    let waits = |notice: &NoticeAnnotation| notice.kind == kind && notice.return_sign == Some(ReturnSign::Boot);
-    notices(node).any(|(_, notice)| waits(&notice) && *notice.boot == *node.boot)
+    let waits = |notice: &NoticeRecord| notice.kind == kind && notice.return_sign == Some(ReturnSign::Boot);
+    node.record.notices().any(|(_, notice)| waits(notice) && *notice.boot == *node.boot)
 }
 
 /// Returns whether the Node has become Ready or was restarted after `at`. A restart may be too fast for the Ready condition, which
@@ -246,43 +243,37 @@ pub fn restarted_after(node: &Node, at: Timestamp) -> bool {
 /// that.
 #[must_use]
 pub fn booted_after(node: &Node, at: Timestamp) -> bool {
-    let booted = node.annotations.get(BOOTED_ANNOTATION).and_then(|value| value.parse::<Timestamp>().ok());
+    let booted = node.record.text(BOOTED_ANNOTATION).and_then(|value| value.parse::<Timestamp>().ok());
     booted.is_some_and(|booted| booted > at)
 }
 
 /// Returns whether the Node's instance has returned from what the notice with this identity announced, as its mark shows, which is about
 /// to be removed.
 #[must_use]
-pub fn is_back(node: &Node, identity: &str, start: Option<Timestamp>, now: Timestamp) -> bool {
-    let mark = mark_of(node, identity).filter(|mark| mark.start == start.map(whole_seconds));
-    mark.is_some_and(|mark| mark.return_sign.is_some() && has_returned(node, &mark, now))
+pub fn is_back(node: &Node, key: NoticeKey, start: Option<Timestamp>, now: Timestamp) -> bool {
+    let notice = node.record.notice(key).filter(|notice| notice.starts_at(start));
+    notice.is_some_and(|notice| notice.return_sign.is_some() && has_returned(node, notice, now))
 }
 
 /// Returns whether the Node's instance has returned from what the notice announced.
-fn has_returned(node: &Node, notice: &NoticeAnnotation, now: Timestamp) -> bool {
-    let rebooted = notice.is_before_boot(node);
+fn has_returned(node: &Node, notice: &NoticeRecord, now: Timestamp) -> bool {
+    let rebooted = notice.is_before_boot(&node.boot);
     // The Node of a frozen kubelet is not Ready for a while. A Node that becomes Ready before the deadline only flaps.
     let resumed = node.ready_since > notice.deadline.max(notice.since);
     // An instance that restarts before its end, or while a hook keeps it, goes all the same. Who drains for a hook may be about to put the
     // end off.
     let is_over = if notice.has_hook() {
-        terminates_at(notice) < Some(now)
+        notice.terminates_at() < Some(now)
     } else {
-        notice.deadline.max(notice.ends) < Some(now) || notice.kind != NoticeKind::Spot.as_str()
+        notice.end() < Some(now) || !notice.is_of(NoticeKind::Spot)
     };
     node.ready
         && match notice.return_sign {
             // Only who says that the node is broken knows whether it still is.
             None if notice.is_of_repair() => false,
             // If it runs long after that, AWS has kept it.
-            None => rebooted && terminates_at(notice).is_some_and(|at| at < now),
+            None => rebooted && notice.terminates_at().is_some_and(|at| at < now),
             Some(ReturnSign::Boot) => rebooted && is_over,
             Some(ReturnSign::Ready) => rebooted || resumed,
         }
-}
-
-/// Returns the time by which the instance of this notice has terminated, if it does.
-fn terminates_at(notice: &NoticeAnnotation) -> Option<Timestamp> {
-    let at = notice.deadline.max(notice.ends).max(notice.since)?;
-    at.checked_add(TERMINATION_GRACE).ok()
 }

@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 /// Mean interval between scans of marked Nodes: a storm changes marks by the hundred.
 const SCAN_INTERVAL: Duration = Duration::from_secs(1);
@@ -44,8 +44,6 @@ pub struct NodeReleaser {
     pub clock: Clock,
     /// Receives facts.
     pub facts: Facts,
-    /// Whether answers of AWS's queue, or the API server's, say whether the clock is right. Without them nothing is waited for.
-    pub hears_time: bool,
 }
 
 /// Returns the marks of a Node that are due.
@@ -56,9 +54,7 @@ impl NodeReleaser {
     pub async fn run(self) {
         let mut changes = self.index.marks();
         let mut history = ReleaseHistory::default();
-        if self.hears_time {
-            let _ = timeout(FIRST_SCAN_TIMEOUT, self.clock.first_answer()).await;
-        }
+        self.clock.trusted(FIRST_SCAN_TIMEOUT).await;
         loop {
             // An index that is not current may show marks that were removed long ago.
             self.index.live().await;

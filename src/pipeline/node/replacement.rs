@@ -2,7 +2,8 @@
 //! which instance it replaces: so any replica goes on after any restart, none asks twice, and no two Nodes count on the same new one. Pure.
 
 use super::Node;
-use super::mark::{guarded, text, whole_seconds};
+use super::patch::guarded;
+use super::record::{text, whole_seconds};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -36,7 +37,7 @@ impl AskedReplacement {
     /// Returns the replacement of the Node that was asked for. An annotation that somebody has edited beyond parsing is none.
     #[must_use]
     pub fn of(node: &Node) -> Option<Self> {
-        serde_json::from_str(node.annotations.get(REPLACEMENT_ANNOTATION)?).ok()
+        serde_json::from_str(node.record.text(REPLACEMENT_ANNOTATION)?).ok()
     }
 
     /// The replacement by `group` that is asked for at `at`.
@@ -71,7 +72,7 @@ impl AskedReplacement {
     /// Returns the patch that removes the note of a replacement that was not accepted; `None` if there is none.
     #[must_use]
     pub fn removal(node: &Node) -> Option<Value> {
-        let noted = node.annotations.contains_key(REPLACEMENT_ANNOTATION);
+        let noted = node.record.has(REPLACEMENT_ANNOTATION);
         noted.then(|| guarded(node, &json!({ REPLACEMENT_ANNOTATION: Value::Null }), &json!({}), json!({})))
     }
 }
@@ -90,7 +91,7 @@ pub fn is_replaced(node: &Node, now: Timestamp) -> bool {
 
 /// Adds the removal of a note to a patch that ends the Node's marks: its instance has come back all the same.
 pub(super) fn forget(node: &Node, annotations: &mut Map<String, Value>) {
-    if node.annotations.contains_key(REPLACEMENT_ANNOTATION) {
+    if node.record.has(REPLACEMENT_ANNOTATION) {
         annotations.insert(REPLACEMENT_ANNOTATION.to_owned(), Value::Null);
     }
 }
@@ -98,14 +99,14 @@ pub(super) fn forget(node: &Node, annotations: &mut Map<String, Value>) {
 /// Whether the Node replaces another than this instance.
 #[must_use]
 pub fn replaces_another(node: &Node, instance: &str) -> bool {
-    node.annotations.get(REPLACES_ANNOTATION).is_some_and(|old| old != instance)
+    node.record.text(REPLACES_ANNOTATION).is_some_and(|old| old != instance)
 }
 
 /// Returns the patch that notes that the Node replaces this instance; `None` if it replaces one already.
 #[must_use]
 pub fn claim(node: &Node, instance: &str) -> Option<Value> {
     let note = || guarded(node, &json!({ REPLACES_ANNOTATION: instance }), &json!({}), json!({}));
-    (!node.annotations.contains_key(REPLACES_ANNOTATION)).then(note)
+    (!node.record.has(REPLACES_ANNOTATION)).then(note)
 }
 
 #[cfg(test)]
@@ -120,18 +121,18 @@ mod tests {
         let note = written(&asked.patch(&node).unwrap(), REPLACEMENT_ANNOTATION);
         assert_eq!(note, r#"{"group":"workers","since":"2026-11-21T12:00:00Z","asking":true}"#);
         assert_eq!(AskedReplacement::removal(&node), None);
-        node.annotations.insert(REPLACEMENT_ANNOTATION.to_owned(), note);
+        node.record.insert(REPLACEMENT_ANNOTATION, note);
         assert_eq!((AskedReplacement::of(&node), asked.patch(&node)), (Some(asked), None));
         assert!(AskedReplacement::removal(&node).is_some());
         let after = |seconds| "2026-11-21T12:00:00Z".parse::<Timestamp>().unwrap() + Duration::from_secs(seconds);
         assert!(is_replaced(&node, after(89)) && !is_replaced(&node, after(90)), "nobody has asked");
         let note = written(&AskedReplacement::asked(&node).unwrap(), REPLACEMENT_ANNOTATION);
-        node.annotations.insert(REPLACEMENT_ANNOTATION.to_owned(), note);
+        node.record.insert(REPLACEMENT_ANNOTATION, note);
         assert!(is_replaced(&node, after(90)) && AskedReplacement::asked(&node).is_none());
 
         let mut new = Node::for_tests("node-2");
         let note = written(&claim(&new, "i-1").unwrap(), REPLACES_ANNOTATION);
-        new.annotations.insert(REPLACES_ANNOTATION.to_owned(), note);
+        new.record.insert(REPLACES_ANNOTATION, note);
         assert!(!replaces_another(&new, "i-1") && replaces_another(&new, "i-2"));
         assert_eq!(claim(&new, "i-2"), None);
     }

@@ -5,19 +5,19 @@
 //! notice: it is acted on until the Node notes that it needs nothing any more, or until the annotation is gone.
 
 pub use super::handled::NodeNotice;
-pub use crate::fact::SaidKind;
+pub use crate::fact::AgentNoticeKind;
 
 use super::Node;
 use super::condition::ConditionRule;
 use super::conditions;
 use super::handled::{Standing, has_notes, is_handled, standing};
-use super::mark::{NoticeAnnotation, is_told_to_terminate, mark_of, name_of, notices, whole_seconds};
+use super::mark::{is_told_to_terminate, name_of};
 use super::names::{FROM_NODE, SAYS_PREFIX, is_from_node};
-use super::plan::Plan;
+use super::record::{NoticeRecord, whole_seconds};
 use super::release::NodeRelease;
 use super::replacement::is_replaced;
-use super::told::{are_same, is_only_said};
-use crate::pipeline::event::{Detail, Identity, InstanceAction, InstanceId, Notice, NoticeKind};
+use super::told::are_same;
+use crate::pipeline::event::{Detail, Identity, InstanceAction, InstanceId, Notice, NoticeKind, NoticeTime};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -35,16 +35,16 @@ const WARNING: Duration = Duration::from_mins(2);
 
 /// Interval in which the agent says it again for as long as it is announced: somebody may have removed it, or the Node. Recommendations
 /// and changes are announced for days, on many nodes.
-pub const SAID_AGAIN: Duration = Duration::from_mins(10);
+pub const AGENT_REPEAT: Duration = Duration::from_mins(10);
 
 /// Time after which the agent has told a Node that has registered again all that is announced, also if some of its calls fail.
-const SAID_AFTER: Duration = SAID_AGAIN.saturating_add(Duration::from_mins(2));
+const SAID_AFTER: Duration = AGENT_REPEAT.saturating_add(Duration::from_mins(2));
 
 /// Time after the end that the metadata named for a spot instance, after which nothing is done for what its Node says: the instance was
 /// kept, and its agent is gone.
 const STALE_AFTER: Duration = Duration::from_mins(15);
 
-impl SaidKind {
+impl AgentNoticeKind {
     /// Returns the annotation's name.
     #[must_use]
     pub fn annotation(self) -> String {
@@ -66,7 +66,7 @@ impl SaidKind {
 /// The value of an annotation.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Said {
+pub struct AgentNotice {
     /// What happens: EC2's action on a spot instance, the code of a scheduled change; else a word for people.
     pub what: String,
     /// When it happens; for a rebalance recommendation, when it was given.
@@ -81,7 +81,7 @@ pub struct Said {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadSaying {
     /// The annotation's name names no kind.
-    #[error("it names none of the kinds {}", SaidKind::ALL.map(SaidKind::as_str).join(", "))]
+    #[error("it names none of the kinds {}", AgentNoticeKind::ALL.map(AgentNoticeKind::as_str).join(", "))]
     Unknown,
     /// The value is longer than the agent writes.
     #[error("{0} bytes, and at most {MAX_LENGTH} are read")]
@@ -97,17 +97,17 @@ pub enum BadSaying {
     Stale,
 }
 
-impl Said {
+impl AgentNotice {
     /// Reads the value of an annotation of this kind: several, in a list, if there are several changes.
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn parse(kind: SaidKind, text: &str) -> Result<Vec<Self>, BadSaying> {
+    pub fn parse(kind: AgentNoticeKind, text: &str) -> Result<Vec<Self>, BadSaying> {
         if text.len() > MAX_LENGTH {
             return Err(BadSaying::TooLong(text.len()));
         }
         let said = match kind {
-            SaidKind::Maintenance if text.starts_with('[') => serde_json::from_str(text),
+            AgentNoticeKind::Maintenance if text.starts_with('[') => serde_json::from_str(text),
             _ => serde_json::from_str(text).map(|one| vec![one]),
         };
         // The reader's own words: they name the place, and repeat at most a field's name.
@@ -118,19 +118,19 @@ impl Said {
     /// Returns what is said, if a Node may say it.
     ///
     /// # Errors
-    /// As [`Said::parse`].
-    pub fn checked(self, kind: SaidKind) -> Result<Self, BadSaying> {
+    /// As [`AgentNotice::parse`].
+    pub fn checked(self, kind: AgentNoticeKind) -> Result<Self, BadSaying> {
         let is_word = |text: &str| {
             text.len() <= MAX_WORD && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
         };
         let is_action = matches!(&*self.what, "terminate" | "stop" | "hibernate");
-        if self.what.is_empty() || !is_word(&self.what) || kind == SaidKind::Spot && !is_action {
+        if self.what.is_empty() || !is_word(&self.what) || kind == AgentNoticeKind::Spot && !is_action {
             return Err(BadSaying::Field("what"));
         }
-        if !is_word(&self.id) || self.id.is_empty() == (kind == SaidKind::Maintenance) {
+        if !is_word(&self.id) || self.id.is_empty() == (kind == AgentNoticeKind::Maintenance) {
             return Err(BadSaying::Field("id"));
         }
-        if self.at.is_none() && kind != SaidKind::Termination {
+        if self.at.is_none() && kind != AgentNoticeKind::Termination {
             return Err(BadSaying::Field("at"));
         }
         Ok(self)
@@ -151,8 +151,8 @@ impl Said {
     pub fn text(mut all: &[Self]) -> String {
         loop {
             let text = match all {
-                [one] => super::mark::text(one),
-                all => super::mark::text(&all),
+                [one] => super::record::text(one),
+                all => super::record::text(&all),
             };
             match all {
                 [first @ .., _] if text.len() > MAX_LENGTH => all = first,
@@ -166,14 +166,15 @@ impl Said {
     ///
     /// # Errors
     /// When its time has long passed.
-    fn notice(&self, kind: SaidKind, instance: &InstanceId, now: Timestamp) -> Result<NodeNotice, BadSaying> {
+    fn notice(&self, kind: AgentNoticeKind, instance: &InstanceId, now: Timestamp) -> Result<NodeNotice, BadSaying> {
         let said = |detail, at: Option<Timestamp>| {
             let (kind, instance) = (kind.notice(), instance.clone());
-            let identity = Identity::Said { kind, at: self.at.filter(|_| at.is_some()), instance: instance.clone() };
-            Notice { identity, instance, at: at.map_or(now, |at| at.min(now)), detail }
+            let identity = Identity::Agent { kind, at: self.at.filter(|_| at.is_some()), instance: instance.clone() };
+            let time = at.map_or(NoticeTime::Seen(now), |at| NoticeTime::Announced(at.min(now)));
+            Notice::new(identity, instance, time, detail)
         };
         let notice = match kind {
-            SaidKind::Spot => {
+            AgentNoticeKind::Spot => {
                 let ends = self.at.ok_or(BadSaying::Field("at"))?;
                 if now.duration_since(ends) > STALE_AFTER.try_into().unwrap_or_default() {
                     return Err(BadSaying::Stale);
@@ -185,13 +186,15 @@ impl Said {
                 };
                 said(Detail::Spot { action }, ends.checked_sub(WARNING).ok())
             }
-            SaidKind::Rebalance => said(Detail::Rebalance, self.at),
+            AgentNoticeKind::Rebalance => said(Detail::Rebalance, self.at),
             // Without a time: the agent that starts again can't know when its group decided.
-            SaidKind::Termination => said(Detail::AsgTermination { sought: false }, None),
-            SaidKind::Maintenance => Notice::listed((&self.id, &self.what), instance.clone(), self.at, false, now),
+            AgentNoticeKind::Termination => said(Detail::AsgTermination { sought: false }, None),
+            AgentNoticeKind::Maintenance => {
+                Notice::listed((&self.id, &self.what), instance.clone(), self.at, false, now)
+            }
         };
         let by = match &notice.identity {
-            Identity::Said { at: Some(at), .. } => at.to_string(),
+            Identity::Agent { at: Some(at), .. } => at.to_string(),
             _ => self.id.clone(),
         };
         Ok(NodeNotice { notice, message: in_place_of_message(kind.as_str(), &by) })
@@ -208,7 +211,7 @@ fn clipped(error: &serde_json::Error) -> String {
 pub fn said(node: &Node, now: Timestamp) -> impl Iterator<Item = (&String, Result<NodeNotice, BadSaying>)> {
     node.sayings().flat_map(move |(name, text)| {
         let kind = kind_named(kind_in(name)).ok_or(BadSaying::Unknown);
-        let notices = match kind.and_then(|kind| Ok((kind, Said::parse(kind, text)?))) {
+        let notices = match kind.and_then(|kind| Ok((kind, AgentNotice::parse(kind, text)?))) {
             Ok((kind, all)) => {
                 all.iter().map(|said| Ok(dated(node, said.notice(kind, &node.instance, now)?))).collect()
             }
@@ -222,8 +225,10 @@ pub fn said(node: &Node, now: Timestamp) -> impl Iterator<Item = (&String, Resul
 /// whichever replica goes on with the drain.
 fn dated(node: &Node, mut said: NodeNotice) -> NodeNotice {
     if let Some(start) = said.notice.start().map(whole_seconds) {
-        let mark = mark_of(node, &said.notice.identity.to_string()).filter(|mark| mark.start == Some(start));
-        said.notice.at = mark.and_then(|mark| mark.since).map_or(said.notice.at, |since| since.min(said.notice.at));
+        let mark = node.record.notice(said.notice.key()).filter(|mark| mark.start == Some(start));
+        if let Some(since) = mark.and_then(|mark| mark.since) {
+            said.notice.time = said.notice.time.not_after(since);
+        }
     }
     said
 }
@@ -233,8 +238,8 @@ fn kind_in(annotation: &str) -> &str {
     annotation.strip_prefix(SAYS_PREFIX).unwrap_or_default()
 }
 
-fn kind_named(word: &str) -> Option<SaidKind> {
-    SaidKind::ALL.into_iter().find(|kind| kind.as_str() == word)
+fn kind_named(word: &str) -> Option<AgentNoticeKind> {
+    AgentNoticeKind::ALL.into_iter().find(|kind| kind.as_str() == word)
 }
 
 /// Returns what a mark has in place of a message.
@@ -254,7 +259,7 @@ pub(super) fn differs(before: Option<&Node>, after: &Node) -> bool {
 impl Node {
     /// Returns the annotations in which the Node says something.
     fn sayings(&self) -> impl Iterator<Item = (&String, &String)> {
-        self.annotations.iter().filter(|(name, _)| name.starts_with(SAYS_PREFIX))
+        self.record.with_prefix(SAYS_PREFIX)
     }
 
     /// Whether the Node says something or has a condition, or carries something of a notice that it gave.
@@ -265,10 +270,11 @@ impl Node {
     }
 }
 
-/// Returns what marks and plans on the Node have in place of a message, if their notice came from the Node alone.
+/// Returns the ids that stand for a message in the marks and plans on the Node whose notice only the Node's agent has reported.
 fn from_node(node: &Node) -> impl Iterator<Item = String> {
-    let marks = notices(node).filter(|(_, mark)| is_only_said(mark)).map(|(_, mark)| mark.message);
-    marks.chain(Plan::all(node).filter(Plan::is_only_said).map(|plan| plan.message))
+    let marks = node.record.notices().filter(|(_, mark)| mark.is_only_reported()).map(|(_, mark)| &mark.message);
+    let plans = node.record.plans().filter(|plan| plan.is_only_reported()).map(|plan| &plan.message);
+    marks.chain(plans).cloned()
 }
 
 /// Returns what marks have in place of a message that are on a Node which has registered again in the middle of a drain, and to which the
@@ -278,8 +284,8 @@ fn said_before(node: &Node, now: Timestamp) -> impl Iterator<Item = String> {
         node.created.filter(|created| now.duration_since(*created) < SAID_AFTER.try_into().unwrap_or_default());
     // Conditions are of the Node itself.
     let is_older =
-        move |mark: &NoticeAnnotation| mark.since < created && !mark.message.starts_with(&conditions::message(""));
-    notices(node).filter(move |(_, mark)| is_older(mark)).map(|(_, mark)| mark.message)
+        move |mark: &NoticeRecord| mark.since < created && !mark.message.starts_with(&conditions::message(""));
+    node.record.notices().filter(move |(_, mark)| is_older(mark)).map(|(_, mark)| mark.message.clone())
 }
 
 /// Returns the withdrawals of what neither the Node nor the `others` of its instance say any longer, and the Node still carries
@@ -318,9 +324,10 @@ pub fn taken_back(node: &Node, others: &[Arc<Node>], rules: &[ConditionRule], no
 
 fn termination(node: &Node) -> NodeNotice {
     let (kind, instance) = (NoticeKind::AsgTerminate, node.instance.clone());
-    let identity = Identity::Said { kind, at: None, instance: instance.clone() };
-    let notice = Notice { identity, instance, at: Timestamp::MIN, detail: Detail::AsgTermination { sought: false } };
-    NodeNotice { notice, message: in_place_of_message(SaidKind::Termination.as_str(), "") }
+    let identity = Identity::Agent { kind, at: None, instance: instance.clone() };
+    let notice =
+        Notice::new(identity, instance, NoticeTime::Seen(Timestamp::MIN), Detail::AsgTermination { sought: false });
+    NodeNotice { notice, message: in_place_of_message(AgentNoticeKind::Termination.as_str(), "") }
 }
 
 /// Returns the withdrawal of the notice whose mark has this in place of a message.
@@ -331,13 +338,13 @@ fn withdrawal(node: &Node, message: String, now: Timestamp) -> Option<NodeNotice
     }
     let kind = kind_named(kind)?;
     let instance = node.instance.clone();
-    let said = |at| Identity::Said { kind: kind.notice(), at, instance: instance.clone() };
+    let said = |at| Identity::Agent { kind: kind.notice(), at, instance: instance.clone() };
     let identity = match kind {
-        SaidKind::Maintenance => Identity::Health { arn: by.to_owned(), instance: instance.clone() },
-        SaidKind::Termination => said(None),
-        SaidKind::Spot | SaidKind::Rebalance => said(Some(by.parse().ok()?)),
+        AgentNoticeKind::Maintenance => Identity::Ec2Event { id: by.to_owned(), instance: instance.clone() },
+        AgentNoticeKind::Termination => said(None),
+        AgentNoticeKind::Spot | AgentNoticeKind::Rebalance => said(Some(by.parse().ok()?)),
     };
-    let notice = Notice { identity, instance, at: now, detail: Detail::TakenBack(kind.notice()) };
+    let notice = Notice::new(identity, instance, NoticeTime::Seen(now), Detail::TakenBack(kind.notice()));
     Some(NodeNotice { notice, message })
 }
 
@@ -345,7 +352,7 @@ fn withdrawal(node: &Node, message: String, now: Timestamp) -> Option<NodeNotice
 /// says it again. No clock decides, because the Node's, that of the replica that left them and ours may differ.
 #[must_use]
 pub fn taken_back_marks(node: &Node, identity: &Identity) -> Option<NodeRelease> {
-    NodeRelease::of_taken_back(node, &identity.to_string()).filter(|_| !says(node, identity))
+    NodeRelease::of_taken_back(node, identity.key()).filter(|_| !says(node, identity))
 }
 
 /// Whether the Node says the notice with this identity.
@@ -362,7 +369,7 @@ pub fn standing_of(node: &Node, NodeNotice { notice, message }: &NodeNotice) -> 
         return Standing::Open;
     }
     let is_condition = matches!(notice.identity, Identity::Condition { .. });
-    if !is_condition && !matches!(notice.identity, Identity::Said { .. }) {
+    if !is_condition && !matches!(notice.identity, Identity::Agent { .. }) {
         return standing(node, notice, Some(message));
     }
     if is_handled(node, notice) {
@@ -371,9 +378,9 @@ pub fn standing_of(node: &Node, NodeNotice { notice, message }: &NodeNotice) -> 
     if is_condition {
         return Standing::Open;
     }
-    let own = name_of(&notice.identity.to_string());
-    let is_same = |since: Option<Timestamp>| since.is_some_and(|since| are_same(since, notice.at));
-    let mut others = notices(node).filter(|(name, mark)| **name != own && mark.kind == notice.kind().as_str());
+    let own = name_of(notice.key());
+    let is_same = |since: Option<Timestamp>| since.is_some_and(|since| are_same(since, notice.at()));
+    let mut others = node.record.notices().filter(|(name, mark)| **name != own && mark.is_of(notice.kind()));
     let told = match notice.detail {
         Detail::AsgTermination { .. } => is_told_to_terminate(node),
         _ => others.any(|(_, mark)| !is_from_node(&mark.message) && is_same(mark.since)),
@@ -386,11 +393,11 @@ pub fn standing_of(node: &Node, NodeNotice { notice, message }: &NodeNotice) -> 
 #[must_use]
 pub fn same_as(node: &Node, notice: &Notice, now: Timestamp) -> Option<Notice> {
     let Identity::Event { .. } = &notice.identity else { return None };
-    if mark_of(node, &notice.identity.to_string()).is_some() {
+    if node.record.notice(notice.key()).is_some() {
         return None;
     }
     let mut said = said(node, now).filter_map(|(_, said)| said.ok()).map(|said| said.notice);
-    said.find(|said| said.kind() == notice.kind() && are_same(said.at, notice.at))
+    said.find(|said| said.kind() == notice.kind() && are_same(said.at(), notice.at()))
 }
 
 #[cfg(test)]

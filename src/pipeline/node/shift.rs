@@ -2,8 +2,9 @@
 //! a restart. So the shift is noted on a few Nodes, which every replica watches anyway. Pure.
 
 use super::Node;
-use super::mark::{guarded, is_full, key_of, text};
-use crate::pipeline::event::ZonalShift;
+use super::patch::guarded;
+use super::record::{name, text};
+use crate::pipeline::event::{NoticeKey, ZonalShift};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -53,7 +54,7 @@ impl Shift {
 
     /// Returns the shifts that the Node notes. What somebody has edited beyond parsing is none.
     fn all(node: &Node) -> impl Iterator<Item = (&String, Self)> {
-        let noted = node.annotations.iter().filter(|(name, _)| name.starts_with(SHIFT_PREFIX));
+        let noted = node.record.with_prefix(SHIFT_PREFIX);
         noted.filter_map(|(name, value)| Some((name, serde_json::from_str(value).ok()?)))
     }
 
@@ -69,7 +70,7 @@ impl Shift {
     }
 
     fn key(&self) -> String {
-        key_of(SHIFT_PREFIX, &format!("{}/{}", self.away_from, self.resource))
+        name(SHIFT_PREFIX, NoticeKey::of(&format!("{}/{}", self.away_from, self.resource)))
     }
 
     /// Whether an event may have told this by `now`: whoever may write Nodes may note any time.
@@ -84,7 +85,7 @@ impl Shift {
         let key = self.key();
         let known =
             Self::all(node).find(|(name, known)| **name == key && known.is_possible(now)).map(|(_, known)| known);
-        let has_room = node.annotations.contains_key(&key) || !is_full(node, SHIFT_PREFIX);
+        let has_room = node.record.has(&key) || !node.record.is_full(SHIFT_PREFIX);
         if known.is_some_and(|known| known.order() >= self.order()) || !has_room {
             return None;
         }
@@ -107,8 +108,7 @@ impl Shift {
             }
         }
         let first: Vec<_> = first.into_values().take(CARRIERS).collect();
-        let carries =
-            |node: &&Arc<Node>| node.annotations.contains_key(&key) || first.iter().any(|it| it.uid == node.uid);
+        let carries = |node: &&Arc<Node>| node.record.has(&key) || first.iter().any(|it| it.uid == node.uid);
         nodes.iter().filter(carries).map(Arc::clone).collect()
     }
 }
@@ -139,7 +139,7 @@ pub fn shifts(nodes: &[Arc<Node>], now: Timestamp) -> Vec<Shift> {
 /// Whether the Node notes a shift.
 #[must_use]
 pub fn notes_shift(node: &Node) -> bool {
-    node.annotations.keys().any(|name| name.starts_with(SHIFT_PREFIX))
+    node.record.with_prefix(SHIFT_PREFIX).next().is_some()
 }
 
 /// Returns the shift that lasts longest of those for which a drain of the Node waits: all are away from other zones.
@@ -183,8 +183,8 @@ mod tests {
         let Some(patch) = shift.patch(node, LATER.parse().unwrap()) else { return false };
         for (name, value) in patch["metadata"]["annotations"].as_object().unwrap() {
             match value.as_str() {
-                Some(value) => drop(node.annotations.insert(name.clone(), value.to_owned())),
-                None => drop(node.annotations.remove(name)),
+                Some(value) => node.record.insert(name.clone(), value),
+                None => node.record.remove(name),
             }
         }
         true
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(active(&node, "2026-11-25T02:00:00Z"), 0);
         assert!(!apply(&mut node, &told("2026-11-25T01:30:00Z", true)), "an older event that comes late");
         assert!(apply(&mut node, &told("2026-11-27T01:30:00Z", true)), "the next");
-        assert_eq!((node.annotations.len(), active(&node, "2026-11-27T02:00:00Z")), (1, 1));
+        assert_eq!((node.record.texts().len(), active(&node, "2026-11-27T02:00:00Z")), (1, 1));
     }
 
     #[test]
@@ -267,7 +267,7 @@ mod tests {
         let (mut one, mut other) = (node("a", "use1-az2"), node("b", "use1-az3"));
         let shift = told(BEGINS, true);
         let forged = Shift { at: "9999-01-01T00:00:00Z".parse().unwrap(), ..told(BEGINS, false) };
-        one.annotations.insert(shift.key(), text(&forged));
+        one.record.insert(shift.key(), text(&forged));
         assert!(apply(&mut other, &shift));
         let nodes = [&one, &other].map(|node| Arc::new(node.clone()));
         assert_eq!(shifts(&nodes, BEGINS.parse().unwrap()), std::slice::from_ref(&shift));
@@ -285,7 +285,7 @@ mod tests {
             r#"{"until":"2999-01-01T00:00:00Z","away_from":"x","resource":"y","at":"2026-11-25T01:00:00Z"}"#,
             r#"{"until":"2026-11-25T03:00:00Z","away_from":"x","resource":"y","at":"2026-11-25T02:05:01Z"}"#,
         ] {
-            node.annotations.insert("ebbtide/shift.0".to_owned(), value.to_owned());
+            node.record.insert("ebbtide/shift.0", value);
             assert_eq!(active(&node, "2026-11-25T02:00:00Z"), 0, "{value}");
         }
     }

@@ -3,6 +3,7 @@
 use super::condition::{Condition as Named, ConditionRule, DRAINING_CONDITION};
 use super::names::{EXCLUDE_LABEL, IGNORE_ANNOTATION, MAX_OF_A_PREFIX, MAX_SAYINGS, OWN_PREFIX, SAYS_PREFIX};
 use super::pool::Pool;
+use super::record::Record;
 use crate::clients::trimmed::Trimmed;
 use crate::fact::NodeRef;
 use crate::pipeline::event::InstanceId;
@@ -55,8 +56,8 @@ pub struct Node {
     pub pool: Arc<Pool>,
     /// Taints.
     pub taints: Box<[Taint]>,
-    /// Annotations under `ebbtide/`, of each prefix as many as are read.
-    pub annotations: BTreeMap<String, String>,
+    /// What is recorded under `ebbtide/`: of each prefix as many annotations as are read.
+    pub record: Record,
     /// Number of annotations of a prefix beyond those that are read.
     pub unread: usize,
     /// Labels under `ebbtide/`, the label that keeps load balancers away, and those that waits read.
@@ -170,7 +171,7 @@ impl Node {
             selected,
             pool,
             taints: object.spec.taints.into(),
-            annotations,
+            record: Record::read(annotations),
             unread,
             labels,
         })
@@ -237,7 +238,7 @@ impl Node {
             selected: true,
             pool: Arc::default(),
             taints: Box::default(),
-            annotations: BTreeMap::new(),
+            record: Record::default(),
             unread: 0,
             labels: BTreeMap::new(),
         }
@@ -282,7 +283,7 @@ mod tests {
             node.cordoned && node.ready && node.ignored && node.selected && node.has_volumes && node.draining.is_none()
         );
         assert_eq!((&*node.boot, node.taints.len()), ("boot-1", 1));
-        assert_eq!(node.annotations.into_keys().collect::<Vec<_>>(), ["ebbtide/ignore", "ebbtide/notice.a"]);
+        assert_eq!(node.record.texts().keys().collect::<Vec<_>>(), ["ebbtide/ignore", "ebbtide/notice.a"]);
         assert_eq!(node.labels.into_keys().collect::<Vec<_>>(), ["ebbtide/kind", "zone"]);
     }
 

@@ -1,4 +1,4 @@
-//! What the history keeps of one interruption, in [`MAX_SIZE`] bytes at most: names are cut, and what does not fit is counted.
+//! The history's entry for one interruption, in [`MAX_SIZE`] bytes at most: names are cut, and items beyond that are only counted.
 
 use super::report;
 use crate::fact::{
@@ -106,7 +106,7 @@ pub(super) struct Drain {
     pub pods: usize,
     pub gone: usize,
     left_alone: usize,
-    blocked: Vec<Blocked>,
+    blocked: Vec<BlockedPod>,
     blocked_more: usize,
     /// `None` while it runs.
     pub outcome: Option<Outcome>,
@@ -114,7 +114,7 @@ pub(super) struct Drain {
 }
 
 #[derive(Debug)]
-struct Blocked {
+struct BlockedPod {
     pod: Box<str>,
     by: Box<str>,
     since: Timestamp,
@@ -166,7 +166,7 @@ impl Entry {
         }
     }
 
-    /// The name by which users know it.
+    /// The name that users see.
     pub(super) fn name(&self) -> &str {
         self.node.as_deref().unwrap_or(&self.instance)
     }
@@ -309,8 +309,8 @@ impl Drain {
     /// Notes that a pod is held back.
     pub(super) fn holds(&mut self, pod: &dyn Display, by: &str, since: Timestamp) {
         let (pod, by) = (bounded(pod, MAX_POD), bounded(&by, MAX_TEXT));
-        if self.blocked.is_empty() || self.size() + size_of::<Blocked>() + pod.len() + by.len() <= MAX_DRAIN_SIZE {
-            self.blocked.push(Blocked { pod: pod.into(), by: by.into(), since });
+        if self.blocked.is_empty() || self.size() + size_of::<BlockedPod>() + pod.len() + by.len() <= MAX_DRAIN_SIZE {
+            self.blocked.push(BlockedPod { pod: pod.into(), by: by.into(), since });
         } else {
             self.blocked_more += 1;
         }
@@ -343,7 +343,7 @@ impl Drain {
 
     /// Returns its size in bytes.
     pub(super) fn size(&self) -> usize {
-        let blocked = |blocked: &Blocked| size_of::<Blocked>() + blocked.pod.len() + blocked.by.len();
+        let blocked = |blocked: &BlockedPod| size_of::<BlockedPod>() + blocked.pod.len() + blocked.by.len();
         let texts = self.uid.len() + self.node.len() + self.report.len();
         size_of::<Self>() + texts + self.blocked.iter().map(blocked).sum::<usize>()
     }
@@ -373,14 +373,14 @@ impl Outcome {
     }
 }
 
-impl Blocked {
-    fn report(&self, hard: bool) -> report::Blocked {
+impl BlockedPod {
+    fn report(&self, hard: bool) -> report::BlockedPod {
         let (pod, by) = (self.pod.to_string(), self.by.to_string());
-        report::Blocked { advice: advice(&by, hard), pod, by, since: self.since }
+        report::BlockedPod { advice: advice(&by, hard), pod, by, since: self.since }
     }
 }
 
-/// Returns what the user can do about a pod that is held back. The API server's own words tell who holds the pod.
+/// Returns what the user can do about a pod that is held back. The API server's own message names what holds it.
 fn advice(by: &str, hard: bool) -> String {
     let remedy = if by.contains("unhealthyPodEvictionPolicy") {
         "Set unhealthyPodEvictionPolicy: AlwaysAllow in the budget, or have more of its pods Ready."

@@ -4,7 +4,7 @@ use super::report::{Basis, Last, Replica, Report};
 use super::words;
 use std::collections::HashSet;
 
-/// The phase of an interruption of which only the mark on its Node is known.
+/// The phase of an interruption that is known from the mark on its Node only.
 const MARKED: &str = "marked";
 
 impl Report {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// Version of the report's shape. A change that a reader must know of raises it; a new field does not.
 pub const VERSION: u32 = 1;
 
-/// What one replica, or several together, are doing and have done.
+/// The present and past work of one replica, or of several together.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
@@ -42,16 +42,16 @@ pub struct Report {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Health {
-    /// The worst that is so.
+    /// The worst state.
     pub state: State,
     /// Sentences for a person.
     pub text: String,
-    /// What they are made of.
+    /// The values behind them.
     #[serde(default)]
     pub basis: Basis,
 }
 
-/// What the answer is made of: numbers that add up over replicas, and the names of the worst.
+/// The values behind the answer: numbers that add up over replicas, and the names of the worst.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Basis {
@@ -74,7 +74,7 @@ pub struct Basis {
     /// How many of them have been held back for some seconds.
     pub blocked: usize,
     /// One that is held back.
-    pub held: Option<Held>,
+    pub held: Option<HeldDrain>,
     /// Number of interruptions that failed in the last hour.
     pub failed: usize,
     /// The last of these.
@@ -86,12 +86,12 @@ pub struct Basis {
 /// A drain that is held back.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Held {
+pub struct HeldDrain {
     /// The name of the Node.
     pub node: String,
     /// Namespace and name of one of the pods.
     pub pod: String,
-    /// What holds it.
+    /// The reason.
     pub by: String,
 }
 
@@ -113,7 +113,7 @@ pub struct Last {
 pub enum State {
     /// Nothing is being drained, and nothing failed lately.
     Ok,
-    /// Drains go on as they should.
+    /// Drains make progress.
     Working,
     /// The service starts or ends, or a replica does not answer.
     Unready,
@@ -167,7 +167,7 @@ pub struct Interruption {
     pub message: String,
     /// The kind of its notice.
     pub kind: String,
-    /// What the settings say about the kind.
+    /// The configured action for the kind.
     pub action: Option<String>,
     /// The id of the instance.
     pub instance: String,
@@ -175,7 +175,7 @@ pub struct Interruption {
     pub node: Option<String>,
     /// Number of further copies of the notice.
     pub copies: u32,
-    /// Its begin.
+    /// Its start.
     pub since: Timestamp,
     /// Its deadline.
     pub deadline: Option<Timestamp>,
@@ -185,13 +185,13 @@ pub struct Interruption {
     pub phase: String,
     /// The drains of the instance's Nodes, usually one.
     pub drains: Vec<Drain>,
-    /// What is waited for now.
+    /// The current waits.
     pub waits: Vec<Wait>,
     /// The heartbeats of its lifecycle hook.
     pub heartbeats: Option<Heartbeats>,
     /// Its lifecycle hook: `open`, `continue`, `abandon`, `over`, `left` or `failed`.
     pub hook: Option<String>,
-    /// The newest failure that is retried; in the phase `marked` what the Node's condition says.
+    /// The newest failure that is retried; in the phase `marked` the message of the Node's condition.
     pub problem: Option<String>,
     /// Its end.
     pub ended: Option<End>,
@@ -203,7 +203,7 @@ pub struct Interruption {
 pub struct Drain {
     /// The name of the Node.
     pub node: String,
-    /// Its begin.
+    /// Its start.
     pub since: Timestamp,
     /// Its deadline.
     pub deadline: Timestamp,
@@ -216,7 +216,7 @@ pub struct Drain {
     /// Number of pods that are left alone.
     pub left_alone: usize,
     /// Pods that are held back.
-    pub blocked: Vec<Blocked>,
+    pub blocked: Vec<BlockedPod>,
     /// Number of further pods that are held back.
     pub blocked_more: usize,
     /// How it ended.
@@ -226,26 +226,26 @@ pub struct Drain {
 /// A pod that is held back.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Blocked {
+pub struct BlockedPod {
     /// Namespace and name.
     pub pod: String,
-    /// What holds it.
+    /// The reason.
     pub by: String,
     /// Since when.
     pub since: Timestamp,
-    /// What the user can do.
+    /// Advice for the user.
     pub advice: String,
 }
 
-/// Something that is waited for.
+/// A wait.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Wait {
     /// The kind of wait.
     pub wait: String,
-    /// What exactly.
+    /// The details.
     pub reason: String,
-    /// Its begin.
+    /// Its start.
     pub since: Timestamp,
     /// The end of its time.
     pub until: Timestamp,
@@ -337,7 +337,7 @@ pub struct Failure {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Day {
-    /// The begin of the first slot.
+    /// The start of the first slot.
     pub since: Timestamp,
     /// Minutes of a slot.
     pub minutes_per_slot: u32,

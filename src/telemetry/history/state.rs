@@ -18,7 +18,7 @@ const MAX_REMOVED: usize = 4096;
 pub(super) struct State {
     /// By their numbers: the order in which they began.
     entries: BTreeMap<u64, Entry>,
-    /// What runs, by the ids of instances.
+    /// The running work, by the ids of instances.
     subjects: HashMap<Arc<str>, Subject>,
     /// The newest last.
     storms: VecDeque<Storm>,
@@ -39,7 +39,7 @@ pub(super) struct State {
     pub(super) failures: Failures,
 }
 
-/// What runs for one instance.
+/// The running work for one instance.
 #[derive(Debug, Default)]
 struct Subject {
     /// The numbers of its interruptions.
@@ -140,13 +140,13 @@ impl State {
     }
 
     /// Adds the mark of a notice that was found on a Node.
-    pub(super) fn is_marked(&mut self, about: &NoticeRef<'_>, times: (Timestamp, Option<Timestamp>), says: &str) {
+    pub(super) fn is_marked(&mut self, about: &NoticeRef<'_>, times: (Timestamp, Option<Timestamp>), condition: &str) {
         if self.number_of(about).is_none() {
             let number = self.add(Entry::new(about, times.0, Stage::Marked));
             self.change_entry(number, |entry| {
                 entry.deadline = times.1.map(|at| Deadline { at, hard: false });
-                if !says.is_empty() {
-                    entry.fails(&says);
+                if !condition.is_empty() {
+                    entry.fails(&condition);
                 }
             });
         }
@@ -213,11 +213,11 @@ impl State {
         self.day.begins(since);
         let mut entry = Entry::new(about, since, Stage::Running);
         let storm_began = self.gauge.count(since);
-        let goes_on = self.storms.back().is_some_and(|storm| storm.goes_on(since));
-        if let (false, Some(began)) = (goes_on, storm_began) {
+        let is_in_storm = self.storms.back().is_some_and(|storm| storm.includes(since));
+        if let (false, Some(began)) = (is_in_storm, storm_began) {
             self.begin_storm(began);
         }
-        if let Some(storm) = self.storms.back_mut().filter(|storm| storm.goes_on(since)) {
+        if let Some(storm) = self.storms.back_mut().filter(|storm| storm.includes(since)) {
             storm.begins(entry.kind, since);
             storm.revision = self.revision + 1;
             entry.storm = Some(storm.number);

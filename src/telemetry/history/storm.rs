@@ -18,7 +18,7 @@ const MAX_FAILURES: usize = 20;
 /// Maximum number of storms that are kept.
 pub(super) const MAX_STORMS: usize = 20;
 
-/// Counts notices, and says when they are a storm.
+/// Counts notices, and recognises a storm.
 #[derive(Debug, Default)]
 pub(in crate::telemetry) struct Gauge {
     /// The times of the newest notices, at most one more than [`MAX_CALM`].
@@ -26,7 +26,7 @@ pub(in crate::telemetry) struct Gauge {
 }
 
 impl Gauge {
-    /// Counts a notice. Returns the begin of a storm, if this notice makes one of the last ones.
+    /// Counts a notice. Returns the start of a storm, if this notice completes one.
     pub(in crate::telemetry) fn count(&mut self, now: Timestamp) -> Option<Timestamp> {
         self.times.push_back(now);
         if self.times.len() > MAX_CALM + 1 {
@@ -75,7 +75,7 @@ impl Storm {
     }
 
     /// Whether a notice that comes now belongs to it.
-    pub(in crate::telemetry) fn goes_on(&self, now: Timestamp) -> bool {
+    pub(in crate::telemetry) fn includes(&self, now: Timestamp) -> bool {
         now.duration_since(self.newest) <= WINDOW
     }
 

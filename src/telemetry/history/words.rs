@@ -1,6 +1,6 @@
 //! The first line of a status: is all well, in words.
 
-use super::report::{Basis, Health, Held, Last, State as Word};
+use super::report::{Basis, Health, HeldDrain, Last, State as Word};
 use super::state::State;
 use crate::fact::Category;
 use crate::telemetry::kube_events::MIN_BLOCKED_TIME;
@@ -31,7 +31,7 @@ pub(super) fn basis(state: &State, condition: Condition, failing: Option<Categor
         troubled: state.troubled(),
         draining: drains.count(),
         blocked: blocked.clone().count(),
-        held: blocked.next().map(|(drain, (pod, by))| Held {
+        held: blocked.next().map(|(drain, (pod, by))| HeldDrain {
             node: drain.node().to_owned(),
             pod: pod.to_owned(),
             by: by.to_owned(),
@@ -45,24 +45,24 @@ pub(super) fn basis(state: &State, condition: Condition, failing: Option<Categor
     }
 }
 
-/// Says the worst that is so: a short sentence, and then others.
+/// Returns the worst state, and one or two sentences about it.
 pub(super) fn health(basis: Basis) -> Health {
-    let (state, text) = said(&basis);
+    let (state, text) = assess(&basis);
     Health { state, text, basis }
 }
 
-fn said(basis: &Basis) -> (Word, String) {
+fn assess(basis: &Basis) -> (Word, String) {
     let Basis { replicas, starting, stopping, silent, queue, acted, troubled, draining, blocked, .. } = basis;
-    if let (1.., Some(Held { node, pod, by })) = (blocked, &basis.held) {
+    if let (1.., Some(HeldDrain { node, pod, by })) = (blocked, &basis.held) {
         let by = by.trim_end_matches('.');
-        let goes_on = match draining.saturating_sub(*blocked) {
+        let others = match draining.saturating_sub(*blocked) {
             0 => String::new(),
-            1 => " 1 other drain goes on.".to_owned(),
-            more => format!(" {more} other drains go on."),
+            1 => " 1 other drain continues.".to_owned(),
+            more => format!(" {more} other drains continue."),
         };
         let text = match blocked {
-            1 => format!("The drain of {node} is blocked. {pod} is held back: {by}.{goes_on}"),
-            _ => format!("{blocked} drains are blocked. {pod} on {node} is held back: {by}.{goes_on}"),
+            1 => format!("The drain of {node} is blocked. {pod} is held back: {by}.{others}"),
+            _ => format!("{blocked} drains are blocked. {pod} on {node} is held back: {by}.{others}"),
         };
         return (Word::Blocked, text);
     }

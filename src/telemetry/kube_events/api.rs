@@ -82,7 +82,7 @@ impl EventApi {
         let mut done = |answer: Result<(), KubeError>| match answer {
             Ok(()) => true,
             Err(error) => {
-                // Not found: the object is gone, and nobody reads its Events.
+                // Not found: the object and the reader of its Events are gone.
                 errors.extend(Some(error).filter(|error| error.category != Category::NotFound));
                 false
             }
@@ -90,8 +90,8 @@ impl EventApi {
         match announcement {
             Announcement::Begun { message } => {
                 let name = event_name(&node.name, random::u64());
-                let said = ("Normal", EventReason::Draining);
-                if self.scopes.has_all_events() && done(self.create(node, &name, said, &message).await) {
+                let kind = ("Normal", EventReason::Draining);
+                if self.scopes.has_all_events() && done(self.create(node, &name, kind, &message).await) {
                     record.event = Some(name);
                 }
                 let set =
@@ -101,8 +101,8 @@ impl EventApi {
             }
             Announcement::Blocked { message, first, until } => {
                 let name = event_name(&node.name, random::u64());
-                let said = ("Warning", EventReason::DrainBlocked);
-                if events && done(self.create(node, &name, said, &message).await) {
+                let kind = ("Warning", EventReason::DrainBlocked);
+                if events && done(self.create(node, &name, kind, &message).await) {
                     record.event = Some(name);
                 }
                 let set =
@@ -116,22 +116,22 @@ impl EventApi {
                 }
             }
             Announcement::Waiting { message } => {
-                let said = ("Normal", EventReason::Waiting);
+                let kind = ("Normal", EventReason::Waiting);
                 // Another wait has begun later.
                 if let Some(name) = &record.event {
-                    done(self.update(node, name, said, &message).await);
+                    done(self.update(node, name, kind, &message).await);
                 } else if events {
                     let name = event_name(&node.name, random::u64());
-                    record.event = done(self.create(node, &name, said, &message).await).then_some(name);
+                    record.event = done(self.create(node, &name, kind, &message).await).then_some(name);
                 }
                 let set =
                     Condition { status: "True", changes: !record.condition, reason: "Waiting", message: &message };
                 record.condition |= condition && done(self.set(node, set, &[]).await);
             }
-            Announcement::Waited(WaitsEnd { message, drain_follows, in_vain }) => {
+            Announcement::Waited(WaitsEnd { message, drain_follows, timed_out }) => {
                 if let Some(name) = record.event.take() {
-                    let said = (if in_vain { "Warning" } else { "Normal" }, EventReason::WaitEnded);
-                    done(self.update(node, &name, said, &message).await);
+                    let kind = (if timed_out { "Warning" } else { "Normal" }, EventReason::WaitEnded);
+                    done(self.update(node, &name, kind, &message).await);
                 }
                 // The end of the drain settles the condition.
                 if record.condition && drain_follows {
@@ -144,11 +144,11 @@ impl EventApi {
             }
             Announcement::Ended { end, report, has_condition, is_notable } => {
                 let is_success = matches!(end, DrainEnd::Of(outcome) if outcome.is_success());
-                let said = (if is_success { "Normal" } else { "Warning" }, EventReason::DrainEnded);
+                let kind = (if is_success { "Normal" } else { "Warning" }, EventReason::DrainEnded);
                 if let Some(name) = record.event.take() {
-                    done(self.update(node, &name, said, &report).await);
+                    done(self.update(node, &name, kind, &report).await);
                 } else if self.scopes.has_all_events() || is_notable && self.scopes.events.is_some() {
-                    done(self.create(node, &event_name(&node.name, random::u64()), said, &report).await);
+                    done(self.create(node, &event_name(&node.name, random::u64()), kind, &report).await);
                 }
                 // A deleted Node has no condition.
                 let wanted = has_condition || record.condition || self.scopes.has_lifecycle();

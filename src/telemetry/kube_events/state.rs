@@ -6,7 +6,7 @@ use crate::runtime::clock::Clock;
 use std::sync::Arc;
 use tokio::time::Instant;
 
-/// What is written about a drain.
+/// An announcement about a drain.
 #[derive(Debug)]
 pub(super) enum Announcement {
     /// The drain begins.
@@ -23,7 +23,7 @@ pub(super) enum Announcement {
     Returned,
 }
 
-/// What this process has written about a drain.
+/// The objects that this process has written about a drain.
 #[derive(Debug, Default)]
 pub(super) struct Record {
     /// The name of the Node's last Event.
@@ -55,16 +55,16 @@ pub(super) struct DrainState {
     blocked: Vec<BlockedPod>,
     /// The time at which the drain will have been blocked for long enough.
     due: Option<Instant>,
-    /// Whether an announcement has said that the drain is blocked.
+    /// Whether an announcement has reported the drain as blocked.
     is_block_announced: bool,
     pub waits: WaitState,
-    pending: Pending,
+    pending: PendingAnnouncements,
 }
 
-/// What is still to be announced.
+/// The announcements still to be made.
 #[derive(Debug, Default)]
-struct Pending {
-    /// The begin, with the number of pods.
+struct PendingAnnouncements {
+    /// The start, with the number of pods.
     begun: Option<usize>,
     blocked: bool,
     ended: Option<PendingEnd>,
@@ -90,7 +90,7 @@ impl DrainState {
             blocked: Vec::new(),
             due: None,
             is_block_announced: false,
-            pending: Pending::default(),
+            pending: PendingAnnouncements::default(),
         }
     }
 
@@ -133,7 +133,8 @@ impl DrainState {
         due || self.waits.has_more()
     }
 
-    /// The drain ended. `has_condition`: the Node's condition is True, whoever set it. `is_notable`: the end is announced in each scope.
+    /// The drain ended. `has_condition`: the Node's condition is True, whichever replica set it. `is_notable`: the end is announced in each
+    /// scope.
     pub(super) fn end(&mut self, end: DrainEnd, report: String, has_condition: bool, is_notable: bool) {
         self.enter(Phase::Ended);
         self.waits.forget_given_up();
@@ -155,11 +156,11 @@ impl DrainState {
         self.phase = phase;
         self.blocked = Vec::new();
         self.due = None;
-        self.pending = Pending::default();
+        self.pending = PendingAnnouncements::default();
     }
 
     pub(super) fn has_more(&self) -> bool {
-        let Pending { begun, blocked, ended, returned } = &self.pending;
+        let PendingAnnouncements { begun, blocked, ended, returned } = &self.pending;
         begun.is_some() || *blocked || ended.is_some() || *returned || self.waits.has_more()
     }
 
@@ -176,7 +177,7 @@ impl DrainState {
 
     fn announcement(&mut self, scopes: Scopes, clock: Clock, record: &Record) -> Option<Announcement> {
         let deadline = clock.timestamp_of(self.deadline.at);
-        // What has ended is announced before what has begun.
+        // Ends are announced before starts.
         if let Some(end) = self.waits.ended() {
             return Some(Announcement::Waited(end));
         }

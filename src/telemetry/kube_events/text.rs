@@ -28,7 +28,7 @@ pub(super) fn blocked(pods: &[BlockedPod], until: &str) -> String {
     format!("{}; {until}", bounded(&text, MAX_NOTE_LENGTH.saturating_sub(until.len() + 2)))
 }
 
-/// Returns why one pod is blocked, for those who look at the pod: at most [`MAX_NOTE_LENGTH`] bytes.
+/// Returns why one pod is blocked, for an Event of the pod: at most [`MAX_NOTE_LENGTH`] bytes.
 pub(super) fn eviction_blocked(node: &str, reason: &str, until: &str) -> String {
     let reason = reason.trim_end_matches('.');
     bounded(&format!("node {node} is being drained, and this pod is held back by: {reason}; {until}"), MAX_NOTE_LENGTH)

@@ -17,17 +17,17 @@ pub(super) struct WaitKey {
 #[derive(Debug)]
 pub(super) struct RunningWait {
     pub key: WaitKey,
-    /// What is waited for.
+    /// The subject of the wait.
     pub reason: Box<str>,
     pub begun: Instant,
     /// The latest end.
     pub until: Instant,
-    pub telling: Telling,
+    pub announcement: AnnouncementState,
 }
 
 /// Whether a wait is announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Telling {
+pub(super) enum AnnouncementState {
     /// Once it has lasted for long enough.
     Later,
     /// Now.
@@ -40,7 +40,7 @@ pub(super) enum Telling {
 
 impl RunningWait {
     fn is_due(&self, now: Instant) -> bool {
-        self.telling == Telling::Later && self.begun + MIN_BLOCKED_TIME <= now
+        self.announcement == AnnouncementState::Later && self.begun + MIN_BLOCKED_TIME <= now
     }
 }
 
@@ -51,8 +51,8 @@ pub(super) struct WaitsEnd {
     pub message: String,
     /// Whether a drain follows.
     pub drain_follows: bool,
-    /// Whether the time of one of them was over.
-    pub in_vain: bool,
+    /// Whether one of them timed out.
+    pub timed_out: bool,
 }
 
 /// The waits of one Node.
@@ -63,9 +63,9 @@ pub(super) struct WaitState {
     ended: Vec<String>,
     /// Whether a drain follows the last of them.
     drain_follows: bool,
-    /// Whether the time of one of them was over.
-    in_vain: bool,
-    /// Whether one that was announced was given up. Whoever goes on with it announces its end.
+    /// Whether one of them timed out.
+    timed_out: bool,
+    /// Whether an announced wait was given up. The replica that continues it announces its end.
     given_up: bool,
 }
 
@@ -78,12 +78,12 @@ impl WaitState {
         due
     }
 
-    /// A wait ended, as `how` says.
+    /// A wait ended; `how` describes it.
     pub(super) fn end(&mut self, key: &WaitKey, outcome: WaitOutcome, how: String) {
-        let told = self.take(key);
-        if told || self.given_up {
+        let announced = self.take(key);
+        if announced || self.given_up {
             self.ended.push(how);
-            self.in_vain |= outcome == WaitOutcome::TimeOver;
+            self.timed_out |= outcome == WaitOutcome::TimeOver;
             self.drain_follows = match key.wait {
                 Wait::Admission => outcome == WaitOutcome::Met,
                 Wait::Delay | Wait::HoldBeforeDrain | Wait::Replacement | Wait::ZonalShift | Wait::Wave => {
@@ -94,7 +94,7 @@ impl WaitState {
         }
     }
 
-    /// A wait was given up: somebody else goes on with it.
+    /// A wait was given up: another replica continues it.
     pub(super) fn abandon(&mut self, key: &WaitKey) {
         self.given_up |= self.take(key);
     }
@@ -106,13 +106,16 @@ impl WaitState {
 
     /// Removes a wait. Returns whether it has been announced.
     fn take(&mut self, key: &WaitKey) -> bool {
-        self.running.extract_if(.., |known| known.key == *key).any(|known| known.telling == Telling::Done)
+        self.running
+            .extract_if(.., |known| known.key == *key)
+            .any(|known| known.announcement == AnnouncementState::Done)
     }
 
     /// Whether a wait is announced, or about to be, and its end is not.
     pub(super) fn is_announced(&self) -> bool {
-        let told = |wait: &RunningWait| matches!(wait.telling, Telling::Next | Telling::Done);
-        self.given_up || !self.ended.is_empty() || self.running.iter().any(told)
+        let announced =
+            |wait: &RunningWait| matches!(wait.announcement, AnnouncementState::Next | AnnouncementState::Done);
+        self.given_up || !self.ended.is_empty() || self.running.iter().any(announced)
     }
 
     /// Whether some wait has lasted for long enough at `now`, and nothing is decided about it.
@@ -121,8 +124,8 @@ impl WaitState {
     }
 
     /// Decides about the waits that are due at `now`.
-    pub(super) fn decide(&mut self, now: Instant, telling: Telling) {
-        self.running.iter_mut().filter(|wait| wait.is_due(now)).for_each(|wait| wait.telling = telling);
+    pub(super) fn decide(&mut self, now: Instant, announcement: AnnouncementState) {
+        self.running.iter_mut().filter(|wait| wait.is_due(now)).for_each(|wait| wait.announcement = announcement);
     }
 
     /// Whether no wait runs, and none is to be announced.
@@ -136,12 +139,12 @@ impl WaitState {
     }
 
     fn has_begun(&self) -> bool {
-        self.running.iter().any(|wait| wait.telling == Telling::Next)
+        self.running.iter().any(|wait| wait.announcement == AnnouncementState::Next)
     }
 
     /// Whether all that were announced have ended.
     fn has_ended(&self) -> bool {
-        !self.ended.is_empty() && self.running.iter().all(|wait| wait.telling != Telling::Done)
+        !self.ended.is_empty() && self.running.iter().all(|wait| wait.announcement != AnnouncementState::Done)
     }
 
     /// Returns what is waited for, if that is to be announced.
@@ -149,8 +152,8 @@ impl WaitState {
         if !self.has_begun() {
             return None;
         }
-        let waits = self.running.iter_mut().map(|RunningWait { key, reason, until, telling, .. }| {
-            *telling = Telling::Done;
+        let waits = self.running.iter_mut().map(|RunningWait { key, reason, until, announcement, .. }| {
+            *announcement = AnnouncementState::Done;
             let until = clock.timestamp_of(*until).strftime("%Y-%m-%dT%H:%M:%SZ");
             format!("{} (until {until} at the latest): {reason}", key.wait)
         });
@@ -162,7 +165,7 @@ impl WaitState {
         self.has_ended().then(|| {
             self.given_up = false;
             let message = text::joined(std::mem::take(&mut self.ended));
-            WaitsEnd { message, drain_follows: self.drain_follows, in_vain: std::mem::take(&mut self.in_vain) }
+            WaitsEnd { message, drain_follows: self.drain_follows, timed_out: std::mem::take(&mut self.timed_out) }
         })
     }
 }
@@ -179,7 +182,13 @@ mod tests {
     }
 
     fn running(key: WaitKey, begun: Instant) -> RunningWait {
-        RunningWait { key, reason: "attached: pv-1".into(), begun, until: begun + 60 * S, telling: Telling::Later }
+        RunningWait {
+            key,
+            reason: "attached: pv-1".into(),
+            begun,
+            until: begun + 60 * S,
+            announcement: AnnouncementState::Later,
+        }
     }
 
     fn state() -> (WaitState, Instant, Clock) {
@@ -187,8 +196,8 @@ mod tests {
     }
 
     /// Has what is due announced.
-    fn told(waits: &mut WaitState, now: Instant, clock: Clock) -> Option<String> {
-        waits.decide(now, Telling::Next);
+    fn announced(waits: &mut WaitState, now: Instant, clock: Clock) -> Option<String> {
+        waits.decide(now, AnnouncementState::Next);
         waits.begun(clock)
     }
 
@@ -201,7 +210,7 @@ mod tests {
         assert!(due == now + MIN_BLOCKED_TIME && !waits.is_due(now + 4 * S), "too early");
         let expected = "volumes (until 2026-11-21T12:01:00Z at the latest): attached: pv-1; \
                         hold-before-completion (until 2026-11-21T12:01:04Z at the latest): attached: pv-1";
-        assert_eq!(told(&mut waits, due, clock).as_deref(), Some(expected));
+        assert_eq!(announced(&mut waits, due, clock).as_deref(), Some(expected));
         waits.end(&volumes, WaitOutcome::Met, "volumes: met".to_owned());
         assert!(!waits.has_more() && !waits.is_due(due + 60 * S), "the other goes on");
         waits.end(&hold, WaitOutcome::Met, "hold: met".to_owned());
@@ -219,11 +228,11 @@ mod tests {
         let later = waits.begin(running(second.clone(), now + 3 * S));
         waits.end(&first, WaitOutcome::Met, "delay: met".to_owned());
         assert!(!waits.is_due(due) && waits.is_due(later), "each has its own time");
-        assert!(told(&mut waits, later, clock).is_some());
+        assert!(announced(&mut waits, later, clock).is_some());
         waits.begin(running(first.clone(), later));
         waits.end(&second, WaitOutcome::Met, "delay: met".to_owned());
         assert_eq!(waits.ended().map(|end| end.message).as_deref(), Some("delay: met"));
-        assert!(!waits.is_over() && told(&mut waits, later + MIN_BLOCKED_TIME, clock).is_some());
+        assert!(!waits.is_over() && announced(&mut waits, later + MIN_BLOCKED_TIME, clock).is_some());
         waits.end(&first, WaitOutcome::TimeOver, "delay: time-over".to_owned());
         assert_eq!(
             (waits.ended().map(|end| end.message).as_deref(), waits.is_over()),
@@ -236,7 +245,7 @@ mod tests {
         let (mut waits, now, clock) = state();
         let volumes = key("a", Wait::Volumes);
         let due = waits.begin(running(volumes.clone(), now));
-        waits.decide(due, Telling::Never);
+        waits.decide(due, AnnouncementState::Never);
         assert_eq!((waits.begun(clock), waits.is_announced()), (None, false));
         waits.end(&volumes, WaitOutcome::Met, "volumes: met".to_owned());
         assert_eq!((waits.ended().is_none(), waits.is_over()), (true, true));
@@ -247,7 +256,7 @@ mod tests {
         let (mut waits, now, clock) = state();
         let volumes = key("a", Wait::Volumes);
         let due = waits.begin(running(volumes.clone(), now));
-        assert!(told(&mut waits, due, clock).is_some());
+        assert!(announced(&mut waits, due, clock).is_some());
         waits.abandon(&volumes);
         assert!(!waits.is_over(), "its announcement stands");
         waits.begin(running(volumes.clone(), due));

@@ -2,7 +2,7 @@
 
 use super::api::EventApi;
 use super::state::{DrainState, Phase, Record};
-use super::waits::Telling;
+use super::waits::AnnouncementState;
 use super::{Backlog, DrainDeadline, DrainEvent, ObjectRef, Scopes};
 use crate::clients::gate::{Category, Gate, KubeError};
 use crate::fact::{Fact, Facts};
@@ -26,7 +26,7 @@ const MAX_CONCURRENT_NODES: usize = 3;
 const MAX_DRAINS: usize = 10_000;
 
 /// Maximum number of Nodes whose waits are announced at the same time. The waits of a storm are alike, and the log has them all.
-const MAX_TOLD_WAITS: usize = 50;
+const MAX_ANNOUNCED_WAITS: usize = 50;
 
 /// Time after a drain's deadline after which its state may be dropped: the fact of its end was lost.
 const STALE_AFTER: Duration = Duration::from_mins(10);
@@ -34,7 +34,7 @@ const STALE_AFTER: Duration = Duration::from_mins(10);
 /// Interval between facts about dropped facts.
 const DROP_REPORT_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Interval between facts about a denied resource, which stays denied until somebody changes a role.
+/// Interval between facts about a denied resource, which stays denied until a user changes a role.
 const DENIAL_REPORT_INTERVAL: Duration = Duration::from_mins(10);
 
 /// Writes Events and conditions, for as long as the service lives.
@@ -47,7 +47,7 @@ pub struct EventWriter {
     /// The tracked drains, by the Node's UID.
     drains: HashMap<Arc<str>, DrainState>,
     /// The Nodes whose waits are announced, and some more.
-    told_waits: HashSet<Arc<str>>,
+    announced_waits: HashSet<Arc<str>>,
     /// The times at which a drain may have been blocked for long enough, in order.
     timers: VecDeque<(Instant, Arc<str>)>,
     /// The Nodes with something to write.
@@ -85,7 +85,7 @@ impl EventWriter {
             clock,
             api,
             drains: HashMap::new(),
-            told_waits: HashSet::new(),
+            announced_waits: HashSet::new(),
             timers: VecDeque::new(),
             queue: VecDeque::new(),
             writes: FuturesUnordered::new(),
@@ -221,16 +221,20 @@ impl EventWriter {
 
     /// Decides whether the Node's waits, which are due at `at`, are announced.
     fn decide(&mut self, node: &Arc<str>, at: Instant) {
-        let (told, drains) = (&mut self.told_waits, &mut self.drains);
-        if told.len() >= MAX_TOLD_WAITS {
-            told.retain(|node| drains.get(node).is_some_and(|state| state.waits.is_announced()));
+        let (announced, drains) = (&mut self.announced_waits, &mut self.drains);
+        if announced.len() >= MAX_ANNOUNCED_WAITS {
+            announced.retain(|node| drains.get(node).is_some_and(|state| state.waits.is_announced()));
         }
-        let telling = if told.contains(node) || told.len() < MAX_TOLD_WAITS { Telling::Next } else { Telling::Never };
-        if telling == Telling::Next {
-            told.insert(Arc::clone(node));
+        let announcement = if announced.contains(node) || announced.len() < MAX_ANNOUNCED_WAITS {
+            AnnouncementState::Next
+        } else {
+            AnnouncementState::Never
+        };
+        if announcement == AnnouncementState::Next {
+            announced.insert(Arc::clone(node));
         }
         if let Some(state) = drains.get_mut(node) {
-            state.waits.decide(at, telling);
+            state.waits.decide(at, announcement);
         }
     }
 

@@ -20,7 +20,7 @@ impl All {
         let traces = |result: &str, count: usize| {
             self.traces.with_label_values(&[result]).inc_by(u64::try_from(count).unwrap_or(u64::MAX));
         };
-        // No series without an election: nobody has the turn then, and nobody needs it.
+        // No series without an election: no replica has the turn then, and none needs it.
         let turn = |ours: bool| self.nodes_turn.with_label_values::<&str>(&[]).set(i64::from(ours));
         let refused = |what: NodeRefusal| self.node_refusals.with_label_values(&[what.as_str()]).inc();
         match fact {
@@ -79,9 +79,10 @@ impl All {
             Fact::Eviction { result, .. } => self.evictions.with_label_values(&[label(*result, "evicted")]).inc(),
             Fact::Deletion { result, .. } => self.deletions.with_label_values(&[label(*result, "deleted")]).inc(),
             Fact::UndoRefused { .. } => refused(NodeRefusal::Undo),
-            Fact::SayingRefused { .. } => refused(NodeRefusal::Saying),
+            Fact::AgentNoticeRefused { .. } => refused(NodeRefusal::AgentNotice),
             Fact::TwinRefused { .. } => refused(NodeRefusal::Twin),
             Fact::AnnotationsUnread { .. } => refused(NodeRefusal::Unread),
+            Fact::AgentNoticesHeld { .. } => refused(NodeRefusal::Held),
             Fact::NodeReleased { why, .. } => self.releases.with_label_values(&[why.as_str()]).inc(),
             Fact::ReleaseFailed { category, .. } => retried("release", category),
             Fact::LeaseCollected { dry_run: false, .. } => self.leases_collected.inc(),
@@ -97,7 +98,7 @@ impl All {
             Fact::NotificationsDropped { count } => notified(NotificationResult::Dropped, *count),
             Fact::PodBlocked { .. } => self.pods_blocked.inc(),
             Fact::PodUnblocked { .. } => self.pods_blocked.dec(),
-            // A Node that was cordoned before says nothing about our delay.
+            // A Node that was cordoned before is no measure of our delay.
             Fact::NodeCordoned { about, after, already: false } => {
                 self.cordon_delay.with_label_values(&[about.kind.as_str()]).observe(after.as_secs_f64());
             }
@@ -152,11 +153,11 @@ impl All {
             | Fact::NoticeBegun { .. }
             | Fact::NodeAwaited { .. }
             | Fact::NoticeListed { .. }
-            | Fact::NoticeSaid { .. }
+            | Fact::NoticeAnnotated { .. }
             | Fact::ZonalShiftFailed { .. }
             | Fact::AgentStarted { .. }
-            | Fact::AgentSays { .. }
-            | Fact::SayingFailed { .. }
+            | Fact::AgentWrote { .. }
+            | Fact::AgentWriteFailed { .. }
             | Fact::MetadataFailed { .. }
             | Fact::MetadataAnswer
             | Fact::ChangePlanned { .. }
@@ -178,7 +179,7 @@ impl All {
             | Fact::DrainBegun { .. }
             | Fact::DrainProgress { .. }
             | Fact::NodeMarked { .. }
-            | Fact::MarkedNodeGone { .. }
+            | Fact::MarkedNodeDeleted { .. }
             | Fact::DrainDeadlineMoved { .. }
             | Fact::GraceTooLong { .. }
             | Fact::DrainJoined { .. }

@@ -22,10 +22,10 @@ pub struct Courier {
 
 /// The answer of a receiver that accepts a notification.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Accepted {
+pub struct Acceptance {
     /// The status.
     pub status: u16,
-    /// The begin of the body.
+    /// The start of the body.
     pub body: String,
 }
 
@@ -41,7 +41,7 @@ pub enum DeliveryError {
     /// No connection, or it broke.
     #[error("no connection: {0}; check the host of --notify-url, the proxy and network policies")]
     Unreachable(String),
-    /// The receiver answers with a redirect, which would take the body, and what is in the headers, to somebody else.
+    /// The receiver answers with a redirect, which would give the body and the headers to another host.
     #[error("answered {0}, a redirect, which is not followed; set --notify-url to the URL that it leads to")]
     Redirect(u16),
     /// The receiver does not accept the notification, or not now.
@@ -49,7 +49,7 @@ pub enum DeliveryError {
     Refused {
         /// The status.
         status: u16,
-        /// The begin of the body.
+        /// The start of the body.
         body: String,
         /// The pause that the receiver asks for.
         retry_after: Option<Duration>,
@@ -59,7 +59,7 @@ pub enum DeliveryError {
 const fn advice(status: u16) -> &'static str {
     match status {
         401 | 403 | 404 | 410 => "check --notify-url and --notify-header",
-        429 | 500..=599 => "the receiver is overloaded or broken",
+        429 | 500..=599 => "the receiver is overloaded or failing",
         _ => "check --notify-format and --notify-template",
     }
 }
@@ -119,9 +119,9 @@ impl Courier {
     ///
     /// # Errors
     /// Why the receiver has not accepted it.
-    pub async fn send(&self, told: &Notification) -> Result<Accepted, DeliveryError> {
+    pub async fn send(&self, notification: &Notification) -> Result<Acceptance, DeliveryError> {
         let NotifySettings { receiver, format, headers, signing_key, .. } = &*self.settings;
-        let body = format.write(told, &self.settings)?;
+        let body = format.write(notification, &self.settings)?;
         // The user's own headers replace ours.
         let mut all: Vec<_> = body.headers.into_iter().chain(headers.iter().cloned()).collect();
         let now = self.clock.now().as_second();
@@ -130,7 +130,7 @@ impl Courier {
             all.push((HeaderName::from_static(signature::HEADER), signed));
         }
         match self.outbound.post(receiver, all, body.bytes).await {
-            Ok(Reply { status, body, .. }) if (200..300).contains(&status) => Ok(Accepted { status, body }),
+            Ok(Reply { status, body, .. }) if (200..300).contains(&status) => Ok(Acceptance { status, body }),
             Ok(Reply { status, .. }) if (300..400).contains(&status) => Err(DeliveryError::Redirect(status)),
             Ok(Reply { status, body, retry_after }) => Err(DeliveryError::Refused { status, body, retry_after }),
             Err(NoReply::TimedOut(limit)) => Err(DeliveryError::TimedOut(limit)),

@@ -1,13 +1,13 @@
-//! One node from its first notice to the end of its last: what was told of it, and what is to be told. Pure.
+//! One node from its first notice to the end of its last: which notifications were sent, and which follow. Pure.
 
 use super::event::{About, Pool};
-use super::notification::Blocked;
+use super::notification::BlockedPod;
 use super::phases::Phases;
 use crate::fact::{Action, NoticeKind, NoticeOutcome, NotificationPhase};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// What is done to a node. Each is told for itself: a node that was cordoned may have to be drained later.
+/// What is done to a node. Each work has its own notifications: a node that was cordoned may have to be drained later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Work {
     Drain,
@@ -29,12 +29,12 @@ impl Work {
     }
 }
 
-/// What an outcome means to somebody who is told of a node.
+/// What an outcome means to a receiver of notifications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Verdict {
-    /// Nothing: others go on with the work, or it is none of ours.
+    /// Nothing: another replica continues the work, or the instance isn't ours.
     Silent,
-    /// There was nothing to do. It matters if something was told before.
+    /// There was nothing to do. It matters if an earlier phase was sent.
     Settled,
     /// The work was done.
     Done,
@@ -83,22 +83,22 @@ pub(super) struct Episode {
     pub deadline: Option<(Instant, bool)>,
     /// Whether `ebbtide send` made a notice.
     pub is_test: bool,
-    /// Whether an earlier receiver may have told of it.
+    /// Whether an earlier receiver of the message may have sent notifications.
     pub is_again: bool,
-    /// The phases to tell of.
+    /// The phases that the user wants.
     pub chosen: Phases,
-    /// The phases that were told, here or by an earlier receiver.
-    pub told: Phases,
-    /// Whether the storm tells of it instead.
+    /// The phases that were sent, here or by an earlier receiver.
+    pub sent: Phases,
+    /// Whether the storm reports it instead.
     pub is_folded: bool,
     /// The messages of the notices that are being acted on.
     running: Vec<Box<str>>,
-    /// When the notice is told, if nothing was heard of a cordon.
+    /// When the notice is sent, if no cordon is reported before.
     pub notice_due: Option<Instant>,
     /// When the drain will have been blocked for long enough.
     pub blocked_due: Option<Instant>,
     /// The blocked pods, by UID.
-    blocked: Vec<(Box<str>, Blocked)>,
+    blocked: Vec<(Box<str>, BlockedPod)>,
     pub report: Option<Box<str>>,
     /// The end that matters most.
     pub end: Option<End>,
@@ -116,7 +116,7 @@ impl Episode {
             is_test: false,
             is_again: false,
             chosen: Phases::NONE,
-            told: Phases::NONE,
+            sent: Phases::NONE,
             is_folded: false,
             notice_due: None,
             blocked_due: None,
@@ -131,7 +131,7 @@ impl Episode {
         self.about.node.as_ref().unwrap_or(&self.about.instance)
     }
 
-    /// Whether the work on a notice of this message goes on.
+    /// Whether a notice of this message is being worked on.
     pub(super) fn runs(&self, message: &str) -> bool {
         self.running.iter().any(|known| **known == *message)
     }
@@ -141,11 +141,11 @@ impl Episode {
         self.running.is_empty()
     }
 
-    /// Takes a further notice. What was told stays told, even if the first notices have ended: AWS announces one end in several ways.
+    /// Takes a further notice. Sent phases stay sent, even if the first notices have ended: AWS announces one end in several ways.
     pub(super) fn join(&mut self, about: About, action: Action, deadline: Option<(Instant, bool)>) {
         if self.is_over() {
-            let told = self.told;
-            *self = Self { told, chosen: self.chosen, ..Self::new(about, action, deadline) };
+            let sent = self.sent;
+            *self = Self { sent, chosen: self.chosen, ..Self::new(about, action, deadline) };
             return;
         }
         if !self.runs(&about.message) {
@@ -159,7 +159,7 @@ impl Episode {
         };
     }
 
-    pub(super) fn block(&mut self, uid: Box<str>, blocked: Blocked) {
+    pub(super) fn block(&mut self, uid: Box<str>, blocked: BlockedPod) {
         self.blocked.retain(|(known, _)| *known != uid);
         self.blocked.push((uid, blocked));
     }
@@ -173,7 +173,7 @@ impl Episode {
     }
 
     /// Returns the first blocked pods, and the number of the others.
-    pub(super) fn blocked(&self, most: usize) -> (Vec<Blocked>, usize) {
+    pub(super) fn blocked(&self, most: usize) -> (Vec<BlockedPod>, usize) {
         let first = self.blocked.iter().take(most).map(|(_, blocked)| blocked.clone()).collect();
         (first, self.blocked.len().saturating_sub(most))
     }
@@ -196,9 +196,9 @@ impl Episode {
         }
     }
 
-    /// Whether this phase is to be told now.
+    /// Whether this phase is to be sent now.
     pub(super) const fn wants(&self, phase: NotificationPhase) -> bool {
-        self.chosen.has(phase) && !self.told.has(phase) && !self.is_folded
+        self.chosen.has(phase) && !self.sent.has(phase) && !self.is_folded
     }
 }
 

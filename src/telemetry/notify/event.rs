@@ -128,7 +128,7 @@ impl Event {
                 Self::Redelivered { message: name(message) }
             }
             Fact::TestNotice { about } => Self::Test { message: name(about.message) },
-            // Nobody acts on these.
+            // No work follows from these.
             Fact::NoticeBegun { action: Action::Report | Action::Ignore, .. }
             | Fact::NoticeEnded { outcome: NoticeOutcome::Ignored | NoticeOutcome::Reported, .. } => return None,
             Fact::NoticeBegun { about, action, until, hard, pool, .. } => {

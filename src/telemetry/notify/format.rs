@@ -29,7 +29,7 @@ pub enum Format {
     CloudEvents,
 }
 
-/// What is posted.
+/// The body of the request, with its headers.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Body {
     pub headers: Vec<(HeaderName, HeaderValue)>,
@@ -52,20 +52,20 @@ pub enum WriteError {
 
 impl Format {
     /// Writes a notification.
-    pub(super) fn write(self, told: &Notification, settings: &NotifySettings) -> Result<Body, WriteError> {
+    pub(super) fn write(self, notification: &Notification, settings: &NotifySettings) -> Result<Body, WriteError> {
         let mut headers = vec![(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
         if self == Self::CloudEvents {
-            headers.extend(cloud_events::headers(told)?);
+            headers.extend(cloud_events::headers(notification)?);
         }
         let bytes = match &settings.template {
-            Some(template) => self.render(template, told)?,
+            Some(template) => self.render(template, notification)?,
             None => match self {
-                Self::Json | Self::CloudEvents => serde_json::to_vec(told)?,
-                Self::Slack => serde_json::to_vec(&slack::message(told))?,
-                Self::Teams => serde_json::to_vec(&teams::message(told))?,
+                Self::Json | Self::CloudEvents => serde_json::to_vec(notification)?,
+                Self::Slack => serde_json::to_vec(&slack::message(notification))?,
+                Self::Teams => serde_json::to_vec(&teams::message(notification))?,
                 Self::PagerDuty => {
                     let key = settings.routing_key.as_ref().map_or("", |key| key.reveal());
-                    serde_json::to_vec(&pager_duty::event(told, key)?)?
+                    serde_json::to_vec(&pager_duty::event(notification, key)?)?
                 }
             },
         };
@@ -73,7 +73,7 @@ impl Format {
     }
 
     /// Writes a notification with the user's template. Slack's control characters are escaped in all values.
-    pub(super) fn render(self, template: &Template, told: &Notification) -> Result<Vec<u8>, RenderError> {
-        template.render(told, if self == Self::Slack { slack::escape } else { str::to_owned })
+    pub(super) fn render(self, template: &Template, notification: &Notification) -> Result<Vec<u8>, RenderError> {
+        template.render(notification, if self == Self::Slack { slack::escape } else { str::to_owned })
     }
 }

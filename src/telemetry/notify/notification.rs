@@ -9,13 +9,13 @@ use serde::{Serialize, Serializer};
 /// Version of the shape. A change that a receiver must know of raises it; a new field does not.
 pub const VERSION: u32 = 1;
 
-/// What is told about one node, or about a storm, in one phase.
+/// The content of a notification about one node, or about a storm, in one phase.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Notification {
     /// [`VERSION`].
     pub version: u32,
-    /// The same for the same occurrence, whoever tells of it, and however often.
+    /// The same for the same occurrence, from any replica, at each attempt.
     pub id: String,
     /// The same in all phases of an interruption.
     pub key: String,
@@ -28,11 +28,11 @@ pub struct Notification {
     pub time: Timestamp,
     /// A few words.
     pub title: String,
-    /// What has happened, in sentences.
+    /// A description, in sentences.
     pub text: String,
     /// The cluster's name.
     pub cluster: Option<String>,
-    /// The process that tells.
+    /// The process that sends it.
     pub replica: String,
     /// The kind of the notice.
     pub kind: Option<&'static str>,
@@ -59,7 +59,7 @@ pub struct Notification {
     /// Whether the node goes at the deadline.
     pub hard: bool,
     /// The pods that are held back.
-    pub blocked: Vec<Blocked>,
+    pub blocked: Vec<BlockedPod>,
     /// The number of further ones.
     pub blocked_more: usize,
     /// How the work ended.
@@ -77,12 +77,12 @@ pub struct Notification {
 /// A pod that can't be evicted now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Blocked {
+pub struct BlockedPod {
     /// The Node of the pod.
     pub node: String,
     /// The pod's namespace and name.
     pub pod: String,
-    /// What holds it back.
+    /// The reason.
     pub by: String,
 }
 
@@ -116,7 +116,7 @@ impl Notification {
         rows.into_iter().filter_map(|(name, value)| Some((name, value.filter(|value| !value.is_empty())?))).collect()
     }
 
-    /// Returns which process tells, and a mark for a test.
+    /// Returns the sending process, and a mark for a test.
     pub(super) fn footer(&self) -> String {
         let test = if self.test { "test, nothing of this is real; " } else { "" };
         format!("{test}Ebbtide, replica {}, {}", self.replica, self.time.strftime("%Y-%m-%dT%H:%M:%SZ"))

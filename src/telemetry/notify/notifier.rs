@@ -1,7 +1,7 @@
 //! The task that sends notifications, one after the other.
 
 use super::NotifySettings;
-use super::courier::{Accepted, Courier, DeliveryError};
+use super::courier::{Acceptance, Courier, DeliveryError};
 use super::event::Backlog;
 use super::notification::Notification;
 use super::tracker::Tracker;
@@ -50,11 +50,11 @@ pub struct Notifier {
 
 /// A notification that is being sent.
 struct Attempt {
-    told: Arc<Notification>,
+    notification: Arc<Notification>,
     tries: u32,
     begun: Instant,
-    /// The try that goes on, if one does.
-    sending: Option<BoxFuture<'static, Result<Accepted, DeliveryError>>>,
+    /// The attempt in progress.
+    sending: Option<BoxFuture<'static, Result<Acceptance, DeliveryError>>>,
 }
 
 impl Notifier {
@@ -108,16 +108,16 @@ impl Notifier {
                 () = stop.cancelled(), if !stopping => {
                     stopping = true;
                     self.tracker.finish();
-                    // Nobody waits for a receiver that asks for patience.
+                    // At the end of the process a pause that the receiver asked for is skipped.
                     self.pause = None;
                 }
             }
         }
     }
 
-    /// Takes what is to be told, and the next to send.
+    /// Takes new notifications, and the next to send.
     fn fill_queue(&mut self) {
-        self.queue.extend(self.tracker.take_told());
+        self.queue.extend(self.tracker.take_ready());
         while self.queue.len() > MAX_QUEUED {
             self.queue.pop_front();
             self.dropped += 1;
@@ -125,12 +125,16 @@ impl Notifier {
         self.dropped += self.backlog.take_dropped();
         if self.current.is_none() {
             let next = self.queue.pop_front();
-            self.current =
-                next.map(|told| Attempt { told: Arc::new(told), tries: 0, begun: Instant::now(), sending: None });
+            self.current = next.map(|notification| Attempt {
+                notification: Arc::new(notification),
+                tries: 0,
+                begun: Instant::now(),
+                sending: None,
+            });
         }
     }
 
-    /// Returns when to try next, unless a try goes on.
+    /// Returns when to try next; `None` during an attempt.
     fn next_try(&self) -> Option<Instant> {
         let waits = self.current.as_ref().is_some_and(|attempt| attempt.sending.is_none());
         waits.then(|| self.pause.unwrap_or_else(Instant::now))
@@ -139,17 +143,17 @@ impl Notifier {
     fn send(&mut self) {
         let Some(attempt) = &mut self.current else { return };
         attempt.tries += 1;
-        let (courier, told) = (Arc::clone(&self.courier), Arc::clone(&attempt.told));
-        attempt.sending = Some(async move { courier.send(&told).await }.boxed());
+        let (courier, notification) = (Arc::clone(&self.courier), Arc::clone(&attempt.notification));
+        attempt.sending = Some(async move { courier.send(&notification).await }.boxed());
     }
 
-    fn finish_try(&mut self, result: Result<Accepted, DeliveryError>, stopping: bool) {
+    fn finish_try(&mut self, result: Result<Acceptance, DeliveryError>, stopping: bool) {
         self.pause = None;
         let Some(mut attempt) = self.current.take() else { return };
         attempt.sending = None;
         let Err(error) = result else {
             self.backoff.reset();
-            let (phase, took) = (attempt.told.phase, attempt.begun.elapsed());
+            let (phase, took) = (attempt.notification.phase, attempt.begun.elapsed());
             return self.facts.emit(&Fact::NotificationSent { phase, took });
         };
         if error.is_retried() && !stopping {
@@ -183,14 +187,14 @@ impl Notifier {
 }
 
 /// Waits for the answer of a try; without one, forever.
-async fn answer(attempt: Option<&mut Attempt>) -> Result<Accepted, DeliveryError> {
+async fn answer(attempt: Option<&mut Attempt>) -> Result<Acceptance, DeliveryError> {
     match attempt.and_then(|attempt| attempt.sending.as_mut()) {
         Some(sending) => sending.await,
         None => std::future::pending().await,
     }
 }
 
-/// What is left when the process ends is counted.
+/// Notifications left at the end of the process are counted.
 impl Drop for Notifier {
     fn drop(&mut self) {
         let left = self.queue.len() + usize::from(self.current.is_some()) + self.dropped;

@@ -1,4 +1,4 @@
-//! The phases that a user wants to be told of, by kind of notice.
+//! The phases that a user wants, by kind of notice.
 
 use crate::fact::{NoticeKind, NotificationPhase};
 
@@ -67,7 +67,7 @@ impl Phases {
     }
 }
 
-/// The phases to tell of, by kind of notice.
+/// The phases that are sent, by kind of notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PhaseChoice([Phases; NoticeKind::ALL.len()]);
 

@@ -1,12 +1,12 @@
 //! Samples of notifications: for the check of templates, and for `ebbtide notify --test`. All are marked as tests.
 
 use super::NotifySettings;
-use super::notification::{Blocked, Notification, VERSION};
+use super::notification::{BlockedPod, Notification, VERSION};
 use crate::fact::{NoticeKind, NotificationPhase};
 use crate::telemetry::history::report::{Failure, Slowest, Storm};
 use jiff::{SignedDuration, Timestamp};
 
-/// Returns samples of every phase: about a node of which all is known, about one of which little is, and about a storm.
+/// Returns samples of every phase: about a fully known node, about a barely known one, and about a storm.
 #[must_use]
 pub fn all() -> Vec<Notification> {
     let now = Timestamp::UNIX_EPOCH;
@@ -25,7 +25,7 @@ pub fn to_send(phase: NotificationPhase, now: Timestamp, settings: &NotifySettin
 
 fn of_node(phase: NotificationPhase, now: Timestamp) -> Notification {
     let is_end = matches!(phase, NotificationPhase::Done | NotificationPhase::Failed);
-    let blocked = Blocked {
+    let blocked = BlockedPod {
         node: "sample-node".to_owned(),
         pod: "default/sample-0".to_owned(),
         by: "The disruption budget sample needs 1 healthy pods and has 1 currently".to_owned(),

@@ -1,4 +1,4 @@
-//! The signature of a request, by which a receiver knows that it comes from Ebbtide, and when it was sent.
+//! The signature of a request. It proves to a receiver that Ebbtide sent the request, and when.
 
 use crate::telemetry::outbound::Secret;
 use hmac::{Hmac, KeyInit, Mac};

@@ -1,7 +1,7 @@
-//! A storm, as notifications tell of it: once at its begin, once when a drain is blocked, once at its end. Pure.
+//! The notifications of a storm: one at its start, one when a drain is blocked, one at its end. Pure.
 
 use super::episode::{End, Episode, Verdict};
-use super::notification::Blocked;
+use super::notification::BlockedPod;
 use super::phases::Phases;
 use crate::fact::{NoticeOutcome, NotificationPhase};
 use crate::runtime::clock::Clock;
@@ -14,32 +14,32 @@ use tokio::time::Instant;
 /// Time between a storm's recognition, or its first blocked drain, and the message about it: others follow within seconds.
 const COLLECT: Duration = Duration::from_secs(10);
 
-/// Time after the last notice after which a storm is told, whatever still runs. A lifecycle hook may last for two days.
+/// Time after the last notice after which a storm is reported, whatever still runs. A lifecycle hook may last for two days.
 const MAX_TAIL: SignedDuration = SignedDuration::from_mins(15);
 
 /// Maximum number of blocked pods that are named.
 const MAX_BLOCKED: usize = 20;
 
-/// A storm that goes on.
+/// A storm in progress.
 #[derive(Debug)]
 pub(super) struct FoldedStorm {
     storm: Storm,
-    /// When its begin was seen, as the name of the storm.
+    /// When its start was seen, as the name of the storm.
     pub since: Timestamp,
     newest: Timestamp,
     running: usize,
-    /// Number of nodes that another replica goes on with.
+    /// Number of nodes that another replica continues.
     elsewhere: usize,
     failed: usize,
     /// Number of drains that have been blocked.
     pub blocked_drains: usize,
     pub is_test: bool,
-    /// The phases to tell of.
+    /// The phases that the user wants.
     chosen: Phases,
-    pub told: Phases,
+    pub sent: Phases,
     begin_due: Option<Instant>,
     blocked_due: Option<Instant>,
-    blocked: Vec<Blocked>,
+    blocked: Vec<BlockedPod>,
     blocked_more: usize,
 }
 
@@ -55,7 +55,7 @@ impl FoldedStorm {
             blocked_drains: 0,
             is_test: true,
             chosen: Phases::NONE,
-            told: Phases::NONE,
+            sent: Phases::NONE,
             begin_due: Some(Instant::now() + COLLECT),
             blocked_due: None,
             blocked: Vec::new(),
@@ -64,8 +64,8 @@ impl FoldedStorm {
     }
 
     /// Whether a node whose work begins now belongs to it.
-    pub(super) fn goes_on(&self, now: Timestamp) -> bool {
-        self.storm.goes_on(now)
+    pub(super) fn includes(&self, now: Timestamp) -> bool {
+        self.storm.includes(now)
     }
 
     /// Takes a node, which may have ended.
@@ -106,7 +106,7 @@ impl FoldedStorm {
         self.storm.ends(episode.name(), *kind, *outcome, times);
     }
 
-    /// Returns whether it is over: nothing new comes, and all nodes have ended, or it is told without them.
+    /// Returns whether it is over: no new notice comes, and all nodes have ended, or it is reported without them.
     pub(super) fn is_over(&self, now: Timestamp) -> bool {
         let calm = now.duration_since(self.newest);
         calm > WINDOW && (self.running == 0 || calm > MAX_TAIL)
@@ -119,14 +119,14 @@ impl FoldedStorm {
         [self.begin_due, self.blocked_due].into_iter().flatten().fold(end, Instant::min)
     }
 
-    /// Returns the phase to tell of now, while the storm goes on.
+    /// Returns the phase to send now, during the storm.
     pub(super) fn phase(&mut self) -> Option<NotificationPhase> {
         let now = Instant::now();
         let is_due = |due: &mut Option<Instant>| due.take_if(|due| *due <= now).is_some();
-        if is_due(&mut self.begin_due) && self.tells(NotificationPhase::Notice) {
+        if is_due(&mut self.begin_due) && self.claim(NotificationPhase::Notice) {
             return Some(NotificationPhase::Notice);
         }
-        (is_due(&mut self.blocked_due) && self.tells(NotificationPhase::Blocked)).then_some(NotificationPhase::Blocked)
+        (is_due(&mut self.blocked_due) && self.claim(NotificationPhase::Blocked)).then_some(NotificationPhase::Blocked)
     }
 
     /// Whether all its nodes have ended here.
@@ -134,7 +134,7 @@ impl FoldedStorm {
         self.running == 0 && self.elsewhere == 0
     }
 
-    /// Whether a failure of it is to be told.
+    /// Whether a failure of it is to be reported.
     pub(super) const fn has_failed(&self) -> bool {
         self.failed > 0
     }
@@ -142,17 +142,17 @@ impl FoldedStorm {
     /// Returns the phase of its end.
     pub(super) fn last_phase(&mut self) -> Option<NotificationPhase> {
         let phase = if self.failed > 0 { NotificationPhase::Failed } else { NotificationPhase::Done };
-        self.tells(phase).then_some(phase)
+        self.claim(phase).then_some(phase)
     }
 
-    fn tells(&mut self, phase: NotificationPhase) -> bool {
-        let is_wanted = self.chosen.has(phase) && !self.told.has(phase);
-        self.told = self.told.with(phase);
+    fn claim(&mut self, phase: NotificationPhase) -> bool {
+        let is_wanted = self.chosen.has(phase) && !self.sent.has(phase);
+        self.sent = self.sent.with(phase);
         is_wanted
     }
 
     /// Returns its blocked pods, and the number of the others.
-    pub(super) fn blocked(&self) -> (Vec<Blocked>, usize) {
+    pub(super) fn blocked(&self) -> (Vec<BlockedPod>, usize) {
         (self.blocked.clone(), self.blocked_more)
     }
 

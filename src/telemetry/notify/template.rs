@@ -80,19 +80,27 @@ impl Template {
         environment.set_formatter(write_escaped);
         environment.add_template_owned(NAME, source).map_err(|error| BadTemplate::Syntax(RenderError::of(&error)))?;
         let template = Self(Arc::new(environment));
-        for told in sample::all() {
-            let (phase, storm) = (told.phase, told.storm.is_some());
-            template.render(&told, str::to_owned).map_err(|error| BadTemplate::Sample { phase, storm, error })?;
+        for notification in sample::all() {
+            let (phase, storm) = (notification.phase, notification.storm.is_some());
+            template.render(&notification, str::to_owned).map_err(|error| BadTemplate::Sample {
+                phase,
+                storm,
+                error,
+            })?;
         }
         Ok(template)
     }
 
     /// Makes the body. `escape` is applied to all texts before.
-    pub(super) fn render(&self, told: &Notification, escape: fn(&str) -> String) -> Result<Vec<u8>, RenderError> {
-        let mut fields = serde_json::to_value(told).map_err(|error| RenderError::Fails(error.to_string()))?;
+    pub(super) fn render(
+        &self,
+        notification: &Notification,
+        escape: fn(&str) -> String,
+    ) -> Result<Vec<u8>, RenderError> {
+        let mut fields = serde_json::to_value(notification).map_err(|error| RenderError::Fails(error.to_string()))?;
         escape_all(&mut fields, escape);
         let template = self.0.get_template(NAME).map_err(|error| RenderError::of(&error))?;
-        let mut out = Bounded::default();
+        let mut out = BoundedBuffer::default();
         let made = template.render_captured_to(Value::from(Serde(&fields)), &mut out).map(drop);
         if out.is_full {
             return Err(RenderError::TooLong);
@@ -149,12 +157,12 @@ fn escape_all(value: &mut serde_json::Value, escape: fn(&str) -> String) {
 
 /// An output that refuses to grow beyond its maximum.
 #[derive(Default)]
-struct Bounded {
+struct BoundedBuffer {
     bytes: Vec<u8>,
     is_full: bool,
 }
 
-impl Write for Bounded {
+impl Write for BoundedBuffer {
     fn write(&mut self, part: &[u8]) -> io::Result<usize> {
         if self.bytes.len() + part.len() > MAX_OUTPUT {
             self.is_full = true;

@@ -1,14 +1,14 @@
 //! Which notification follows from a fact, and when. Pure: it neither waits nor sends.
 //!
-//! Within a process a node is told of once in each phase. Between processes two things keep that: the ids of notifications are made
-//! of AWS's, so that receivers can tell copies; and a notice is not told if the message was received before and the Node was cordoned
-//! before: then an earlier receiver got as far as to tell it.
+//! Within a process each phase of a node is sent once. Between processes two rules keep it so. The ids of notifications derive from
+//! AWS's ids, so that receivers can recognise copies. And a notice is not sent if the message was received before and the Node was
+//! cordoned before: an earlier receiver got far enough to send it.
 
 use super::NotifySettings;
 use super::episode::{End, Episode, Verdict, Work};
 use super::event::{About, Event, Pool};
 use super::format::Format;
-use super::notification::{Blocked, Notification};
+use super::notification::{BlockedPod, Notification};
 use super::phases::Phases;
 use super::storm::FoldedStorm;
 use super::words::Writer;
@@ -23,13 +23,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Time that a notice is kept back for the cordon, which says whether an earlier receiver was here.
+/// Time that a notice is kept back for the cordon, which shows whether an earlier receiver was here.
 const NOTICE_DELAY: Duration = Duration::from_secs(3);
 
 /// Time for which an ended node is remembered. For as long a late copy of a notice starts no work either.
 const MEMORY: Duration = Duration::from_mins(15);
 
-/// Maximum number of nodes that are remembered, about 1 kB each. Further ones are not told of.
+/// Maximum number of nodes that are remembered, about 1 kB each. Further ones get no notifications.
 const MAX_NODES: usize = 4096;
 
 /// Maximum number of messages that are remembered as tests, or as received before.
@@ -44,7 +44,7 @@ pub(super) struct Tracker {
     clock: Clock,
     writer: Writer,
     nodes: HashMap<Key, Episode>,
-    /// When to look at a node again. Old entries say nothing.
+    /// When to check a node again. Old entries have no effect.
     timers: BinaryHeap<Reverse<(Instant, Key)>>,
     /// The nodes that have ended, the oldest first.
     ended: VecDeque<(Instant, Key)>,
@@ -52,7 +52,7 @@ pub(super) struct Tracker {
     tests: Recent,
     gauge: Gauge,
     storm: Option<FoldedStorm>,
-    told: Vec<Notification>,
+    ready: Vec<Notification>,
 }
 
 /// The last few of many messages.
@@ -88,13 +88,13 @@ impl Tracker {
             tests: Recent::default(),
             gauge: Gauge::default(),
             storm: None,
-            told: Vec::new(),
+            ready: Vec::new(),
         }
     }
 
-    /// Returns what is to be told.
-    pub(super) fn take_told(&mut self) -> Vec<Notification> {
-        std::mem::take(&mut self.told)
+    /// Returns the notifications to send.
+    pub(super) fn take_ready(&mut self) -> Vec<Notification> {
+        std::mem::take(&mut self.ready)
     }
 
     /// Returns when [`Tracker::tick`] has something to do.
@@ -115,8 +115,8 @@ impl Tracker {
                 let Some(episode) = self.nodes.get_mut(&key).filter(|episode| !episode.is_over()) else { return };
                 episode.deadline = Some(deadline);
                 episode.about.node.get_or_insert_with(|| node.clone());
-                episode.block(uid, Blocked { node: node.into(), pod: pod.into(), by: by.into() });
-                if episode.blocked_due.is_none() && !episode.told.has(NotificationPhase::Blocked) {
+                episode.block(uid, BlockedPod { node: node.into(), pod: pod.into(), by: by.into() });
+                if episode.blocked_due.is_none() && !episode.sent.has(NotificationPhase::Blocked) {
                     let due = Instant::now() + MIN_BLOCKED_TIME;
                     episode.blocked_due = Some(due);
                     self.timers.push(Reverse((due, key)));
@@ -144,7 +144,7 @@ impl Tracker {
         }
     }
 
-    /// Tells what is due, and forgets what is old.
+    /// Creates the notifications that are due, and forgets old nodes.
     pub(super) fn tick(&mut self) {
         let now = Instant::now();
         while self.timers.peek().is_some_and(|Reverse((at, _))| *at <= now) {
@@ -156,23 +156,23 @@ impl Tracker {
         }
         let Some(storm) = &mut self.storm else { return };
         while let Some(phase) = storm.phase() {
-            self.told.push(self.writer.storm(phase, storm));
+            self.ready.push(self.writer.storm(phase, storm));
         }
         if storm.is_over(self.clock.now()) {
             self.end_storm();
         }
     }
 
-    /// The process ends: nobody else tells what is kept back here.
+    /// The process ends: no other process sends what is kept back here.
     pub(super) fn finish(&mut self) {
         let pending: Vec<Key> =
             self.nodes.iter().filter(|(_, node)| node.notice_due.is_some()).map(|(key, _)| key.clone()).collect();
         for key in pending {
-            self.tell_notice(&key);
+            self.announce_notice(&key);
         }
-        let goes_on = self.storm.as_ref().is_some_and(|storm| !storm.is_whole() && !storm.has_failed());
-        // Another replica goes on, and tells of what it finds. Only an alert must not stay: there it gets another key.
-        if goes_on && self.settings.format != Format::PagerDuty {
+        let continues_elsewhere = self.storm.as_ref().is_some_and(|storm| !storm.is_whole() && !storm.has_failed());
+        // Another replica continues, and reports what it finds. Only an alert must not stay: there it gets another key.
+        if continues_elsewhere && self.settings.format != Format::PagerDuty {
             self.storm = None;
         }
         self.end_storm();
@@ -212,8 +212,8 @@ impl Tracker {
     fn count(&mut self, key: &Key) {
         let now = self.clock.now();
         let begun = self.gauge.count(now);
-        if let Some(storm) = self.storm.as_mut().filter(|storm| storm.goes_on(now)) {
-            if let Some(episode) = self.nodes.get_mut(key).filter(|episode| episode.told.is_empty()) {
+        if let Some(storm) = self.storm.as_mut().filter(|storm| storm.includes(now)) {
+            if let Some(episode) = self.nodes.get_mut(key).filter(|episode| episode.sent.is_empty()) {
                 storm.take(episode, self.clock);
             }
             return;
@@ -221,11 +221,11 @@ impl Tracker {
         let Some(since) = begun else { return };
         self.end_storm();
         let mut storm = FoldedStorm::new(since);
-        // Nodes of which something was told are told of to their end.
+        // Nodes with a notification of their own keep theirs to the end.
         let mut fresh: Vec<&mut Episode> = self
             .nodes
             .values_mut()
-            .filter(|node| node.told.is_empty() && !node.is_folded && self.clock.timestamp_of(node.begun) >= since)
+            .filter(|node| node.sent.is_empty() && !node.is_folded && self.clock.timestamp_of(node.begun) >= since)
             .collect();
         fresh.sort_by_key(|node| node.begun);
         for episode in fresh {
@@ -243,9 +243,9 @@ impl Tracker {
             episode.about.node = episode.about.node.take().or_else(|| about.node.clone());
             if already && self.redelivered.has(&about.message) {
                 episode.notice_due = None;
-                episode.told = episode.told.with(Notice);
+                episode.sent = episode.sent.with(Notice);
             } else if episode.notice_due.is_some() {
-                self.tell_notice(&key);
+                self.announce_notice(&key);
             }
         }
     }
@@ -254,14 +254,14 @@ impl Tracker {
         let Some(episode) = self.nodes.get_mut(key) else { return };
         if episode.blocked_due.take_if(|due| *due <= now).is_some() && episode.is_blocked() {
             if let Some(storm) = self.storm.as_mut().filter(|_| episode.is_folded) {
-                episode.told = episode.told.with(NotificationPhase::Blocked);
+                episode.sent = episode.sent.with(NotificationPhase::Blocked);
                 storm.block(episode);
             } else if episode.wants(NotificationPhase::Blocked) {
-                self.tell(key, NotificationPhase::Blocked);
+                self.announce(key, NotificationPhase::Blocked);
             }
         }
         if self.nodes.get(key).is_some_and(|episode| episode.notice_due.is_some_and(|due| due <= now)) {
-            self.tell_notice(key);
+            self.announce_notice(key);
         }
     }
 
@@ -273,13 +273,13 @@ impl Tracker {
         };
         let verdict = Verdict::on(outcome);
         if verdict >= Verdict::Done {
-            self.tell_notice(&key);
+            self.announce_notice(&key);
         }
         let Some(episode) = self.nodes.get_mut(&key) else { return };
         episode.ends(&about.message, about.node, End { kind: about.kind, outcome, took, waited });
         let is_over = episode.is_over();
         if verdict == Verdict::Failed && episode.wants(Failed) {
-            self.tell(&key, Failed);
+            self.announce(&key, Failed);
         }
         if is_over {
             self.end_node(key);
@@ -295,37 +295,37 @@ impl Tracker {
             let ended_well = |end: &End| matches!(Verdict::on(end.outcome), Verdict::Done | Verdict::Settled);
             // An alert that an earlier receiver raised has the node's own key.
             if pages && episode.is_again && episode.chosen.has(Done) && episode.end.as_ref().is_some_and(ended_well) {
-                self.tell(&key, Done);
+                self.announce(&key, Done);
             }
         } else if let Some(end) = &episode.end {
             let matters = match Verdict::on(end.outcome) {
-                // PagerDuty needs no word of what nobody was alarmed about.
-                Verdict::Done | Verdict::Settled if pages => !episode.told.is_empty() || episode.is_again,
+                // PagerDuty needs no resolution without an alert.
+                Verdict::Done | Verdict::Settled if pages => !episode.sent.is_empty() || episode.is_again,
                 Verdict::Done => true,
-                Verdict::Settled => !episode.told.is_empty(),
+                Verdict::Settled => !episode.sent.is_empty(),
                 Verdict::Failed | Verdict::Silent => false,
             };
             if matters && episode.wants(Done) {
-                self.tell(&key, Done);
+                self.announce(&key, Done);
             }
         }
         self.ended.push_back((Instant::now(), key));
     }
 
-    fn tell_notice(&mut self, key: &Key) {
+    fn announce_notice(&mut self, key: &Key) {
         let Some(episode) = self.nodes.get_mut(key) else { return };
         if episode.notice_due.take().is_some() && episode.wants(Notice) {
-            self.tell(key, Notice);
+            self.announce(key, Notice);
         }
     }
 
-    fn tell(&mut self, key: &Key, phase: NotificationPhase) {
+    fn announce(&mut self, key: &Key, phase: NotificationPhase) {
         let Some(episode) = self.nodes.get_mut(key) else { return };
-        episode.told = episode.told.with(phase);
-        self.told.push(self.writer.node(phase, episode));
+        episode.sent = episode.sent.with(phase);
+        self.ready.push(self.writer.node(phase, episode));
     }
 
-    /// Tells the end of the storm. What still runs is told of by itself from now on.
+    /// Reports the end of the storm. What still runs is reported by itself from now on.
     fn end_storm(&mut self) {
         let Some(mut storm) = self.storm.take() else { return };
         let (now, mut failed) = (Instant::now(), Vec::new());
@@ -333,25 +333,25 @@ impl Tracker {
             episode.is_folded = false;
             if episode.is_over() {
                 // The storm's end was theirs.
-                episode.told = Phases::of(&NotificationPhase::ALL);
+                episode.sent = Phases::of(&NotificationPhase::ALL);
                 continue;
             }
-            episode.told = Phases::of(&[Notice]);
+            episode.sent = Phases::of(&[Notice]);
             if episode.is_blocked() {
                 episode.blocked_due = Some(now);
                 self.timers.push(Reverse((now, key.clone())));
             }
-            // One of its notices has failed, and another one goes on.
+            // One of its notices has failed, and another one is still worked on.
             if episode.end.as_ref().is_some_and(|end| Verdict::on(end.outcome) == Verdict::Failed) {
                 failed.push(key.clone());
             }
         }
         if let Some(phase) = storm.last_phase() {
-            self.told.push(self.writer.storm(phase, &storm));
+            self.ready.push(self.writer.storm(phase, &storm));
         }
         for key in failed {
             if self.nodes.get(&key).is_some_and(|episode| episode.wants(Failed)) {
-                self.tell(&key, Failed);
+                self.announce(&key, Failed);
             }
         }
     }

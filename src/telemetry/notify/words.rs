@@ -2,7 +2,7 @@
 
 use super::NotifySettings;
 use super::episode::Episode;
-use super::notification::{Blocked, Notification, VERSION, counts};
+use super::notification::{BlockedPod, Notification, VERSION, counts};
 use super::storm::FoldedStorm;
 use crate::fact::{Action, NotificationPhase};
 use crate::runtime::clock::Clock;
@@ -74,7 +74,7 @@ impl Writer {
         }
     }
 
-    /// Returns what is told about a node.
+    /// Returns the notification about a node.
     pub(super) fn node(&self, phase: NotificationPhase, episode: &Episode) -> Notification {
         let about = &episode.about;
         let id = format!("{}/{}/{phase}", about.instance, about.message);
@@ -82,7 +82,7 @@ impl Writer {
         let end = episode.end.as_ref().filter(|_| is_end);
         let (blocked, blocked_more) = episode.blocked(MAX_BLOCKED);
         let deadline = episode.deadline.filter(|_| !is_end);
-        let mut told = Notification {
+        let mut notification = Notification {
             test: episode.is_test,
             kind: Some(about.kind.as_str()),
             action: Some(episode.action.as_str()),
@@ -104,12 +104,13 @@ impl Writer {
             waited: end.map(|end| end.waited.to_string()).filter(|waited| !waited.is_empty()),
             ..self.empty(phase, id, format!("ebbtide/{}", about.instance))
         };
-        told.title = format!("{}{}: {}", test(told.test), heading(phase, episode.action), episode.name());
-        told.text = text(phase, episode, &told);
-        told
+        notification.title =
+            format!("{}{}: {}", test(notification.test), heading(phase, episode.action), episode.name());
+        notification.text = text(phase, episode, &notification);
+        notification
     }
 
-    /// Returns what is told about a storm.
+    /// Returns the notification about a storm.
     pub(super) fn storm(&self, phase: NotificationPhase, storm: &FoldedStorm) -> Notification {
         let id = format!("{}/storm-{}", self.replica, storm.since.as_second());
         let report = storm.report(&id, &self.replica);
@@ -166,16 +167,16 @@ const fn heading(phase: NotificationPhase, action: Action) -> &'static str {
     }
 }
 
-fn text(phase: NotificationPhase, episode: &Episode, told: &Notification) -> String {
+fn text(phase: NotificationPhase, episode: &Episode, notification: &Notification) -> String {
     let (name, kind) = (episode.name(), episode.about.kind);
-    let until = told.deadline.map(|at| {
+    let until = notification.deadline.map(|at| {
         let at = at.strftime("%Y-%m-%dT%H:%M:%SZ");
-        if told.hard { format!("; the node goes at {at}") } else { format!("; until {at}") }
+        if notification.hard { format!("; the node goes at {at}") } else { format!("; until {at}") }
     });
     let until = until.unwrap_or_default();
     let took = episode.end.as_ref().map(|end| Words(end.took).to_string()).unwrap_or_default();
-    let report = told.report.as_ref().map(|report| format!(": {report}")).unwrap_or_default();
-    let waited = told.waited.as_ref().map(|waited| format!("; waits: {waited}")).unwrap_or_default();
+    let report = notification.report.as_ref().map(|report| format!(": {report}")).unwrap_or_default();
+    let waited = notification.waited.as_ref().map(|waited| format!("; waits: {waited}")).unwrap_or_default();
     match phase {
         NotificationPhase::Notice => {
             let what = match episode.action {
@@ -186,25 +187,25 @@ fn text(phase: NotificationPhase, episode: &Episode, told: &Notification) -> Str
             format!("Node {name} {what}, because of a notice of the kind {kind}{until}.")
         }
         NotificationPhase::Blocked => {
-            let pods = held_back(&told.blocked, told.blocked_more);
+            let pods = held_back(&notification.blocked, notification.blocked_more);
             format!("The drain of node {name} ({kind}) is blocked. {pods}{until}.")
         }
         NotificationPhase::Done => {
-            let outcome = told.outcome.unwrap_or_default();
+            let outcome = notification.outcome.unwrap_or_default();
             format!("Node {name} ({kind}): {outcome} after {took}{report}{waited}.")
         }
         NotificationPhase::Failed => {
-            let outcome = told.outcome.unwrap_or_default();
+            let outcome = notification.outcome.unwrap_or_default();
             format!("Node {name} ({kind}) failed: {outcome} after {took}{report}{waited}.")
         }
     }
 }
 
 /// Names blocked pods, and what holds them back.
-fn held_back(blocked: &[Blocked], more: usize) -> String {
+fn held_back(blocked: &[BlockedPod], more: usize) -> String {
     let pods = blocked.iter().take(MAX_IN_TEXT);
     let pods: Vec<String> =
-        pods.map(|Blocked { pod, by, .. }| format!("{pod} is held back: {}", by.trim_end_matches('.'))).collect();
+        pods.map(|BlockedPod { pod, by, .. }| format!("{pod} is held back: {}", by.trim_end_matches('.'))).collect();
     let more = more + blocked.len().saturating_sub(MAX_IN_TEXT);
     let more = if more > 0 { format!("; and {more} more") } else { String::new() };
     format!("{}{more}", pods.join("; "))
@@ -214,7 +215,7 @@ fn storm_text(
     phase: NotificationPhase,
     storm: &report::Storm,
     drains: usize,
-    blocked: &[Blocked],
+    blocked: &[BlockedPod],
     more: usize,
 ) -> String {
     let report::Storm { notices, running, in_time, failed, .. } = storm;

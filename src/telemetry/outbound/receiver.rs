@@ -1,4 +1,4 @@
-//! A receiver. Its URL and its headers are secrets: whoever has them can write to the user's channel.
+//! A receiver. Its URL and its headers are secrets: with them an attacker could write to the user's channel.
 
 use http::{HeaderName, HeaderValue, Uri};
 use std::convert::Infallible;

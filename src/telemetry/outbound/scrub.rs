@@ -50,7 +50,7 @@ impl Scrubber {
         Self { parts }
     }
 
-    /// Returns the begin of a text, without secrets and control characters, on one line.
+    /// Returns the start of a text, without secrets and control characters, on one line.
     #[must_use]
     pub fn quote(&self, text: &str) -> String {
         // First laid out, because a secret with other spaces, or with control characters within, is still the secret.

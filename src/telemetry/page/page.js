@@ -5,7 +5,7 @@ import { $, fill } from "./document.js";
 import { isMarked } from "./words.js";
 import { drawBlockers, drawConnection, drawDay, drawEnded, drawFigures, drawHealth, drawPools, drawReplicas, drawRunning, drawStorms, drawTools } from "./views.js";
 
-const SILENCE = 40_000; // ms without an event, of which one comes every 15 s, until the connection counts as dead
+const SILENCE = 40_000; // ms without an event until the connection counts as dead; one event comes every 15 s
 const BACKOFF = 30_000; // ms between two attempts to open a stream, at most
 
 let stream = null;

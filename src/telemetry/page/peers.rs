@@ -1,4 +1,4 @@
-//! The other replicas, whose work the page shows, too: found by the name of a headless service, asked while somebody looks.
+//! The other replicas, whose work the page shows, too. A headless service names them; they are asked while a viewer is connected.
 
 use crate::clients::get::get;
 use crate::telemetry::history::report::{Interruption, Report, VERSION};
@@ -26,7 +26,7 @@ const AT_ONCE: usize = 4;
 /// Maximum number of replicas that are asked.
 const MAX_PEERS: usize = 16;
 
-/// What the other replicas said last.
+/// The last reports of the other replicas.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
     /// The reports, or why there is none, by address.
@@ -34,7 +34,7 @@ pub(super) struct Peers {
     /// The ids of interruptions that have changed since [`Peers::take_changes`].
     changed: BTreeSet<String>,
     removed: BTreeSet<String>,
-    /// Whether something else has changed, such as who answers.
+    /// Whether something else has changed, such as the set of answering replicas.
     others: bool,
 }
 
@@ -111,7 +111,7 @@ impl Peers {
         (std::mem::take(&mut self.changed), std::mem::take(&mut self.removed))
     }
 
-    /// Adds what they said to the report of this replica: of their interruptions those with these ids, or all.
+    /// Adds their interruptions to the report of this replica: those with these ids, or all.
     pub(super) fn add_to(&self, report: &mut Report, only: Option<&BTreeSet<String>>) {
         for (address, answer) in &self.answers {
             match answer {

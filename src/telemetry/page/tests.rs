@@ -199,7 +199,7 @@ impl Served {
             let (instance, node) = (format!("i-{n:017x}"), format!("{n}{long}"));
             let about =
                 NoticeRef { kind: NoticeKind::AsgTerminate, instance: &instance, node: Some(&node), message: "m" };
-            self.history.note(&Fact::NodeMarked { about, since: None, deadline: None, says: None });
+            self.history.note(&Fact::NodeMarked { about, since: None, deadline: None, condition: None });
         }
     }
 

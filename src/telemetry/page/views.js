@@ -59,7 +59,7 @@ function notes(x) {
     drain.blockedMore ? h("p", { class: "held" }, `and ${counted(drain.blockedMore, "more pod")}`) : ""]);
   const waits = list(x.waits).map((wait) => h("p", { class: "wait" }, h("b", {}, "Waits for ", wait.wait, ":"), " ", wait.reason,
     wait.until && h("small", {}, until(wait.until) > 0 ? ` at most ${lasting(until(wait.until))} more` : " its time is over")));
-  return [held, waits, x.problem && h("p", { class: "problem" }, h("b", {}, isMarked(x) ? "The node says:" : "Retrying:"), " ", x.problem)];
+  return [held, waits, x.problem && h("p", { class: "problem" }, h("b", {}, isMarked(x) ? "Node condition:" : "Retrying:"), " ", x.problem)];
 }
 
 function facts(x, ...words) {
@@ -173,7 +173,7 @@ export function drawDay({ day }) {
   const peak = notices.indexOf(Math.max(...notices));
   const minutes = day.minutesPerSlot || 10;
   const from = (slot) => millis(day.since) + slot * minutes * 60_000;
-  const told = (slot) => `${clock(from(slot), 16)}–${clock(from(slot + 1), 16)}: ${counted(notices[slot], "notice")}${failed[slot] ? `, ${number(failed[slot])} failed` : ""}`;
+  const slotText = (slot) => `${clock(from(slot), 16)}–${clock(from(slot + 1), 16)}: ${counted(notices[slot], "notice")}${failed[slot] ? `, ${number(failed[slot])} failed` : ""}`;
   const total = sum(notices);
   const summary = total ? `${counted(total, "notice")} in the last day${sum(failed) ? `, ${number(sum(failed))} failed` : ""}, most at ${clock(from(peak), 16)}` : "No notice in the last day";
   const busy = [...notices.keys()].filter((slot) => notices[slot] || failed[slot]).reverse();
@@ -183,7 +183,7 @@ export function drawDay({ day }) {
       [148, 166, 184].map((y, i) => h("path", { class: "wave", d: wave(y, 60 + 23 * i) })),
       h("path", { class: "notices", d: bars(notices) }), h("path", { class: "failures", d: bars(failed) })), h("i", { class: "glint" })),
   h("div", { class: "axis", "aria-hidden": "true" }, ["24 h ago", "18 h", "12 h", "6 h", "now"].map((words) => h("span", {}, words))),
-  h("div", { class: "told" }, h("p", {}, view.slot == null || view.slot >= slots ? summary : told(view.slot)), busy.length > 0 && h("details", {}, h("summary", {}, "The day as a table"),
+  h("div", { class: "reading" }, h("p", {}, view.slot == null || view.slot >= slots ? summary : slotText(view.slot)), busy.length > 0 && h("details", {}, h("summary", {}, "The day as a table"),
     h("table", {}, h("caption", {}, "Notices of the last day, the newest first (UTC)"),
       h("thead", {}, h("tr", {}, ["From", "Notices", "Failed"].map((words) => h("th", { scope: "col" }, words)))),
       h("tbody", {}, busy.map((slot) => h("tr", { key: slot }, h("th", { scope: "row" }, clock(from(slot), 16)),
@@ -217,7 +217,7 @@ export function drawStorms() {
     const failures = list(storm.failures);
     const words = joined(`${number(inTime)} in time`, failed && `${number(failed)} failed`, running && `${number(running)} running`);
     return h("article", { key: storm.id, class: "storm" },
-      h("h3", {}, counted(notices, "notice"), h("small", {}, storm.until ? `${clock(storm.since, 16)}–${clock(storm.until, 16)}` : `since ${clock(storm.since, 16)}, still going on`)),
+      h("h3", {}, counted(notices, "notice"), h("small", {}, storm.until ? `${clock(storm.since, 16)}–${clock(storm.until, 16)}` : `since ${clock(storm.since, 16)}, still running`)),
       h("div", { class: "shares", role: "img", "aria-label": `Of ${number(notices)}: ${words}` },
         h("span", { class: "in-time", style: part(inTime) }), h("span", { class: "bad-part", style: part(failed) }), h("span", { class: "open", style: part(running) })),
       h("p", { class: "counts" }, h("b", {}, number(inTime), " in time"), failed > 0 && h("b", { class: "bad" }, number(failed), " failed"), running > 0 && h("b", { class: "soft" }, number(running), " running")),

@@ -34,14 +34,14 @@ export function clock(time, end = 19) {
   return `${iso.startsWith(today) ? "" : `${iso.slice(5, 10)} `}${iso.slice(11, end)}`;
 }
 
-// A Node's name: its first label is what people say.
+// A Node's name: users call it by its first label.
 export function named(name, otherwise) {
   if (!name) return h("bdi", { class: "name" }, otherwise);
   const dot = String(name).indexOf(".");
   return h("bdi", { class: "name" }, dot < 1 ? name : [name.slice(0, dot), h("span", {}, name.slice(dot))]);
 }
 
-// Text whose short words are not broken at their hyphens: ip-10-0-0-7.
+// Text whose short words are not split at their hyphens: ip-10-0-0-7.
 export const unbroken = (text) => text.slice(0, LONGEST).split(/(\S*-\S*)/).map((part, i) => (i % 2 && part.length < 22 ? h("span", {}, part) : part));
 
 // Most budgets allow an eviction soon: a pod that has been held for less than 5 s is no news.

@@ -57,7 +57,7 @@ enum ExportError {
 const fn advice(status: u16) -> &'static str {
     match status {
         401 | 403 => "check --otlp-header",
-        429 | 502..=504 => "the collector is overloaded or broken",
+        429 | 502..=504 => "the collector is overloaded or failing",
         _ => "check that --otlp-endpoint takes OTLP over HTTP, usually on port 4318",
     }
 }

@@ -66,9 +66,9 @@ impl Subscriber for TraceSubscriber {
 #[derive(Debug, Default)]
 struct Recorder {
     /// By the message's id.
-    messages: HashMap<Box<str>, Received>,
+    messages: HashMap<Box<str>, MessageRecord>,
     /// By the instance's id, because drains know no more.
-    open: HashMap<Box<str>, Vec<Open>>,
+    open: HashMap<Box<str>, Vec<OpenTrace>>,
     count: usize,
     finished: Vec<Trace>,
     dropped: usize,
@@ -76,7 +76,7 @@ struct Recorder {
 
 /// A message that is being handled.
 #[derive(Debug)]
-struct Received {
+struct MessageRecord {
     sent: Timestamp,
     at: Timestamp,
     /// How often it was received: SQS may deliver a message again while it is being handled.
@@ -87,7 +87,7 @@ struct Received {
 
 /// An unfinished trace.
 #[derive(Debug)]
-struct Open {
+struct OpenTrace {
     trace: Trace,
     message: Box<str>,
     drain: Option<Timestamp>,
@@ -103,7 +103,7 @@ impl Recorder {
             Fact::MessageReceived { message, age, .. } if self.messages.len() < MAX_OPEN => {
                 let age = age.and_then(|age| SignedDuration::try_from(age).ok()).unwrap_or_default();
                 let sent = now.checked_sub(age).unwrap_or(now);
-                let first = || Received { sent, at: now, copies: 0, instances: Vec::new() };
+                let first = || MessageRecord { sent, at: now, copies: 0, instances: Vec::new() };
                 self.messages.entry(message.into()).or_insert_with(first).copies += 1;
             }
             Fact::MessageDeleted { message } => self.end_message(message, now, "delete", None),
@@ -129,7 +129,7 @@ impl Recorder {
                 open.trace.happened(Event { name: "pod blocked", at: now, attributes });
             }),
             Fact::DrainEnded { on, outcome, gone, report, .. } => self.of_node(on, |open| {
-                // A notice may have joined after the begin.
+                // A notice may have joined after the start.
                 let begin = open.drain.take().unwrap_or(open.trace.whole.end);
                 let attributes = vec![
                     ("ebbtide.outcome", Value::text(&outcome)),
@@ -205,7 +205,7 @@ impl Recorder {
         let status = Status::of(true, &"given up");
         let whole = Span { name: "interruption", begin, end: now, attributes, status };
         let trace = Trace { id, whole, parts: Vec::new(), events: Vec::new(), missing_events: 0 };
-        let mut open = Open { trace, message: message.into(), drain: None, waits: Vec::new(), ended: None };
+        let mut open = OpenTrace { trace, message: message.into(), drain: None, waits: Vec::new(), ended: None };
         if let Some(received) = received {
             open.part("receive", received.sent, received.at, Status::Ok, Vec::new());
             open.part("resolve", received.at, now, Status::Ok, Vec::new());
@@ -237,7 +237,7 @@ impl Recorder {
         open.part(name, begin, now, status, vec![("ebbtide.outcome", Value::text(outcome))]);
     }
 
-    /// The message is not ours any more: its traces end. `why` says so if it was not deleted.
+    /// The message is no longer ours: its traces end. `why` is the reason if it was not deleted.
     fn end_message(&mut self, message: &str, now: Timestamp, name: &'static str, why: Option<&dyn Display>) {
         let Some(received) = self.messages.get_mut(message) else { return };
         received.copies -= 1;
@@ -259,7 +259,7 @@ impl Recorder {
     }
 
     /// Finishes the traces of an instance that `which` chooses.
-    fn finish(&mut self, instance: &str, which: impl Fn(&Open) -> bool, last: impl Fn(&mut Open)) {
+    fn finish(&mut self, instance: &str, which: impl Fn(&OpenTrace) -> bool, last: impl Fn(&mut OpenTrace)) {
         let Some(all) = self.open.get_mut(instance) else { return };
         for mut open in all.extract_if(.., |open| which(open)) {
             last(&mut open);
@@ -271,19 +271,19 @@ impl Recorder {
         }
     }
 
-    fn open_of(&mut self, about: NoticeRef<'_>) -> Option<&mut Open> {
+    fn open_of(&mut self, about: NoticeRef<'_>) -> Option<&mut OpenTrace> {
         let all = self.open.get_mut(about.instance)?;
         let id = trace_id(about);
         all.iter_mut().find(|open| open.trace.id == id)
     }
 
-    fn of_node(&mut self, on: NodeRef<'_>, what: impl Fn(&mut Open)) {
+    fn of_node(&mut self, on: NodeRef<'_>, what: impl Fn(&mut OpenTrace)) {
         let all = self.open.get_mut(on.instance).into_iter().flatten();
         all.filter(|open| open.ended.is_none()).for_each(what);
     }
 }
 
-impl Open {
+impl OpenTrace {
     fn part(
         &mut self,
         name: &'static str,

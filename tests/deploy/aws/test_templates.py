@@ -379,6 +379,7 @@ def test_every_partition_has_its_own_arns() -> None:
         ({"LifecycleTagValue": '"'}, "must be a tag value"),
         ({"TopicArns": f"arn:aws:sns:{REGION}:{ACCOUNT}:a,b"}, "must be ARNs of SNS topics"),
         ({"SenderArns": f"arn:aws:sts::{ACCOUNT}:assumed-role/on-call/me"}, "must be ARNs of IAM roles or users"),
+        ({"SenderArns": f"arn:aws:iam::{ACCOUNT}:root"}, "all roles of an account are arn:aws:iam::ACCOUNT:role/*"),
         ({"AlarmTopicArn": "on-call"}, "must be the ARN of an SNS topic"),
         ({"PermissionsBoundaryArn": "boundary"}, "must be the ARN of an IAM policy"),
         (dict.fromkeys(KINDS, "false"), "At least one kind"),

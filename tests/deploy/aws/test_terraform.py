@@ -197,6 +197,7 @@ def test_both_create_the_same_hooks(module: Module) -> None:
         ({"message_retention_seconds": 300}, "between 172800"),
         ({"topic_arns": ["on-call"]}, "must be ARNs of SNS topics"),
         ({"sender_arns": [f"arn:aws:sts::{ACCOUNT}:assumed-role/on-call/me"]}, "must be ARNs of IAM roles or users"),
+        ({"sender_arns": [f"arn:aws:iam::{ACCOUNT}:root"]}, "must be ARNs of IAM roles or users"),
         ({"hook_direct": True}, "hook_direct needs notification_role"),
         ({"hook_heartbeat_timeout_seconds": 10}, "between 30 and 7200"),
         ({variable(kind): False for kind in KINDS}, "At least one kind of event"),

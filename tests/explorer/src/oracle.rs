@@ -1,4 +1,5 @@
-//! The judge: invariants over what the simulation recorded. It knows the plan and the documents, and nothing of the service.
+//! The judge: invariants over what the simulation recorded. It knows the plan and the documents, and nothing of the service, but how it
+//! reads what it has recorded.
 //!
 //! Every rule looks at the moment at which it can be broken: a call arrives, or has had its effect. Times are in milliseconds since the
 //! world began; a deadline is taken at the earliest time that the documents allow, so that no judgement is too hard.
@@ -10,6 +11,7 @@ pub mod limits;
 mod outages;
 mod plans;
 mod pods;
+mod records;
 mod repairs;
 mod rest;
 mod returns;
@@ -210,6 +212,7 @@ impl Oracle {
                 self.repairs(seen, call);
                 self.uncordons(seen, call);
                 self.hints(seen);
+                self.records(seen, call);
             }
             (Moment::Served, "create pods/eviction" | "delete pods") => self.ended_pods(seen),
             (Moment::Arrived, operation) if self.is_needless(operation) => {

@@ -437,7 +437,7 @@ impl Flags {
             (Source::Queue, true) => &["--ec2-poll-interval=1m"],
             (Source::Both, false) => &["--source", "queue,nodes", "--pod-namespace=ebbtide"],
             (Source::Both, true) => {
-                &["--source", "queue,nodes,looks", "--ec2-poll-interval=1m", "--pod-namespace=ebbtide"]
+                &["--source", "queue,nodes,ec2", "--ec2-poll-interval=1m", "--pod-namespace=ebbtide"]
             }
             (Source::Nodes, _) => &["--source", "nodes", "--pod-namespace=ebbtide"],
         };

@@ -137,7 +137,7 @@ async fn live(plan: &Plan, stage: &Arc<Stage>, oracle: &Arc<Oracle>) -> [u32; 2]
 /// Shuts a replica down in order: docs/settings.md, "Exit codes".
 async fn shut_down(oracle: &Oracle, replica: Replica) -> Exit {
     let (exit, took, tasks) = replica.stop().await;
-    if exit == Exit::Broken || took > s(12) || TaskKind::ALL.into_iter().any(|kind| tasks.alive(kind) > 0) {
+    if exit == Exit::TaskEnded || took > s(12) || TaskKind::ALL.into_iter().any(|kind| tasks.alive(kind) > 0) {
         oracle.breaks("an ordered shutdown ends everything", format!("{exit:?} after {took:?}"));
     }
     oracle.seen().alive -= 1;

@@ -26,14 +26,17 @@ pub fn check(body: &str) {
                 let mut texts = Vec::new();
                 match &notice.identity {
                     Identity::Hook { group, hook, token } => texts.extend([group.clone(), hook.clone(), token.clone()]),
-                    Identity::Health { arn, .. } | Identity::Fault { arn, .. } => texts.push(arn.clone()),
+                    Identity::HealthEvent { arn, .. } | Identity::HealthIssue { arn, .. } => texts.push(arn.clone()),
                     Identity::Block { reservation, .. } => texts.push(reservation.clone()),
-                    Identity::Said { .. } | Identity::Condition { .. } => {
+                    Identity::Ec2Event { .. }
+                    | Identity::StatusCheck { .. }
+                    | Identity::Agent { .. }
+                    | Identity::Condition { .. } => {
                         panic!("no message is what a Node says: {notice:?}")
                     }
                     Identity::Event { id, .. } => texts.push(id.clone()),
                 }
-                let mut times = vec![notice.at];
+                let mut times = vec![notice.at()];
                 match &notice.detail {
                     Detail::ScheduledChange(change) => {
                         texts.push(change.code.clone());

@@ -2,7 +2,7 @@
 //! and what was not Ebbtide's stays.
 
 use ebbtide::fact::UndoReason;
-use ebbtide::pipeline::{AskedReplacement, Mark, MarkSettings, Node, NodeRelease, Plan, ReturnSign, taint};
+use ebbtide::pipeline::{AskedReplacement, Mark, MarkSettings, Node, NodeRelease, NoticeKey, Plan, ReturnSign, taint};
 use jiff::Timestamp;
 use kube::core::Selector;
 use serde_json::{Map, Value, json};
@@ -38,7 +38,7 @@ pub fn check(text: &str) {
     if has('B') {
         sign = Some(ReturnSign::Ready);
     }
-    let mut mark = Mark::new(IDENTITY, "spot", at(0), "message-1")
+    let mut mark = Mark::new(NoticeKey::of(IDENTITY), "spot", at(0), "message-1")
         .with_deadline(has('d').then(|| at(120)))
         .with_start(has('s').then(|| at(600)), has('t'))
         .with_hookless(has('h'))
@@ -102,12 +102,12 @@ fn write_and_undo(mark: &Mark, rules: &MarkSettings, wire: &Value, is_bare: bool
 /// Writes each plan of the Node: it is read as it was written, makes the notice that it was made of, and can be removed.
 fn plans(wire: &Value) {
     let node = read(wire);
-    for plan in Plan::all(&node).collect::<Vec<_>>() {
+    for plan in node.record.plans().cloned().collect::<Vec<_>>() {
         assert_eq!(Plan::of(&plan.notice(&node.instance), &plan.message).as_ref(), Some(&plan));
         let Some(patch) = plan.patch(&node) else { continue };
         let written = merged(wire, &patch);
         let node = read(&written);
-        assert!(Plan::all(&node).any(|read| read == plan), "{plan:?} in {written}");
+        assert!(node.record.plans().any(|read| *read == plan), "{plan:?} in {written}");
         assert_eq!(plan.patch(&node), None, "{written}");
         let removal = plan.removal(&node).expect("the plan must be there");
         assert_eq!(plan.removal(&read(&merged(&written, &removal))), None);

@@ -25,6 +25,7 @@ from .hooks import Action, Actions, Refused
 COMPLETE = "CompleteLifecycleAction"
 HEARTBEAT = "RecordLifecycleActionHeartbeat"
 RECEIVE = "ReceiveMessage"
+ATTRIBUTES = "GetQueueAttributes"
 GROUPS = "DescribeAutoScalingGroups"
 HEALTH = "SetInstanceHealth"
 HOOKS = "DescribeLifecycleHooks"
@@ -146,6 +147,8 @@ class Recorder:
                 answer = _members(held)
             else:
                 answer = forward()
+                if action == ATTRIBUTES and answer.status == 200:
+                    answer = replace(answer, body=_with_redrive_allow_policy(answer.body))
                 if action == GROUPS and self.launches_first:
                     answer = replace(answer, body=answer.body.replace(_MEMBER, _POLICY + _MEMBER))
         except Refused as refused:
@@ -266,6 +269,13 @@ def _messages(received: Answer) -> int:
 
 _NAMESPACE = "http://autoscaling.amazonaws.com/doc/2011-01-01/"
 _METADATA = "<RequestId>7c6e177f-f082-11e1-ac58-3714bEXAMPLE</RequestId>"
+
+
+def _with_redrive_allow_policy(body: bytes) -> bytes:
+    """Adds the attribute that the templates set, and moto forgets."""
+    answer = json.loads(body)
+    answer.setdefault("Attributes", {})["RedriveAllowPolicy"] = '{"redrivePermission":"denyAll"}'
+    return json.dumps(answer).encode()
 
 
 def _done(action: str) -> Answer:

@@ -84,7 +84,9 @@ fn every_alert_has_its_runbook() {
 #[test]
 fn every_warning_is_explained() {
     let mut lines = BTreeSet::new();
-    let source = include_str!("../../../src/telemetry/log.rs");
+    // A long call has a line for each argument.
+    let words: Vec<&str> = include_str!("../../../src/telemetry/log.rs").split_whitespace().collect();
+    let source = words.join(" ").replace("!( ", "!(");
     for (level, begin) in ["warn!(", "about!(warn,", "on!(warn,", "error!(", "about!(error,", "on!(error,"]
         .into_iter()
         .flat_map(|call| source.match_indices(call).map(move |(at, _)| (call, at + call.len())))

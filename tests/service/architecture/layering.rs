@@ -38,21 +38,6 @@ const CRATES: [(&str, &[&str]); 7] = [
     ("tracing", &["telemetry"]),
 ];
 
-/// Circles that are still to be removed, each with all of its modules.
-const KNOWN_CIRCLES: [&[&str]; 1] = [
-    // `mark::progress` needs `release::TERMINATION_GRACE`, and `release` reads marks. The rebuild of the record removes this circle.
-    &[
-        "pipeline::node::hold",
-        "pipeline::node::mark",
-        "pipeline::node::mark::hint",
-        "pipeline::node::mark::limit",
-        "pipeline::node::mark::progress",
-        "pipeline::node::release",
-        "pipeline::node::replacement",
-        "pipeline::node::told",
-    ],
-];
-
 #[test]
 fn imports_never_run_back() {
     let library = Library::read();
@@ -89,11 +74,7 @@ fn imports_never_run_back() {
 #[test]
 fn imports_form_no_circle() {
     let found = circles(&Library::read());
-    let known = KNOWN_CIRCLES.map(|circle| circle.iter().map(|module| (*module).to_owned()).collect()).into();
-    let new: Vec<_> = found.difference(&known).collect();
-    assert!(new.is_empty(), "imports of these modules form a circle: {new:#?}");
-    let gone: Vec<_> = known.difference(&found).collect();
-    assert!(gone.is_empty(), "no such circle exists any more, remove it from KNOWN_CIRCLES: {gone:#?}");
+    assert!(found.is_empty(), "imports of these modules form a circle: {found:#?}");
 }
 
 /// The modules that each module imports.

@@ -22,6 +22,8 @@ fn healthy() -> Stage {
     let queue = aws.sqs.queue_arn();
     aws.sqs.set_attribute("Policy", &policy(&queue, RULES));
     aws.sqs.set_dead_letter(10);
+    aws.sqs.set_attribute("RedriveAllowPolicy", r#"{"redrivePermission": "denyAll"}"#);
+    stage.world.kube.bind_policy("ebbtide-marks", "Deny");
     aws.events.put_rule("ec2", r#"{"source": [{"prefix": "aws.ec2"}]}"#, &queue);
     aws.events.put_rule("asg", r#"{"source": ["aws.autoscaling"]}"#, &queue);
     aws.events.put_rule("health", r#"{"source": ["aws.health"]}"#, &queue);
@@ -108,14 +110,45 @@ async fn a_healthy_set_up_is_all_ok_and_stays_unchanged() {
             ("GetQueueAttributes", 1),
             ("ListRuleNamesByTarget", 1),
             ("RecordLifecycleActionHeartbeat", 2),
-            ("create selfsubjectaccessreviews", 16),
+            ("create selfsubjectaccessreviews", 18),
             ("create selfsubjectreviews", 1),
             ("get /version", 1),
             ("list nodes", 1),
             ("list poddisruptionbudgets", 1),
             ("list pods", 1),
+            ("list validatingadmissionpolicybindings", 1),
         ]
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_without_a_policy_for_what_ebbtide_keeps_on_nodes_is_told() {
+    let stage = healthy();
+    stage.world.kube.bind_policy("ebbtide-marks", "Audit");
+    let report = examined(&stage, &[]).await;
+    assert_eq!(faults(&report), [("cluster", "policies", "warning")], "{}", report.text());
+    assert!(report.text().contains("kubeletPolicy=true") && !report.failed(false), "{}", report.text());
+    // An API server that has no such policies.
+    stage.world.faults.add(Rule::on("list validatingadmissionpolicybindings", Fault::Status(404)));
+    assert_eq!(faults(&examined(&stage, &[]).await), []);
+    stage.world.kube.deny("list validatingadmissionpolicybindings");
+    let report = examined(&stage, &[]).await;
+    assert_eq!(faults(&report), [("cluster", "policies", "skipped")], "{}", report.text());
+    // A policy that refuses what the service writes.
+    let stage = healthy();
+    stage.world.kube.deny("write marks");
+    let report = examined(&stage, &[]).await;
+    assert_eq!(faults(&report), [("cluster", "policies", "failure")], "{}", report.text());
+    assert!(report.failed(false), "{}", report.text());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_takes_dead_letters_of_other_queues_is_told() {
+    let stage = healthy();
+    stage.world.aws.sqs.set_attribute("RedriveAllowPolicy", "");
+    let report = examined(&stage, &[]).await;
+    assert_eq!(faults(&report), [("queue", "other-queues", "warning")], "{}", report.text());
+    assert!(report.text().contains("denyAll") && !report.failed(false), "{}", report.text());
 }
 
 #[tokio::test(start_paused = true)]
@@ -431,7 +464,7 @@ async fn the_policy_for_a_hook_that_nodes_do_not_name_is_enough_to_check_it() {
 #[tokio::test(start_paused = true)]
 async fn the_policy_for_replacements_without_a_queue_is_enough_to_check_them() {
     let stage = with_policy_of(include_str!("../../../docs/repair.md"));
-    let flags = ["--source", "nodes,looks", "--pod-namespace", "ebbtide", "--pod-name", "a", "--node-hook", "drain"];
+    let flags = ["--source", "nodes,ec2", "--pod-namespace", "ebbtide", "--pod-name", "a", "--node-hook", "drain"];
     let rules =
         ["--ec2-poll-interval", "5m", "--on-condition", "Ready=Unknown:10m=replace", "--on", "status-check=cordon"];
     let report = examined(&stage, &[&flags[..], &rules].concat()).await;

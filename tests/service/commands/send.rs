@@ -57,12 +57,12 @@ async fn every_kind_reaches_the_service_and_is_acted_on() {
         stage.until_handled(s(60)).await;
         replica.ended_once(kind, outcome);
         let sent = stage.world.aws.sqs.deleted();
-        assert!(answer.said.contains(&format!("message ID  {}", sent[0])), "{kind}: {}", answer.said);
-        assert!(answer.said.contains("identity    ebbtide-test-"), "{}", answer.said);
-        assert!(answer.said.contains("kubectl get node node-0 --watch"), "{}", answer.said);
+        assert!(answer.output.contains(&format!("message ID  {}", sent[0])), "{kind}: {}", answer.output);
+        assert!(answer.output.contains("identity    ebbtide-test-"), "{}", answer.output);
+        assert!(answer.output.contains("kubectl get node node-0 --watch"), "{}", answer.output);
         let hooks = usize::from(kind.starts_with("asg"));
         assert_eq!(stage.calls("CompleteLifecycleAction"), hooks, "{kind}");
-        assert_eq!(answer.said.contains("No active Lifecycle Action found"), hooks == 1, "{kind}");
+        assert_eq!(answer.output.contains("No active Lifecycle Action found"), hooks == 1, "{kind}");
         let over = "ebbtide_completions_total{result=\"over\"}";
         assert!((replica.metric(over) - f64::from(u8::from(hooks == 1))).abs() < 0.1, "{kind}");
         stage.rest(&[&replica]).await;
@@ -91,7 +91,7 @@ async fn a_node_that_does_not_allow_it_is_left_alone() {
     stage.allow(1, "yes");
     for n in 0..2 {
         let answer = stage.send(&["--yes", "--kind", "spot", "--node", &node(n)]).await;
-        assert_eq!((answer.code, answer.said.as_str()), (1, ""));
+        assert_eq!((answer.code, answer.output.as_str()), (1, ""));
         let told = format!("kubectl annotate node node-{n} ebbtide/allow-test=true");
         assert!(answer.problems.ends_with(&told) && answer.problems.lines().count() == 1, "{}", answer.problems);
     }
@@ -103,7 +103,7 @@ async fn an_error_says_what_to_do() {
     let stage = Stage::new(1, 1);
     stage.allow(0, "true");
     let says = |answer: Answer, code: u8, what: &str| {
-        assert_eq!((answer.code, answer.said.as_str(), answer.problems.lines().count()), (code, "", 1), "{answer:?}");
+        assert_eq!((answer.code, answer.output.as_str(), answer.problems.lines().count()), (code, "", 1), "{answer:?}");
         assert!(answer.problems.contains(what), "{what}: {}", answer.problems);
     };
     says(stage.send(&["--yes", "--kind", "spot", "--node", "node-9"]).await, 1, "there is no Node \"node-9\"");
@@ -166,7 +166,7 @@ async fn nothing_is_sent_unless_somebody_says_yes() {
             false
         })
         .await;
-    assert_eq!((no.code, no.said.as_str(), no.problems.as_str()), (1, "", "nothing was sent"));
+    assert_eq!((no.code, no.output.as_str(), no.problems.as_str()), (1, "", "nothing was sent"));
     assert_eq!(stage.calls("SendMessage"), 0);
     assert_eq!(stage.send_if(&flags, |_| true).await.code, 0);
     assert_eq!(stage.calls("SendMessage"), 1);
@@ -179,7 +179,7 @@ async fn a_program_reads_what_was_sent() {
     let replica = stage.start(&[]).await;
     let flags = ["--yes", "--kind", "spot", "--node", "node-0", "--output"];
     let answer = stage.send(&[&flags[..], &["json"]].concat()).await;
-    let report: serde_json::Value = serde_json::from_str(&answer.said).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&answer.output).unwrap();
     stage.until_handled(s(60)).await;
     let (sent, queue) = (stage.world.aws.sqs.deleted(), stage.world.aws.sqs.queue_url());
     assert!(report["identity"].as_str().unwrap().starts_with("ebbtide-test-"), "{report}");
@@ -189,10 +189,14 @@ async fn a_program_reads_what_was_sent() {
     });
     assert_eq!((answer.code, report), (0, expected));
     let answer = stage.send(&[&flags[..], &["yaml"]].concat()).await;
-    assert!(answer.said.contains("\nkind: spot\n") && answer.said.contains("\nnode: node-0\n"), "{}", answer.said);
+    assert!(
+        answer.output.contains("\nkind: spot\n") && answer.output.contains("\nnode: node-0\n"),
+        "{}",
+        answer.output
+    );
     // A failure is told on standard error alone, as that of `ebbtide status`.
     let answer = stage.send(&["--yes", "--kind", "spot", "--node", "node-9", "-o", "json"]).await;
-    assert_eq!((answer.code, answer.said.as_str()), (1, ""), "{answer:?}");
+    assert_eq!((answer.code, answer.output.as_str()), (1, ""), "{answer:?}");
     stage.until_handled(s(60)).await;
     stage.rest(&[&replica]).await;
 }

@@ -57,8 +57,8 @@ impl Stage {
         let mut all = vec!["--output", "json"];
         all.extend(flags);
         let answer = self.simulate(&all).await;
-        assert_eq!((answer.code, answer.problems.as_str()), (0, ""), "{}", answer.said);
-        serde_json::from_str(&answer.said).expect("it must be JSON")
+        assert_eq!((answer.code, answer.problems.as_str()), (0, ""), "{}", answer.output);
+        serde_json::from_str(&answer.output).expect("it must be JSON")
     }
 
     /// Returns the JSON for the body of a message.
@@ -161,8 +161,8 @@ async fn every_kind_of_test_message_is_simulated_without_changes() {
         let hook = kind.starts_with("asg").then_some(if kind == "asg-launch" { "coming" } else { "going" });
         assert_eq!(notice["hook"]["name"].as_str(), hook, "{kind}");
         let text = stage.simulate(&["--kind", kind, "--node", "node-0"]).await;
-        let wide = text.said.lines().find(|line| line.chars().count() > 100);
-        assert_eq!((text.code, wide), (0, None), "{kind}: {}", text.said);
+        let wide = text.output.lines().find(|line| line.chars().count() > 100);
+        assert_eq!((text.code, wide), (0, None), "{kind}: {}", text.output);
     }
 }
 
@@ -260,7 +260,7 @@ async fn a_message_that_needs_no_action_says_why_without_any_call() {
         let told = stage.simulated(&[&file.0]).await;
         assert_eq!((&told["message"]["is"], &told["message"]["reason"]), (&"ignored".into(), &reason.into()));
         let text = stage.simulate(&[&file.0]).await;
-        assert!(text.said.contains(reason) && text.code == 0, "{text:?}");
+        assert!(text.output.contains(reason) && text.code == 0, "{text:?}");
     }
     assert_eq!(stage.world.calls.all(), []);
 }
@@ -290,7 +290,7 @@ async fn a_change_that_waits_and_a_fault_name_their_settings() {
     let closed = change.replace("\"upcoming\"", "\"closed\"");
     assert_eq!(stage.simulated_body(&closed, &[]).await["ends"]["outcome"], "withdrawn");
     let fault = Body::holding(change.replace("\"scheduledChange\"", "\"issue\"").as_bytes());
-    let text = stage.simulate(&[&fault.0, "--health-issue", &format!("{code}=cordon")]).await.said;
+    let text = stage.simulate(&[&fault.0, "--health-issue", &format!("{code}=cordon")]).await.output;
     assert!(text.contains(&format!("cordon (--health-issue {code}=cordon)")), "{text}");
 }
 
@@ -313,12 +313,12 @@ async fn a_malformed_message_is_reported_with_its_position() {
     ] {
         let file = Body::holding(body);
         let answer = stage.simulate(&[&file.0]).await;
-        assert_eq!((answer.code, answer.said.as_str()), (2, ""), "{says}");
+        assert_eq!((answer.code, answer.output.as_str()), (2, ""), "{says}");
         assert!(answer.problems.contains(says) && answer.problems.lines().count() == 1, "{says}: {}", answer.problems);
     }
     let file = Body::holding(no_instance.as_bytes());
     let answer = stage.simulate(&[&file.0, "--output", "json"]).await;
-    let told: Value = serde_json::from_str(&answer.said).expect("it must be JSON");
+    let told: Value = serde_json::from_str(&answer.output).expect("it must be JSON");
     assert_eq!((answer.code, &told["message"]["at"]), (2, &"detail.instance-id".into()));
     assert_eq!((&told["message"]["is"], &told["message"]["reason"]), (&"malformed".into(), &"missing-field".into()));
     assert_eq!(told["error"], answer.problems.as_str());
@@ -342,11 +342,11 @@ async fn errors_are_printed_as_json_too() {
     let made = ["--kind", "spot", "--node", "nowhere"];
     for (flags, says) in [(&[spot.0.as_str()][..], "list pods"), (&made, "there is no Node \"nowhere\"")] {
         let text = stage.simulate(flags).await;
-        assert_eq!((text.code, text.said.as_str()), (1, ""));
+        assert_eq!((text.code, text.output.as_str()), (1, ""));
         assert!(text.problems.contains(says), "{text:?}");
         let answer = stage.simulate(&[flags, &["--output", "json"]].concat()).await;
         assert_eq!((answer.code, &answer.problems), (1, &text.problems));
-        let told: Value = serde_json::from_str(&answer.said).expect("it must be JSON");
+        let told: Value = serde_json::from_str(&answer.output).expect("it must be JSON");
         assert_eq!((&told["message"]["is"], &told["notices"]), (&"unanswered".into(), &serde_json::json!([])));
         assert_eq!(told["error"], answer.problems.as_str());
     }
@@ -458,7 +458,7 @@ async fn a_failed_read_is_reported_and_the_rest_is_shown() {
         stage.world.faults.add(Rule::on(operation, Fault::Status(403)));
         let file = Body::holding(messages::spot("s", &instance(0), at).as_bytes());
         let answer = stage.simulate(&[&file.0]).await;
-        assert_eq!((answer.code, answer.said.as_str()), (1, ""), "{answer:?}");
+        assert_eq!((answer.code, answer.output.as_str()), (1, ""), "{answer:?}");
         assert!(answer.problems.starts_with(operation), "{answer:?}");
     }
     stage.world.faults.clear();
@@ -477,9 +477,9 @@ async fn the_page_shows_the_real_answer() {
     let file = Body::holding(body.as_bytes());
     let answer = stage.simulate_at(at + s(8), &[&file.0]).await;
     assert!(
-        include_str!("../../../docs/simulate.md").contains(&answer.said),
+        include_str!("../../../docs/simulate.md").contains(&answer.output),
         "docs/simulate.md should show:\n{}",
-        answer.said
+        answer.output
     );
 }
 
@@ -554,11 +554,11 @@ async fn target_groups_are_named_with_what_led_to_them() {
     let bound = "api TargetGroupBinding default/api false true";
     assert_eq!(said, format!("{bound}; web Auto Scaling group group true true"));
     assert_eq!(named(&stage.simulated(&[&with("wait")[..], &["--dry-run"]].concat()).await), "");
-    let text = stage.simulate(&with("wait")).await.said;
+    let text = stage.simulate(&with("wait")).await.output;
     assert!(text.contains("web  awaited  Auto Scaling group group"), "{text}");
     assert!(text.contains("elasticloadbalancing:DescribeTargetHealth"), "{text}");
     stage.world.faults.add(Rule::on("DescribeAutoScalingGroups", Fault::Status(403)));
-    let text = stage.simulate(&with("wait")).await.said;
+    let text = stage.simulate(&with("wait")).await.output;
     assert!(text.contains("target groups could not be found: autoscaling:DescribeAutoScalingGroups"), "{text}");
 }
 
@@ -589,8 +589,9 @@ async fn waits_are_listed_with_their_ends_and_what_is_not_made_with_its_reason()
     let after = ["complete-after", "volumes", "hold-before-completion"].map(|name| format!("before-completion {name}"));
     assert_eq!(names, [&before.map(str::to_owned)[..], &after].concat());
     assert_eq!((ends[0], ends[2], ends[3]), ("10", "20", "60"));
-    let text = stage.simulate(&all).await.said;
-    assert!(text.contains("before-drain, 7m 15s at most (--hold)"), "{text}");
+    let text = stage.simulate(&all).await.output;
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("is set to before-drain, 7m 15s at most (--hold)"), "{text}");
     assert!(text.contains("\nEvictions begin in 7m 15s"), "{text}");
     assert!(text.contains("at the latest, after the waits"), "{text}");
     let spot = ["--kind", "spot", "--node", &node(0)];
@@ -637,12 +638,12 @@ async fn a_zonal_shift_is_told_as_what_it_does() {
     let file = std::env::temp_dir().join(format!("ebbtide-shift-{}.json", std::process::id()));
     std::fs::write(&file, body).unwrap();
     let path = file.to_str().unwrap();
-    let counts = stage.simulate(&["--zonal-shift", "arn:a", path]).await.said;
+    let counts = stage.simulate(&["--zonal-shift", "arn:a", path]).await.output;
     assert!(
         counts.contains("while traffic is shifted away from euw1-az0") && counts.contains("three Nodes"),
         "{counts}"
     );
-    let other = stage.simulate(&["--zonal-shift", "arn:b", path]).await.said;
+    let other = stage.simulate(&["--zonal-shift", "arn:b", path]).await.output;
     assert!(other.contains("ignored (other-shift)"), "{other}");
     std::fs::remove_file(&file).unwrap();
 }
@@ -687,7 +688,7 @@ async fn a_running_shift_is_read_from_the_nodes_and_the_prediction_comes_true() 
     let noted = stage.annotations(0).into_iter().find(|(name, _)| name.starts_with("ebbtide/shift."));
     let noted: Value = serde_json::from_str(&noted.expect("the shift must be noted").1).unwrap();
     let until = noted["until"].as_str().expect("it must end");
-    let text = stage.simulate(&[&Body::holding(body.as_bytes()).0, SHIFT[0], SHIFT[1]]).await.said;
+    let text = stage.simulate(&[&Body::holding(body.as_bytes()).0, SHIFT[0], SHIFT[1]]).await.output;
     for said in ["shifted away from euw1-az0, 5h 59m at most", "traffic of arn:a is shifted away from euw1-az0;", until]
     {
         assert!(text.split_whitespace().collect::<Vec<_>>().join(" ").contains(said), "{said}: {text}");
@@ -734,7 +735,7 @@ async fn only_drains_with_time_in_other_zones_are_said_to_wait_for_a_shift() {
     let mut waits: Vec<_> = waits.filter_map(|wait| wait["wait"].as_str()).collect();
     waits.sort_unstable();
     assert_eq!(waits, ["wave", "zonal-shift"]);
-    let later = stage.simulate_at(stage.world.clock.now() + s(6 * 3600), &both).await.said;
+    let later = stage.simulate_at(stage.world.clock.now() + s(6 * 3600), &both).await.output;
     assert!(later.contains("fewer nodes") && !later.contains("is shifted away"), "{later}");
 }
 
@@ -759,6 +760,6 @@ async fn without_a_queue_no_message_is_held_and_no_hook_is_known() {
     }
     assert_eq!(stage.calls("DescribeAutoScalingInstances"), 0);
     let none = ["--kind", "node-condition", "--node", "node-0", "--source", "nodes"];
-    let said = stage.simulate(&none).await.said;
+    let said = stage.simulate(&none).await.output;
     assert!(said.contains("none: there is no --on-condition") && !said.contains("deleted"), "{said}");
 }

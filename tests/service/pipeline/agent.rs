@@ -124,7 +124,7 @@ impl Subscriber for Lines {
         let line = match fact {
             Fact::MetadataFailed { why, again: false } => why.as_str().to_owned(),
             Fact::MetadataAnswer => "answer".to_owned(),
-            Fact::SayingFailed { .. } => "refused".to_owned(),
+            Fact::AgentWriteFailed { .. } => "refused".to_owned(),
             _ => return,
         };
         *self.0.lock().entry(line).or_default() += 1;
@@ -379,7 +379,7 @@ async fn an_agent_is_ready_once_it_has_patched_its_node() {
     assert_eq!(agent.metrics.ready(), Err("the agent starts\n".to_owned()));
     sleep(s(60)).await;
     let why = agent.metrics.ready().unwrap_err();
-    assert_eq!((why.as_str(), agent.lines("refused")), ("the Node can't be patched; the log says why\n", 1));
+    assert_eq!((why.as_str(), agent.lines("refused")), ("the Node can't be patched; see the log\n", 1));
     stage.world.faults.clear();
     stage.until("ready", s(40), || agent.metrics.ready() == Ok("ok\n".to_owned())).await;
 }

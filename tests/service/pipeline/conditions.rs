@@ -518,7 +518,7 @@ async fn the_brake_does_not_stop_what_aws_announces() {
 #[tokio::test(start_paused = true)]
 async fn conditions_and_status_checks_have_one_brake() {
     let stage = Stage::new(10, 1);
-    let flags = ["--source", "queue,nodes,looks", "--pod-namespace", "ebbtide", "--pod-name", "a"];
+    let flags = ["--source", "queue,nodes,ec2", "--pod-namespace", "ebbtide", "--pod-name", "a"];
     let checks = ["--ec2-poll-interval", "5m", "--on", "status-check=drain"];
     let replica = stage.start(&[&flags[..], &DRAIN, &checks].concat()).await;
     stage.fails(0, "system", 600);
@@ -567,7 +567,7 @@ async fn a_node_that_goes_because_of_its_repair_counts_as_broken() {
 /// A replica starts after all of them broke: what EC2 says counts from the start.
 #[tokio::test(start_paused = true)]
 async fn a_new_replica_begins_no_repair_before_it_knows_the_failing_checks() {
-    let flags = ["--source", "queue,nodes,looks", "--pod-namespace", "ebbtide", "--pod-name", "a"];
+    let flags = ["--source", "queue,nodes,ec2", "--pod-namespace", "ebbtide", "--pod-name", "a"];
     let checks = ["--ec2-poll-interval", "5m", "--on", "status-check=cordon"];
     let flags = [&flags[..], &DRAIN, &checks].concat();
     let stage = Stage::new(10, 1);

@@ -16,7 +16,7 @@ const LIMITED: [&str; 6] =
 /// Auto Scaling has just shown that the group terminates the instance: no other word of AWS admits a drain either.
 #[tokio::test(start_paused = true)]
 async fn an_instance_that_waits_at_the_hook_is_drained_beyond_the_limit() {
-    for more in [&[][..], &["--source", "looks", "--ec2-poll-interval", "5m"]] {
+    for more in [&[][..], &["--source", "ec2", "--ec2-poll-interval", "5m"]] {
         let stage = Stage::new(3, 1);
         stage.block(0);
         let replica = stage.with_node_hook("a", &[&LIMITED, more].concat()).await;
@@ -65,7 +65,7 @@ async fn a_termination_waits_for_room_or_for_its_hook() {
 /// Only the queue's answers tell AWS's time, for which the removal of marks waits.
 #[tokio::test(start_paused = true)]
 async fn marks_are_removed_when_they_are_due_where_no_queue_tells_the_time() {
-    for more in [&["--node-hook", "drain"][..], &["--source", "looks", "--ec2-poll-interval", "5m"]] {
+    for more in [&["--node-hook", "drain"][..], &["--source", "ec2", "--ec2-poll-interval", "5m"]] {
         let stage = Stage::new(1, 1);
         let flags = ["--on", "rebalance=cordon", "--uncordon-after", "1m"];
         let replica = stage.without_queue("a", &[&flags, more].concat()).await;

@@ -18,8 +18,12 @@ const FAR: u64 = 4 * 3600;
 fn schedule(stage: &Stage, ahead: u64) -> jiff::Timestamp {
     let start = stage.world.clock.now() + s(ahead);
     let start = jiff::Timestamp::from_second(start.as_second()).unwrap();
-    stage.world.aws.ec2.schedule(&instance(0), REBOOT, start);
+    schedule_at(stage, start);
     start
+}
+
+fn schedule_at(stage: &Stage, start: jiff::Timestamp) {
+    stage.world.aws.ec2.schedule(&instance(0), REBOOT, start);
 }
 
 /// Returns how often node 0's Node was patched.
@@ -143,6 +147,29 @@ async fn a_message_in_mid_drain_joins_and_leaves_one_mark() {
     assert!(!stage.cordoned(0) && stage.notices(0).is_empty(), "{:?}", stage.annotations(0));
     sleep(s(2 * ROUND)).await;
     assert!(!stage.cordoned(0), "EC2 lists it still");
+    stage.rest(&[&replica]).await;
+}
+
+/// The last answer stands until the next poll, which may be an hour later.
+#[tokio::test(start_paused = true)]
+async fn a_change_that_a_message_cancels_is_not_acted_on_from_ec2s_last_answer() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.start(&["--ec2-poll-interval", "1h"]).await;
+    let start = stage.world.clock.now() + s(FAR);
+    let start = jiff::Timestamp::from_second(start.as_second()).unwrap();
+    stage.health(0, HEALTH, start, "upcoming");
+    stage.until_handled(s(30)).await;
+    // The drain is over when EC2 lists the change.
+    schedule_at(&stage, start);
+    sleep(s(3600 + 100)).await;
+    assert!(stage.cordoned(0), "{}", stage.story());
+    stage.health(0, HEALTH, start, "closed");
+    stage.until_handled(s(30)).await;
+    let before = patches(&stage);
+    sleep(s(600)).await;
+    assert!(!stage.cordoned(0) && patches(&stage) == before, "{}", stage.story());
+    // The next answer lists it still: AWS has announced it again.
+    stage.until("cordoned again", s(FAR), || stage.cordoned(0)).await;
     stage.rest(&[&replica]).await;
 }
 

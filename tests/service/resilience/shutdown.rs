@@ -65,7 +65,7 @@ async fn a_panic_of_a_permanent_task_ends_the_service_in_order() {
         stage.world.faults.add(Rule::on(place, Fault::Panic).times(1));
         stage.world.kube.interrupt_watches(Interrupt::Close);
         let (exit, tasks) = replica.ended().await;
-        assert_eq!(exit, Exit::Broken, "{place}");
+        assert_eq!(exit, Exit::TaskEnded, "{place}");
         tasks.gone(|_| true).await;
         assert_eq!(stage.world.aws.sqs.visible(), 1, "released for the next process");
         let second = stage.start(&[]).await;

@@ -8,7 +8,7 @@ use ebbtide::commands::notify;
 use ebbtide::fact::NotificationPhase;
 use ebbtide::runtime::Clock;
 use ebbtide::telemetry::notify::{
-    Blocked, Courier, DeliveryError, Format, Notification, NotifySettings, PhaseChoice, Phases, Template, sample,
+    BlockedPod, Courier, DeliveryError, Format, Notification, NotifySettings, PhaseChoice, Phases, Template, sample,
 };
 use ebbtide::telemetry::outbound::{Receiver, Secret, header};
 use hmac::{Hmac, KeyInit, Mac};
@@ -137,7 +137,7 @@ fn hostile(phase: NotificationPhase) -> Notification {
     told.node = Some("<!channel>&\"[x](http://evil)".to_owned());
     "Drain blocked: <!channel>".clone_into(&mut told.title);
     "It is \"held\" by <@U1> & *others*\\".clone_into(&mut told.text);
-    told.blocked = vec![Blocked { node: "n".to_owned(), pod: "a/\"b".to_owned(), by: "</script>".to_owned() }];
+    told.blocked = vec![BlockedPod { node: "n".to_owned(), pod: "a/\"b".to_owned(), by: "</script>".to_owned() }];
     told
 }
 
@@ -450,7 +450,7 @@ async fn tested(flags: &[&str]) -> (u8, String, String) {
     let all = ["ebbtide", "notify", "--test"].iter().chain(flags);
     let Command::Notify(flags) = Cli::try_parse_from(all).expect("flags").command else { panic!("it must be notify") };
     let (mut out, mut err) = (Vec::new(), Vec::new());
-    let code = notify::notify(flags).await.say(&mut out, &mut err);
+    let code = notify::notify(flags).await.print(&mut out, &mut err);
     (code, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
 }
 
@@ -468,13 +468,13 @@ async fn the_command_sends_each_chosen_phase_and_shows_the_answers() {
     let (code, said, problems) = tested(&["--notify-url", &broken.url()]).await;
     let host = format!("127.0.0.1:{}", broken.port);
     let problem = |phase| {
-        format!("ebbtide: {phase}: {host}: answered 500: *** is broken; the receiver is overloaded or broken\n")
+        format!("ebbtide: {phase}: {host}: answered 500: *** is broken; the receiver is overloaded or failing\n")
     };
     assert_eq!((code, said, problems), (1, String::new(), ["blocked", "failed"].map(problem).concat()));
 
     // The report has the failures, too, and no secret.
     let (code, said, problems) = tested(&["--notify-url", &broken.url(), "--notify", "failed", "-o", "json"]).await;
-    let error = "answered 500: *** is broken; the receiver is overloaded or broken";
+    let error = "answered 500: *** is broken; the receiver is overloaded or failing";
     let sample = serde_json::json!({ "phase": "failed", "status": null, "body": "", "error": error });
     let report = serde_json::json!({ "receiver": host, "samples": [sample] });
     assert_eq!((code, serde_json::from_str::<Value>(&said).unwrap()), (1, report));

@@ -43,7 +43,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- printf "%s-kubelets" (include "ebbtide.fullname" . | trunc 54 | trimSuffix "-") }}
 {{- end }}
 
-{{/* yes if kubelets get a policy: not where the API server has none. helm template knows only a version, which has them from 1.30 on. */}}
+{{/* The name of the policy for all other clients that may write Nodes. */}}
+{{- define "ebbtide.marksPolicy" -}}
+{{- printf "%s-marks" (include "ebbtide.fullname" . | trunc 57 | trimSuffix "-") }}
+{{- end }}
+
+{{/* yes if there are policies for what Ebbtide keeps on Nodes: not where the API server has none. helm template knows only a version, which has them from 1.30 on. */}}
 {{- define "ebbtide.hasKubeletPolicy" -}}
 {{- $knows := semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version }}
 {{- if .Capabilities.APIVersions.Has "v1/Node" }}

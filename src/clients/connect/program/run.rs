@@ -131,7 +131,7 @@ async fn output(exec: &ExecConfig, program: &str) -> Result<Vec<u8>, BadProgram>
             None => String::new(),
         }
     };
-    // A process that the program leaves behind may hold standard error open. After a success nobody waits for its end.
+    // A process that the program leaves behind may hold standard error open. After a success its end does not matter.
     let (ended, last_error) = match select(pin!(ended), pin!(last_error)).await {
         Either::Left((Ok((status, output)), _)) if status.success() => return Ok(output),
         Either::Left((ended, last_error)) => (ended, last_error.await),

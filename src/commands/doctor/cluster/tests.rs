@@ -136,11 +136,11 @@ fn without_agents_conditions_are_still_acted_on() {
     };
     let rules = ["--on-condition", "Ready=Unknown:10m=drain"];
     let nodes = ["--source", "nodes"];
-    let looks = ["--source", "nodes,looks", "--ec2-poll-interval", "5m"];
+    let ec2 = ["--source", "nodes,ec2", "--ec2-poll-interval", "5m"];
     let queue = ["--source", "queue,nodes"];
     let (status, text) = of(&nodes);
     assert!(status == Status::Failure && text.contains("no node is ever drained"), "{text}");
-    for source in [&looks[..], &queue] {
+    for source in [&ec2[..], &queue] {
         let (status, text) = of(source);
         assert!(status == Status::Warning && text.contains("only AWS gives notices"), "{text}");
     }
@@ -150,13 +150,35 @@ fn without_agents_conditions_are_still_acted_on() {
             "none runs, and conditions need none: only they are acted on; what the metadata announce, such as a spot interruption, is not seen",
         ),
         (
-            &looks,
+            &ec2,
             "none runs, and conditions need none: they and what EC2 lists are acted on; what the metadata alone announce, such as a spot interruption, is not seen",
         ),
         (&queue, "none runs, and conditions need none: other notices come from AWS"),
     ] {
         assert_eq!(of(&[source, &rules].concat()), (Status::Ok, what.to_owned()), "{source:?}");
     }
+}
+
+#[test]
+fn what_ebbtide_keeps_on_nodes_has_policies_that_let_it_write() {
+    let (name, status, text) = one(&[], |readings| readings.bindings = Ok(Some(0)));
+    assert_eq!((name, status), ("policies", Status::Warning));
+    assert!(text.contains("kubeletPolicy=true") && text.contains("--kube-version"), "{text}");
+    let refuses = |readings: &mut Readings| {
+        readings.reviews.push(AccessReview { permission: WRITE_MARKS, allowed: Ok(false) });
+    };
+    let (name, status, text) = one(&[], refuses);
+    assert_eq!((name, status), ("policies", Status::Failure));
+    assert!(text.contains("resources: [\"marks\"]"), "{text}");
+    // Without a policy nobody asks for the right.
+    let names = found(&[], |readings| {
+        readings.bindings = Ok(None);
+        refuses(readings);
+    });
+    assert_eq!(names, Vec::new());
+    let (name, status, text) = one(&[], |readings| readings.bindings = Err(ReadError::new(Category::Denied, "no")));
+    assert_eq!((name, status), ("policies", Status::Skipped));
+    assert!(text.contains("allow list of validatingadmissionpolicybindings"), "{text}");
 }
 
 #[test]

@@ -129,6 +129,25 @@ fn rules_that_are_allowed_by_account_or_through_sns() {
 }
 
 #[test]
+fn other_queues_with_dead_letters_are_told() {
+    let (name, status, text) = one(&[], without("RedriveAllowPolicy"));
+    assert_eq!((name, status), ("other-queues", Status::Warning));
+    assert!(text.contains(r#"--attributes '{"RedriveAllowPolicy": "{\"redrivePermission\":\"denyAll\"}"}'"#), "{text}");
+    for (policy, said) in [
+        ("no policy", "Every queue of this account"),
+        (r#"{"redrivePermission":"allowAll"}"#, "Every queue of this account"),
+        (
+            r#"{"redrivePermission":"byQueue","sourceQueueArns":["arn:aws:sqs:eu-west-1:1:a"]}"#,
+            "send to arn:aws:sqs:eu-west-1:1:a may",
+        ),
+    ] {
+        let (name, status, text) = one(&[], set("RedriveAllowPolicy", policy));
+        assert_eq!((name, status), ("other-queues", Status::Warning));
+        assert!(text.contains(said) && text.contains("denyAll"), "{text}");
+    }
+}
+
+#[test]
 fn who_else_may_send_is_told() {
     let policy = |change: &dyn Fn(&mut serde_json::Value)| {
         let mut policy: serde_json::Value = serde_json::from_str(&policy()).unwrap();
@@ -141,6 +160,12 @@ fn who_else_may_send_is_told() {
     for part in ["\"Effect\": \"Deny\"", "\"ArnNotEquals\"", ":rule/all-ec2\"", "aws:PrincipalArn", "ebbtide send"] {
         assert!(text.contains(part), "{part}: {text}");
     }
+    // What can't be judged is said so. EventBridge is an AWS service.
+    let organization =
+        json!({ "StringNotEquals": { "aws:PrincipalOrgID": "o-1" }, "Bool": { "aws:PrincipalIsAWSService": "false" } });
+    let (name, status, text) = one(&[], set("Policy", &policy(&|all| all[1]["Condition"] = organization.clone())));
+    assert_eq!((name, status), ("senders", Status::Warning));
+    assert!(text.contains("can't be judged here: \"Only\"") && text.contains("If it does not:"), "{text}");
     // A statement that leaves out people alone, or one rule of several, stops AWS's own messages.
     let people = json!({ "ArnNotEquals": { "aws:PrincipalArn": "arn:aws:iam::123456789012:role/on-call" } });
     let few = json!({ "ArnNotEquals": { "aws:SourceArn": "arn:aws:events:eu-west-1:123456789012:rule/few" } });

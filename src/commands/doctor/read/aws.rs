@@ -93,7 +93,7 @@ pub async fn members(probe: &Probe) -> Reading<()> {
     probe.aws(operation, "any instance", || request.send()).await.map(drop)
 }
 
-/// Returns what EC2 says of an instance; nothing of one that EC2 does not know.
+/// Returns EC2's description of an instance; an empty one if EC2 does not know the instance.
 pub async fn instance(probe: &Probe, instance: &InstanceId) -> Reading<NodeInstance> {
     let request = probe.clients()?.ec2.describe_instances().filters(by_id(vec![instance.to_string()]));
     let answer = probe.aws(Operation::new("ec2", "DescribeInstances"), instance.as_str(), || request.send()).await?;
@@ -108,7 +108,7 @@ pub async fn instance(probe: &Probe, instance: &InstanceId) -> Reading<NodeInsta
     ))
 }
 
-/// Returns who gets an answer of the metadata service, if EC2 says all of it.
+/// Returns the reach of the metadata service's answers, if EC2 reports all of it.
 fn metadata_options(options: &InstanceMetadataOptionsResponse) -> Option<MetadataOptions> {
     Some(MetadataOptions {
         on: *options.http_endpoint()? == InstanceMetadataEndpointState::Enabled,
@@ -202,7 +202,7 @@ pub async fn groups(probe: &Probe, tag: &ManagedTag, instances: &HashSet<&str>) 
 
 fn is_ours(group: &AutoScalingGroup, tag: &ManagedTag, instances: &HashSet<&str>) -> bool {
     let has = group.instances().iter().filter_map(|instance| instance.instance_id());
-    // Only a tag with a value tells clusters apart. It also finds groups without instances.
+    // Only a tag with a value distinguishes clusters. It also finds groups without instances.
     let tagged = tag.value.is_some()
         && group.tags().iter().any(|found| found.key() == Some(&tag.key) && found.value() == tag.value.as_deref());
     tagged || has.into_iter().any(|id| instances.contains(id))

@@ -11,6 +11,7 @@ use crate::clients::trimmed::Trimmed;
 use crate::pipeline::drain::MIRROR_ANNOTATION;
 use futures_util::StreamExt;
 use futures_util::stream;
+use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -19,7 +20,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::{ApiResource, ListParams, PostParams};
 use kube::{Api, Resource};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use std::time::Duration;
 
 /// Number of objects on a page. A page of Nodes is about 1 MB of text.
@@ -27,6 +28,9 @@ const PAGE_SIZE: u32 = 100;
 
 /// Label of the pods of agents. The chart sets it.
 const AGENT_LABEL: &str = "ebbtide/agent=true";
+
+/// Label of the bindings of the chart's admission policies. The chart sets it.
+const POLICY_LABEL: &str = "ebbtide/policy=true";
 
 /// Maximum number of simultaneous access reviews.
 const MAX_CONCURRENT: usize = 8;
@@ -71,7 +75,7 @@ fn status(code: http::StatusCode, body: &[u8]) -> kube::Error {
     kube::Error::Api(Box::new(status.with_code(code.as_u16())))
 }
 
-/// Reads our user name, which servers tell since Kubernetes 1.28.
+/// Reads our user name, which servers report since Kubernetes 1.28.
 pub async fn username(probe: &Probe) -> Option<String> {
     let api: Api<SelfSubjectReview> = Api::all(probe.cluster().ok()?);
     let review = SelfSubjectReview::default();
@@ -136,13 +140,13 @@ where
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-struct Provided {
+struct NodeSpec {
     #[serde(default, rename = "providerID")]
     provider_id: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-struct Told {
+struct NodeStatus {
     #[serde(default)]
     conditions: Vec<Condition>,
 }
@@ -150,9 +154,9 @@ struct Told {
 /// Reads all Nodes.
 pub async fn nodes(probe: &Probe) -> Reading<Nodes> {
     let mut nodes = Nodes::default();
-    nodes.complete = pages::<Node, Provided, Told>(probe, "nodes", "", |node| {
+    nodes.complete = pages::<Node, NodeSpec, NodeStatus>(probe, "nodes", "", |node| {
         let conditions = node.status.conditions.into_iter().map(|condition| condition.r#type);
-        nodes.tell(conditions);
+        nodes.add_conditions(conditions);
         let labels = node.metadata.labels.unwrap_or_default();
         nodes.add(node.metadata.name.unwrap_or_default(), node.spec.provider_id.as_deref(), labels);
     })
@@ -162,7 +166,7 @@ pub async fn nodes(probe: &Probe) -> Reading<Nodes> {
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Running {
+struct PodSpec {
     #[serde(default)]
     termination_grace_period_seconds: Option<u64>,
     #[serde(default)]
@@ -180,11 +184,11 @@ struct Phase {
 /// Reads all pods that a drain would evict, by owner.
 pub async fn workloads(probe: &Probe) -> Reading<Workloads> {
     let mut workloads = Workloads::default();
-    workloads.complete = pages::<Pod, Running, Phase>(probe, "pods", "", |pod| add(&mut workloads, pod)).await?;
+    workloads.complete = pages::<Pod, PodSpec, Phase>(probe, "pods", "", |pod| add(&mut workloads, pod)).await?;
     Ok(workloads)
 }
 
-fn add(workloads: &mut Workloads, pod: Trimmed<Running, Phase>) {
+fn add(workloads: &mut Workloads, pod: Trimmed<PodSpec, Phase>) {
     let meta = pod.metadata;
     let mirror = meta.annotations.is_some_and(|annotations| annotations.contains_key(MIRROR_ANNOTATION));
     let owner = meta.owner_references.unwrap_or_default().into_iter().find(|owner| owner.controller == Some(true));
@@ -218,7 +222,7 @@ struct Condition {
 /// Reads all agents.
 pub async fn agents(probe: &Probe) -> Reading<Agents> {
     let mut agents = Agents::default();
-    agents.complete = pages::<Pod, Running, Phase>(probe, "pods", AGENT_LABEL, |pod| {
+    agents.complete = pages::<Pod, PodSpec, Phase>(probe, "pods", AGENT_LABEL, |pod| {
         let ready = pod.status.conditions.iter().any(|is| is.r#type == "Ready" && is.status == "True");
         let known = agents.by_node.get(&pod.spec.node_name);
         if known.is_none_or(|known| !known.ready) {
@@ -231,14 +235,36 @@ pub async fn agents(probe: &Probe) -> Reading<Agents> {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-struct Selected {
+#[serde(rename_all = "camelCase")]
+struct PolicyBinding {
+    #[serde(default)]
+    validation_actions: Vec<String>,
+}
+
+/// Counts the bindings that have the chart's admission policies refuse writes; `None` if the API server has no such policies.
+pub async fn bindings(probe: &Probe) -> Reading<Option<usize>> {
+    let mut denying = 0;
+    let name = "validatingadmissionpolicybindings";
+    let all =
+        pages::<ValidatingAdmissionPolicyBinding, PolicyBinding, IgnoredAny>(probe, name, POLICY_LABEL, |binding| {
+            denying += usize::from(binding.spec.validation_actions.iter().any(|action| action == "Deny"));
+        });
+    match all.await {
+        Ok(_) => Ok(Some(denying)),
+        Err(error) if error.category == Category::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct BudgetSpec {
     #[serde(default)]
     selector: Option<LabelSelector>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Counted {
+struct BudgetStatus {
     #[serde(default)]
     expected_pods: i32,
     #[serde(default)]
@@ -250,17 +276,18 @@ struct Counted {
 /// Reads all disruption budgets.
 pub async fn budgets(probe: &Probe) -> Reading<Budgets> {
     let mut budgets = Budgets::default();
-    budgets.complete = pages::<PodDisruptionBudget, Selected, Counted>(probe, "poddisruptionbudgets", "", |budget| {
-        let generation = budget.metadata.generation.unwrap_or_default().max(1);
-        budgets.budgets.push(BudgetState {
-            namespace: budget.metadata.namespace.unwrap_or_default(),
-            name: budget.metadata.name.unwrap_or_default(),
-            selector: budget.spec.selector,
-            expected: budget.status.expected_pods,
-            desired: budget.status.desired_healthy,
-            current: budget.status.observed_generation >= generation,
-        });
-    })
-    .await?;
+    budgets.complete =
+        pages::<PodDisruptionBudget, BudgetSpec, BudgetStatus>(probe, "poddisruptionbudgets", "", |budget| {
+            let generation = budget.metadata.generation.unwrap_or_default().max(1);
+            budgets.budgets.push(BudgetState {
+                namespace: budget.metadata.namespace.unwrap_or_default(),
+                name: budget.metadata.name.unwrap_or_default(),
+                selector: budget.spec.selector,
+                expected: budget.status.expected_pods,
+                desired: budget.status.desired_healthy,
+                current: budget.status.observed_generation >= generation,
+            });
+        })
+        .await?;
     Ok(budgets)
 }

@@ -78,7 +78,7 @@ pub struct ForeignNode {
 
 impl Nodes {
     /// Adds the types of a Node's conditions.
-    pub fn tell(&mut self, conditions: impl IntoIterator<Item = String>) {
+    pub fn add_conditions(&mut self, conditions: impl IntoIterator<Item = String>) {
         self.conditions.extend(conditions);
     }
 

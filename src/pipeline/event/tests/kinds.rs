@@ -1,20 +1,20 @@
 //! The kinds of EC2 and AWS Health.
 
 use super::super::{
-    CapacityBlock, Detail, Identity, IgnoreReason, InstanceAction, InstanceState, Notice, NoticeKind, Parsed,
-    ScheduledChange, ZonalShift, parse,
+    CapacityBlock, Detail, Identity, IgnoreReason, InstanceAction, InstanceState, Notice, NoticeKind, NoticeTime,
+    Parsed, ScheduledChange, ZonalShift, parse,
 };
 use super::fixtures::*;
 use super::{all, event_id, ignored, instance, one, time, with};
 
 #[test]
 fn a_spot_interruption_plain_and_through_sns() {
-    let expected = Notice {
-        identity: event_id(NoticeKind::Spot, "4a6f9e2d-1c83-4b57-8f0e-d2b5c7a91e36"),
-        instance: instance("i-0f60718293a4b5c6d"),
-        at: time("2026-11-21T12:00:00Z"),
-        detail: Detail::Spot { action: InstanceAction::Terminate },
-    };
+    let expected = Notice::new(
+        event_id(NoticeKind::Spot, "4a6f9e2d-1c83-4b57-8f0e-d2b5c7a91e36"),
+        instance("i-0f60718293a4b5c6d"),
+        NoticeTime::Announced(time("2026-11-21T12:00:00Z")),
+        Detail::Spot { action: InstanceAction::Terminate },
+    );
     assert_eq!(one(SPOT), expected);
     assert_eq!(one(SPOT_SNS), expected);
     assert_eq!(expected.kind(), NoticeKind::Spot);
@@ -24,12 +24,12 @@ fn a_spot_interruption_plain_and_through_sns() {
 fn a_spot_instance_may_be_stopped_or_hibernated() {
     assert_eq!(
         one(SPOT_HIBERNATE),
-        Notice {
-            identity: event_id(NoticeKind::Spot, "91c5b7d3-0e2a-4f68-a4d9-6b8e1f3c5a70"),
-            instance: instance("i-0718293a4b5c6d7e8"),
-            at: time("2026-11-21T12:00:00Z"),
-            detail: Detail::Spot { action: InstanceAction::Hibernate },
-        }
+        Notice::new(
+            event_id(NoticeKind::Spot, "91c5b7d3-0e2a-4f68-a4d9-6b8e1f3c5a70"),
+            instance("i-0718293a4b5c6d7e8"),
+            NoticeTime::Announced(time("2026-11-21T12:00:00Z")),
+            Detail::Spot { action: InstanceAction::Hibernate }
+        )
     );
     let stop = with(SPOT, "\"terminate\"", "\"stop\"");
     assert_eq!(one(&stop).detail, Detail::Spot { action: InstanceAction::Stop });
@@ -47,16 +47,16 @@ fn a_spot_interruption_is_never_lost_over_its_action() {
 fn a_rebalance_recommendation() {
     assert_eq!(
         one(REBALANCE),
-        Notice {
-            identity: event_id(NoticeKind::Rebalance, "7d2b5e90-8a4c-4c1f-b6e7-f3a9d0c84b15"),
-            instance: instance("i-0f60718293a4b5c6d"),
-            at: time("2026-11-21T11:58:13Z"),
-            detail: Detail::Rebalance,
-        }
+        Notice::new(
+            event_id(NoticeKind::Rebalance, "7d2b5e90-8a4c-4c1f-b6e7-f3a9d0c84b15"),
+            instance("i-0f60718293a4b5c6d"),
+            NoticeTime::Announced(time("2026-11-21T11:58:13Z")),
+            Detail::Rebalance
+        )
     );
     assert_eq!(one(REBALANCE).kind(), NoticeKind::Rebalance);
     let other_name =
-        Notice { identity: event_id(NoticeKind::Rebalance, "93ad1f50-6be2-4f7c-8d04-c1b2a3948576"), ..one(REBALANCE) };
+        one(REBALANCE).with_identity(event_id(NoticeKind::Rebalance, "93ad1f50-6be2-4f7c-8d04-c1b2a3948576"));
     assert_eq!(one(REBALANCE_RECOMMENDED), other_name);
 }
 
@@ -68,12 +68,12 @@ fn a_fleet_that_shrinks_interrupts_its_instance() {
     ] {
         assert_eq!(
             one(body),
-            Notice {
-                identity: event_id(NoticeKind::Spot, event),
-                instance: instance(id),
-                at: time("2026-11-21T11:58:13Z"),
-                detail: Detail::Spot { action: InstanceAction::Terminate },
-            }
+            Notice::new(
+                event_id(NoticeKind::Spot, event),
+                instance(id),
+                NoticeTime::Announced(time("2026-11-21T11:58:13Z")),
+                Detail::Spot { action: InstanceAction::Terminate }
+            )
         );
     }
     assert_eq!(ignored(FLEET_LAUNCHED), IgnoreReason::OtherFleetChange);
@@ -89,12 +89,12 @@ fn a_fleet_that_shrinks_interrupts_its_instance() {
 fn a_state_change_in_every_state() {
     assert_eq!(
         one(STATE_STOPPING),
-        Notice {
-            identity: event_id(NoticeKind::StateChange, "2f8e1a6c-5b0d-4973-9ac4-e1d7b3f60258"),
-            instance: instance("i-018293a4b5c6d7e8f"),
-            at: time("2026-11-21T12:30:45Z"),
-            detail: Detail::StateChange { state: InstanceState::Stopping },
-        }
+        Notice::new(
+            event_id(NoticeKind::StateChange, "2f8e1a6c-5b0d-4973-9ac4-e1d7b3f60258"),
+            instance("i-018293a4b5c6d7e8f"),
+            NoticeTime::Announced(time("2026-11-21T12:30:45Z")),
+            Detail::StateChange { state: InstanceState::Stopping }
+        )
     );
     assert_eq!(one(STATE_STOPPING).kind(), NoticeKind::StateChange);
     let in_state = |state: &str| with(STATE_STOPPING, "\"stopping\"", &format!("\"{state}\""));
@@ -114,12 +114,12 @@ fn a_state_change_in_every_state() {
 fn a_capacity_reservation_says_when_it_ends() {
     assert_eq!(
         one(CAPACITY_RESERVATION),
-        Notice {
-            identity: event_id(NoticeKind::CapacityReservation, "8b3d7f15-a29e-4c60-91f8-5e0c4d6b2a97"),
-            instance: instance("i-03a4b5c6d7e8f9012"),
-            at: time("2026-11-21T13:00:00Z"),
-            detail: Detail::CapacityReservation { terminates_at: Some(time("2026-11-21T13:02:00Z")) },
-        }
+        Notice::new(
+            event_id(NoticeKind::CapacityReservation, "8b3d7f15-a29e-4c60-91f8-5e0c4d6b2a97"),
+            instance("i-03a4b5c6d7e8f9012"),
+            NoticeTime::Announced(time("2026-11-21T13:00:00Z")),
+            Detail::CapacityReservation { terminates_at: Some(time("2026-11-21T13:02:00Z")) }
+        )
     );
     assert_eq!(one(CAPACITY_RESERVATION).kind(), NoticeKind::CapacityReservation);
     let former_name = with(CAPACITY_RESERVATION, "EC2 Capacity", "EC2 Interruptible Capacity");
@@ -155,7 +155,7 @@ fn a_capacity_block_ends_for_all_its_instances() {
         reservation: "cr-0123456789abcdef0".to_owned(),
         ends: Some(time("2026-11-21T11:30:00Z")),
         terminates_at: time("2026-11-21T11:00:00Z"),
-        at: time("2026-11-21T10:50:00Z"),
+        time: NoticeTime::Announced(time("2026-11-21T10:50:00Z")),
     };
     assert_eq!(block(CAPACITY_BLOCK_EXPIRATION), expected);
     assert_eq!(block(CAPACITY_BLOCK_EXPIRATION_OLD_NAME), expected);
@@ -175,17 +175,19 @@ fn a_capacity_block_ends_for_all_its_instances() {
 fn a_scheduled_change_is_one_notice_for_each_instance_once() {
     let arn = "arn:aws:health:eu-central-1::event/EC2/AWS_EC2_INSTANCE_POWER_MAINTENANCE_SCHEDULED/\
                AWS_EC2_INSTANCE_POWER_MAINTENANCE_SCHEDULED_EXAMPLE-0001";
-    let notice = |id| Notice {
-        identity: Identity::Health { arn: arn.to_owned(), instance: instance(id) },
-        instance: instance(id),
-        at: time("2026-11-21T07:00:05Z"),
-        detail: Detail::ScheduledChange(ScheduledChange {
-            code: "AWS_EC2_INSTANCE_POWER_MAINTENANCE_SCHEDULED".to_owned(),
-            start: Some(time("2026-12-05T02:00:00Z")),
-            hard: false,
-            withdrawn: false,
-            is_issue: false,
-        }),
+    let notice = |id| {
+        Notice::new(
+            Identity::HealthEvent { arn: arn.to_owned(), instance: instance(id) },
+            instance(id),
+            NoticeTime::Announced(time("2026-11-21T07:00:05Z")),
+            Detail::ScheduledChange(ScheduledChange {
+                code: "AWS_EC2_INSTANCE_POWER_MAINTENANCE_SCHEDULED".to_owned(),
+                start: Some(time("2026-12-05T02:00:00Z")),
+                hard: false,
+                withdrawn: false,
+                is_issue: false,
+            }),
+        )
     };
     assert_eq!(
         all(HEALTH_MAINTENANCE_THREE),
@@ -272,9 +274,9 @@ fn every_instance_of_a_health_event_has_its_own_notice() {
         notices.not_after(time("2026-11-21T07:00:00Z"));
         for (n, id) in ids.into_iter().enumerate() {
             let notice = notices.next().unwrap();
-            let Identity::Health { instance: of, .. } = &notice.identity else { panic!("{notice:?}") };
+            let Identity::HealthEvent { instance: of, .. } = &notice.identity else { panic!("{notice:?}") };
             assert_eq!((of, &notice.instance), (&instance(id), &instance(id)));
-            assert_eq!((notice.is_withdrawn(), notice.at), (n == settled, time("2026-11-21T07:00:00Z")));
+            assert_eq!((notice.is_withdrawn(), notice.at()), (n == settled, time("2026-11-21T07:00:00Z")));
         }
         assert_eq!((notices.next(), notices.size_hint()), (None, (0, Some(0))));
     }

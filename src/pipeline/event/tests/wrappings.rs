@@ -1,6 +1,6 @@
 //! Lifecycle actions in each of the wrappings they come in, and the messages that ask nothing of us.
 
-use super::super::{Detail, Hook, Identity, IgnoreReason, Notice, NoticeKind, WarmPool};
+use super::super::{Detail, Hook, Identity, IgnoreReason, Notice, NoticeKind, NoticeTime, WarmPool};
 use super::fixtures::*;
 use super::{hook_id, ignored, instance, one, time, with};
 
@@ -25,16 +25,16 @@ fn launch_hook() -> Hook {
 
 #[test]
 fn a_termination_as_an_event_plain_and_through_sns() {
-    let expected = Notice {
-        identity: Identity::Hook {
+    let expected = Notice::new(
+        Identity::Hook {
             group: "workers-a".to_owned(),
             hook: "drain-before-termination".to_owned(),
             token: "3d6a7c5e-1f42-4b89-9c07-e8b2f1a4d650".to_owned(),
         },
-        instance: instance("i-0a1b2c3d4e5f60718"),
-        at: time("2026-11-21T09:30:04Z"),
-        detail: Detail::AsgTerminate(drain_hook()),
-    };
+        instance("i-0a1b2c3d4e5f60718"),
+        NoticeTime::Announced(time("2026-11-21T09:30:04Z")),
+        Detail::AsgTerminate(drain_hook()),
+    );
     assert_eq!(one(ASG_TERMINATE), expected);
     assert_eq!(one(ASG_TERMINATE_SNS), expected);
     assert_eq!(expected.kind(), NoticeKind::AsgTerminate);
@@ -43,23 +43,23 @@ fn a_termination_as_an_event_plain_and_through_sns() {
 #[test]
 fn a_termination_as_a_bare_message_is_direct_and_keeps_its_fraction_of_a_second() {
     let direct = Hook { direct: true, ..drain_hook() };
-    let expected = Notice {
-        identity: hook_id(&direct),
-        instance: instance("i-0a1b2c3d4e5f60718"),
-        at: time("2026-11-21T09:30:03.871Z"),
-        detail: Detail::AsgTerminate(direct),
-    };
+    let expected = Notice::new(
+        hook_id(&direct),
+        instance("i-0a1b2c3d4e5f60718"),
+        NoticeTime::Announced(time("2026-11-21T09:30:03.871Z")),
+        Detail::AsgTerminate(direct),
+    );
     assert_eq!(one(ASG_TERMINATE_DIRECT), expected);
 }
 
 #[test]
 fn a_bare_message_through_a_topic_is_not_direct() {
-    let expected = Notice {
-        identity: hook_id(&drain_hook()),
-        instance: instance("i-0a1b2c3d4e5f60718"),
-        at: time("2026-11-21T09:30:03.871Z"),
-        detail: Detail::AsgTerminate(drain_hook()),
-    };
+    let expected = Notice::new(
+        hook_id(&drain_hook()),
+        instance("i-0a1b2c3d4e5f60718"),
+        NoticeTime::Announced(time("2026-11-21T09:30:03.871Z")),
+        Detail::AsgTerminate(drain_hook()),
+    );
     assert_eq!(one(ASG_TERMINATE_DIRECT_SNS), expected);
 }
 
@@ -87,14 +87,14 @@ fn each_part_of_a_hooks_identity_tells_actions_apart() {
 
 #[test]
 fn a_launch_as_an_event_and_as_a_bare_message() {
-    let mut expected = Notice {
-        identity: hook_id(&launch_hook()),
-        instance: instance("i-0d4e5f60718293a4b"),
-        at: time("2026-11-21T11:15:00Z"),
-        detail: Detail::AsgLaunch(launch_hook()),
-    };
+    let mut expected = Notice::new(
+        hook_id(&launch_hook()),
+        instance("i-0d4e5f60718293a4b"),
+        NoticeTime::Announced(time("2026-11-21T11:15:00Z")),
+        Detail::AsgLaunch(launch_hook()),
+    );
     assert_eq!(one(ASG_LAUNCH), expected);
-    expected.at = time("2026-11-21T11:14:59.02Z");
+    expected.time = NoticeTime::Announced(time("2026-11-21T11:14:59.02Z"));
     expected.detail = Detail::AsgLaunch(Hook { direct: true, ..launch_hook() });
     assert_eq!(one(ASG_LAUNCH_DIRECT), expected);
     assert_eq!(expected.kind(), NoticeKind::AsgLaunch);

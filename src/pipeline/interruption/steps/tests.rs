@@ -1,11 +1,13 @@
 //! Paths through the steps, for notices of all sorts.
 
 use super::super::policy::{
-    Actions, Admission, AtMost, ForLoadBalancers, Heartbeats, Holds, OnFailed, OnUncordon, PerKind, ShiftedResources,
-    TellsHooks, Verify, WaitPolicy, Wave,
+    Actions, Admission, AtMost, ForLoadBalancers, Heartbeats, Holds, HookSource, OnFailed, OnUncordon, PerKind,
+    ShiftedResources, Verify, WaitPolicy, Wave,
 };
 use super::*;
-use crate::pipeline::event::{Identity, InstanceAction, InstanceId, InstanceState, NoticeKind, ScheduledChange};
+use crate::pipeline::event::{
+    Identity, InstanceAction, InstanceId, InstanceState, NoticeKind, NoticeTime, ScheduledChange,
+};
 
 const S: Duration = Duration::from_secs(1);
 
@@ -41,7 +43,7 @@ fn policy() -> Policy {
         registration_grace: 30 * S,
         require_tag: false,
         ignored_hooks: vec!["theirs".to_owned()],
-        hooks: TellsHooks::Messages,
+        hooks: HookSource::Message,
         dry_run: false,
     }
 }
@@ -73,8 +75,8 @@ fn path(
 ) -> String {
     let clock = Clock::showing("2026-11-21T12:00:00Z".parse().unwrap());
     let instance = InstanceId::new("i-00000001").unwrap();
-    let identity = Identity::Health { arn: "arn".to_owned(), instance: instance.clone() };
-    let notice = Notice { identity, instance, at: clock.now(), detail };
+    let identity = Identity::HealthEvent { arn: "arn".to_owned(), instance: instance.clone() };
+    let notice = Notice::new(identity, instance, NoticeTime::Announced(clock.now()), detail);
     let mut sequence = Sequence::new(policy, clock, &notice, "message");
     let (mut finding, mut names) = (Finding::Received, Vec::new());
     while names.len() < 40 {
@@ -165,7 +167,7 @@ fn only_what_has_time_waits_in_a_wave_of_its_node() {
     let waits = |policy: &Policy, detail| {
         let marked = std::cell::Cell::new(false);
         let path = path(policy, detail, Some(&node), |step| {
-            marked.set(marked.get() || format!("{step:?}").contains(r#"wave: "waits""#));
+            marked.set(marked.get() || format!("{step:?}").contains("place: Some(Waits)"));
             None
         });
         assert_eq!(marked.get(), path.contains("Delay"), "the mark says it: {path}");

@@ -1,14 +1,14 @@
 //! The attachments of volumes to Nodes, kept current by one watch that lives only while somebody waits.
 
-use crate::clients::answers::Denial;
-use crate::clients::gate::{Backoff, Category, KubeError};
+use crate::clients::answers::Denials;
+use crate::clients::gate::{Category, KubeError};
 use crate::clients::trimmed::Trimmed;
-use crate::clients::watch::{self as client, StartPacer, WatchError, WatchUpdate};
-use crate::fact::{Fact, Facts, TaskKind, WatchedResource};
+use crate::clients::watch::{RetryWatcher, WatchUpdate};
+use crate::fact::{Facts, TaskKind, WatchedResource};
 use crate::pipeline::interruption::{Seat, Slots};
 use crate::runtime::task::Tasks;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
-use kube::api::{ApiResource, ListParams};
+use kube::api::ApiResource;
 use kube::{Api, Client};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -16,7 +16,6 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
 
 /// Timeout of the list of all attachments.
 const LIST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -58,7 +57,7 @@ pub struct Attachments {
     api: Api<TrimmedAttachment>,
     facts: Facts,
     watches: Slots<(), watch::Sender<KnownAttachments>, ()>,
-    denial: Arc<Denial>,
+    denial: Arc<Denials>,
 }
 
 /// A share in the watch. Dropping the last share ends the watch.
@@ -74,19 +73,20 @@ impl Attachments {
 
     /// Remembers that a right is missing without which nothing is waited for.
     pub(super) fn deny(&self) {
-        self.denial.note();
+        self.denial.note(());
     }
 
     /// Returns a share in the watch; `None` without the right to see attachments.
     pub(super) fn join(&self) -> Option<WatchShare> {
-        if self.denial.is_recent() {
+        if self.denial.is_recent(&()) {
             return None;
         }
-        let (api, facts, denial) = (self.api.clone(), self.facts.clone(), Arc::clone(&self.denial));
+        let watcher = RetryWatcher::new(self.api.clone(), WatchedResource::VolumeAttachments, self.facts.clone());
+        let denial = Arc::clone(&self.denial);
         let work = |known: Arc<watch::Sender<KnownAttachments>>, _stop| async move {
-            run(&api, &facts, &known).await;
+            run(watcher, &known).await;
             // Only a denial ends it.
-            denial.note();
+            denial.note(());
             known.send_replace(KnownAttachments::Denied);
         };
         Some(WatchShare(self.watches.join((), watch::Sender::default, work).0))
@@ -127,42 +127,17 @@ impl WatchShare {
 }
 
 /// Lists and watches, until aborted or denied.
-async fn run(api: &Api<TrimmedAttachment>, facts: &Facts, known: &watch::Sender<KnownAttachments>) {
-    let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
-    let mut pace = StartPacer::default();
-    loop {
-        let (nodes, mut version) = match list(api).await {
-            Ok(listed) => listed,
-            Err(error) => {
-                facts.emit(&Fact::WatchFailed { resource: WatchedResource::VolumeAttachments, error: &error });
-                if error.category == Category::Denied {
-                    return;
-                }
-                sleep(backoff.step()).await;
-                continue;
-            }
-        };
+async fn run(mut watcher: RetryWatcher<TrimmedAttachment>, known: &watch::Sender<KnownAttachments>) {
+    let passes = |error: &KubeError| error.category != Category::Denied;
+    while let Some(listed) = watcher.list(LIST_TIMEOUT, passes).await {
+        let mut nodes = ByNode::new();
+        listed.items.into_iter().for_each(|attachment| insert(&mut nodes, attachment));
         known.send_replace(KnownAttachments::All(nodes));
-        loop {
-            pace.turn().await;
-            let from = version.clone();
-            let see = |seen, at| {
-                backoff.reset();
-                version = at;
-                known.send_if_modified(|known| apply(known, seen));
-            };
-            match client::follow("volumeattachments", api.watch(&client::params(), &from), see).await {
-                // The server ends each watch after some minutes.
-                Ok(()) => {}
-                Err(WatchError::TooOld) => break,
-                Err(WatchError::Failed(error)) => {
-                    facts.emit(&Fact::WatchFailed { resource: WatchedResource::VolumeAttachments, error: &error });
-                    if error.category == Category::Denied {
-                        return;
-                    }
-                    sleep(backoff.step()).await;
-                }
-            }
+        let see = |seen, _: &str| {
+            known.send_if_modified(|known| apply(known, seen));
+        };
+        if !watcher.watch(listed.metadata.resource_version.unwrap_or_default(), see, passes).await {
+            return;
         }
     }
 }
@@ -188,13 +163,4 @@ fn insert(nodes: &mut ByNode, attachment: TrimmedAttachment) {
     if let (Some(name), Some(volume)) = (attachment.metadata.name, source.persistent_volume_name) {
         nodes.entry(node_name).or_default().insert(name, volume);
     }
-}
-
-async fn list(api: &Api<TrimmedAttachment>) -> Result<(ByNode, String), KubeError> {
-    let listed = timeout(LIST_TIMEOUT, api.list(&ListParams::default())).await;
-    let listed = listed.map_err(|_| KubeError::timed_out("list", "volumeattachments", "", LIST_TIMEOUT))?;
-    let listed = listed.map_err(|error| KubeError::new("list", "volumeattachments", "", &error))?;
-    let mut nodes = ByNode::new();
-    listed.items.into_iter().for_each(|attachment| insert(&mut nodes, attachment));
-    Ok((nodes, listed.metadata.resource_version.unwrap_or_default()))
 }

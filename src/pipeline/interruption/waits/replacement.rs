@@ -187,7 +187,7 @@ impl Case {
             let ready = |id: &str| {
                 let node = InstanceId::new(id).and_then(|id| index.get(&id));
                 // One that was there before is what the group has, whatever has become of it.
-                node.is_some_and(|node| node.ready || node.created < Some(notice.at - OLD_AFTER))
+                node.is_some_and(|node| node.ready || node.created < Some(notice.at() - OLD_AFTER))
             };
             if group.is_whole_without(notice.instance.as_str(), ready) {
                 return Replacement::Complete;

@@ -1,7 +1,7 @@
 //! The target groups that an instance or its pods may be registered with. AWS can't be asked for the groups of a target, so that all
 //! groups are found that its cluster and its Auto Scaling group name: once for all notices of some minutes.
 
-use crate::clients::answers::{Answers, DENIAL_KEPT, Denial, FAILURE_KEPT};
+use crate::clients::answers::{Answers, DENIAL_KEPT, Denials, FAILURE_KEPT};
 use crate::clients::gate::{AwsClass, AwsError, Backoff, Call, Category, Class, Failure, Gate, KubeError, Operation};
 use crate::clients::trimmed::Trimmed;
 use crate::fact::{Fact, Facts};
@@ -99,11 +99,11 @@ pub struct TargetGroups {
     client: Client,
     gate: Gate<AwsClass>,
     facts: Facts,
-    /// By Auto Scaling group, and for the bindings by none.
-    found: Answers<Option<String>, Found>,
+    /// By Auto Scaling group, and for the bindings by none; each with the time for which it is kept.
+    found: Answers<Option<String>, (Found, Duration)>,
     /// Finds the Auto Scaling groups of instances that no hook names.
     group_lookup: Option<GroupLookup>,
-    lookup_denial: Denial,
+    lookup_denial: Denials,
 }
 
 /// Why a search failed.
@@ -154,7 +154,7 @@ impl TargetGroups {
             facts,
             found: Answers::default(),
             group_lookup: None,
-            lookup_denial: Denial::default(),
+            lookup_denial: Denials::default(),
         }
     }
 
@@ -189,7 +189,7 @@ impl TargetGroups {
     /// Returns the instance's Auto Scaling group, or whether another try may find one.
     async fn group_of(&self, instance: &InstanceId) -> Result<Option<String>, bool> {
         let Some(group_lookup) = &self.group_lookup else { return Ok(None) };
-        if self.lookup_denial.is_recent() {
+        if self.lookup_denial.is_recent(&()) {
             return Err(false);
         }
         match group_lookup.find(instance).await {
@@ -197,9 +197,9 @@ impl TargetGroups {
             Err(error) => {
                 let may_be_more = !is_final(error.category);
                 // Told once for the instances of a storm.
-                if error.category != Category::Denied || !self.lookup_denial.is_recent() {
+                if error.category != Category::Denied || !self.lookup_denial.is_recent(&()) {
                     if error.category == Category::Denied {
-                        self.lookup_denial.note();
+                        self.lookup_denial.note(());
                     }
                     self.failed(&SearchError::Aws(error));
                 }
@@ -221,7 +221,7 @@ impl TargetGroups {
                 }
             }
         };
-        self.found.get(group.clone(), ask).await
+        self.found.get(group.clone(), |(_, kept)| *kept, ask).await.0
     }
 
     fn failed(&self, error: &SearchError) {

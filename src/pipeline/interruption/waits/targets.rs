@@ -2,7 +2,7 @@
 //! for many targets of a group.
 
 use super::target_groups::{TargetGroup, name_of};
-use crate::clients::answers::DENIAL_KEPT;
+use crate::clients::answers::Denials;
 use crate::clients::batch::Batcher;
 use crate::clients::gate::{AwsClass, AwsError, Backoff, CALL_TIMEOUT, Category, Gate, Operation};
 use crate::fact::{Fact, Facts, TaskKind};
@@ -13,7 +13,6 @@ use aws_sdk_elasticloadbalancingv2::types::{TargetDescription, TargetHealthDescr
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
-use std::mem::discriminant;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -63,13 +62,6 @@ enum KnownTargets {
     Denied,
 }
 
-/// A call about the group of this ARN.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Right {
-    Look(Arc<str>),
-    Deregister(Arc<str>),
-}
-
 /// Targets of this ID to deregister from the group of this ARN.
 type Deregistration = (Arc<str>, String, Vec<Target>);
 
@@ -86,8 +78,10 @@ struct Looks {
     facts: Facts,
     /// The earliest time of the next look.
     next: Mutex<Instant>,
-    /// The last denials. A group may be another account's, which says nothing of others.
-    denied_at: Mutex<HashMap<Right, Instant>>,
+    /// Denied looks, by the group's ARN: a group of another account may be denied alone.
+    look_denials: Denials<Arc<str>>,
+    /// Denied deregistrations, by the group's ARN.
+    deregister_denials: Denials<Arc<str>>,
     /// The failure of the last deregistration, if it failed.
     failed: Mutex<Option<Category>>,
     /// Deregistrations that run or were accepted lately, by the group and the ID.
@@ -123,7 +117,8 @@ impl Targets {
             gate,
             facts,
             next,
-            denied_at: Mutex::default(),
+            look_denials: Denials::default(),
+            deregister_denials: Denials::default(),
             failed: Mutex::default(),
             asked: Mutex::default(),
         };
@@ -163,7 +158,9 @@ impl Targets {
         let Some(batcher) = &self.deregistrations else { return Ok(()) };
         let mut backoff = FAILED_LOOKS;
         loop {
-            self.looks.permitted(&Right::Deregister(Arc::clone(group)))?;
+            if self.looks.deregister_denials.is_recent(group) {
+                return Err(Denied);
+            }
             match self.looks.asked(group, id) {
                 Some(Asked { accepted: true, .. }) => return Ok(()),
                 Some(_) => {
@@ -215,8 +212,7 @@ impl Looks {
     /// Looks at one group, until aborted, or until a look is denied.
     async fn run(&self, arn: &Arc<str>, known: &watch::Sender<KnownTargets>) {
         let (mut looks, mut failed_looks, mut failed) = (LOOKS, FAILED_LOOKS, None);
-        let right = Right::Look(Arc::clone(arn));
-        if self.permitted(&right).is_err() {
+        if self.look_denials.is_recent(arn) {
             return;
         }
         loop {
@@ -232,7 +228,7 @@ impl Looks {
                 Err(error) => error,
             };
             if error.category == Category::Denied {
-                return self.denied(right, &error);
+                return self.denied(&self.look_denials, arn, &error);
             }
             if failed.replace(error.category) != Some(error.category) {
                 self.tell(&error);
@@ -344,7 +340,7 @@ impl Looks {
                 self.facts.emit(&Fact::TargetsDeregistered { group: name_of(arn), targets: count });
             }
             Err(error) if error.category == Category::Denied => {
-                self.denied(Right::Deregister(Arc::clone(arn)), error);
+                self.denied(&self.deregister_denials, arn, error);
             }
             Err(error) => {
                 // A storm retries many batches.
@@ -362,21 +358,10 @@ impl Looks {
     }
 
     /// Remembers a denial, and tells the first of some minutes: usually the right to all groups is missing.
-    fn denied(&self, right: Right, error: &AwsError) {
-        let mut denied_at = self.denied_at.lock();
-        denied_at.retain(|_, at| at.elapsed() < DENIAL_KEPT);
-        let is_told = denied_at.keys().any(|known| discriminant(known) == discriminant(&right));
-        denied_at.insert(right, Instant::now());
-        drop(denied_at);
-        if !is_told {
+    fn denied(&self, denials: &Denials<Arc<str>>, arn: &Arc<str>, error: &AwsError) {
+        if denials.note(Arc::clone(arn)) {
             self.tell(error);
         }
-    }
-
-    fn permitted(&self, right: &Right) -> Result<(), Denied> {
-        let denied_at = self.denied_at.lock();
-        let is_denied = denied_at.get(right).is_some_and(|at| at.elapsed() < DENIAL_KEPT);
-        if is_denied { Err(Denied) } else { Ok(()) }
     }
 }
 

@@ -10,7 +10,8 @@ use crate::pipeline::interruption::completion::KeptHook;
 use crate::pipeline::interruption::step::Target;
 use crate::pipeline::interruption::waves::Turn;
 use crate::pipeline::node::Node;
-use crate::pipeline::node::mark::{Place, place_of, whole_seconds};
+use crate::pipeline::node::mark::place_of;
+use crate::pipeline::node::record::{Place, whole_seconds};
 use crate::runtime::clock;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,7 +45,7 @@ impl Case {
     pub(super) async fn placed(&self, waiting: &Waiting<'_>, hook: Option<&KeptHook>) -> WaitOutcome {
         let Self { interrupter, notice, node, .. } = self;
         let Some(node) = node else { return WaitOutcome::NotNeeded };
-        let (identity, waves) = (notice.identity.to_string(), &interrupter.policy.waits.waves);
+        let (key, waves) = (notice.key(), &interrupter.policy.waits.waves);
         let mut changes = interrupter.index.places();
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
         let (mut room_since, mut told_at) = (None, None);
@@ -53,7 +54,7 @@ impl Case {
             // While the index is blind, a place that looks free may be taken.
             interrupter.index.live().await;
             let Some(known) = interrupter.index.newest(node) else { return WaitOutcome::NotNeeded };
-            if let Some(Place::Evicts(_) | Place::Over) = place_of(&known, &identity) {
+            if let Some(Place::Evicts(_) | Place::Over) = place_of(&known, key) {
                 // A takeover.
                 return WaitOutcome::Met;
             }
@@ -118,7 +119,7 @@ impl Case {
         let (_, times) = hook?.with_times();
         let (node, clock) = (interrupter.index.get(&notice.instance), &interrupter.clock);
         let deadline = interrupter.policy.deadline(notice, node.as_deref(), Some(times), clock, Instant::now());
-        let begun = clock.notice_instant(notice.at);
+        let begun = clock.notice_instant(notice.at());
         matches!(deadline, Deadline::Hook(_)).then(|| deadline.put_off(begins.saturating_duration_since(begun)))
     }
 
@@ -135,7 +136,7 @@ impl Case {
     pub(super) fn counted_from_place(&self, target: &Target, hook: Option<&KeptHook>) -> Option<Target> {
         let Self { interrupter, notice, .. } = self;
         let known = interrupter.index.newest(&target.node);
-        let begins = match known.and_then(|known| place_of(&known, &notice.identity.to_string())) {
+        let begins = match known.and_then(|known| place_of(&known, notice.key())) {
             Some(Place::Evicts(at)) => interrupter.clock.instant_of(at),
             _ => Instant::now(),
         };
@@ -171,30 +172,27 @@ impl Case {
         let waves = &interrupter.policy.waits.waves;
         let Some(node) = node else { return };
         let at_most = if notice.hook().is_some() { HOOK_NOTE_TIMEOUT } else { NOTE_TIMEOUT };
-        let (identity, by) = (notice.identity.to_string(), Instant::now() + at_most);
-        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(2));
-        loop {
-            let Some(known) = interrupter.index.newest(node) else { return };
-            let place = place_of(&known, &identity);
+        let (key, by) = (notice.key(), Instant::now() + at_most);
+        let note = || async {
+            let Some(known) = interrupter.index.newest(node) else { return Ok(()) };
+            let place = place_of(&known, key);
             let is_of_wave = || waves.iter().any(|wave| known.labels.contains_key(&*wave.label));
             if !changes(place) || place.is_none() && !is_of_wave() {
-                return;
+                return Ok(());
             }
-            let Err(error) = Box::pin(self.note_place(node, to(), ends)).await else { return };
-            let wait = error.wait(backoff.step());
-            if error.category == Category::Denied || Instant::now() + wait >= by {
-                return;
-            }
-            sleep(wait).await;
-        }
+            Box::pin(self.note_place(node, to(), ends)).await
+        };
+        let backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(2));
+        // `note_place` has reported each failure.
+        let _ = backoff.retry(Some(by), note, |error| error.category != Category::Denied).await;
     }
 
     async fn note_place(&self, node: &Arc<Node>, place: Place, ends: Option<Deadline>) -> Result<(), KubeError> {
         let Self { interrupter, notice, .. } = self;
-        let identity = notice.identity.to_string();
+        let key = notice.key();
         let ends = ends.map(|ends| interrupter.clock.timestamp_of(ends.at()));
         let by = Instant::now() + CALL_TIMEOUT;
-        let noted = interrupter.marker.note(node, by, |current| place.patch(current, &identity, ends)).await;
+        let noted = interrupter.marker.note(node, by, |current| place.patch(current, key, ends)).await;
         noted.map(drop).inspect_err(|error| {
             let (on, step, category) = (node.named(), DrainStep::Wave, error.category);
             self.tell(&Fact::DrainRetried { on, step, category, error });

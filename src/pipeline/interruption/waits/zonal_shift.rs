@@ -3,7 +3,8 @@
 use super::waiting::Waiting;
 use crate::fact::WaitOutcome;
 use crate::pipeline::interruption::Case;
-use crate::pipeline::node::mark::{Place, place_of};
+use crate::pipeline::node::mark::place_of;
+use crate::pipeline::node::record::Place;
 use crate::pipeline::node::shift::Shift;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
@@ -16,12 +17,12 @@ impl Case {
     pub(super) async fn shifted_back(&self, waiting: &Waiting<'_>) -> WaitOutcome {
         let Self { interrupter, notice, node, .. } = self;
         let Some(node) = node else { return WaitOutcome::NotNeeded };
-        let identity = notice.identity.to_string();
+        let key = notice.key();
         loop {
             // While the index is blind, a note that is missing proves nothing.
             interrupter.index.live().await;
             let Some(known) = interrupter.index.newest(node) else { return WaitOutcome::NotNeeded };
-            if let Some(Place::Evicts(_) | Place::Over) = place_of(&known, &identity) {
+            if let Some(Place::Evicts(_) | Place::Over) = place_of(&known, key) {
                 // A takeover.
                 return WaitOutcome::Met;
             }

@@ -23,7 +23,7 @@ use crate::clients::gate::{Backoff, Category, KubeError};
 use crate::clients::watch;
 use crate::clients::watch::{StartPacer, WatchError, WatchUpdate};
 use crate::fact::{Fact, Facts, NoticeKind, NoticeRef, WatchedResource};
-use crate::pipeline::node::mark::{has_new_drain, is_marked, notices};
+use crate::pipeline::node::mark::{has_new_drain, is_marked};
 use crate::pipeline::node::says::differs;
 use crate::pipeline::node::{Node, NodeApi, TrimmedNode};
 use kube::api::{ListParams, ObjectList, VersionMatch};
@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 /// Timeout for all Nodes to arrive, by a list or by a watch.
 pub(super) const SYNC_TIMEOUT: Duration = Duration::from_mins(1);
@@ -219,7 +219,7 @@ impl NodeWatch {
             self.facts.emit(&Fact::NodesKnown { nodes: after });
         }
         if let Some(node) = gone {
-            self.facts.emit(&Fact::MarkedNodeGone { on: node.named() });
+            self.facts.emit(&Fact::MarkedNodeDeleted { on: node.named() });
         }
     }
 
@@ -245,12 +245,12 @@ impl NodeWatch {
 
     /// Emits a fact about each mark on the Node.
     fn tell_marks(&self, node: &Node) {
-        for (_, mark) in notices(node) {
+        for (_, mark) in node.record.notices() {
             let Some(kind) = NoticeKind::ALL.into_iter().find(|kind| kind.as_str() == mark.kind) else { continue };
             let (instance, message) = (node.instance.as_str(), &*mark.message);
             let about = NoticeRef { kind, instance, node: Some(&node.name), message };
             let says = node.draining.as_deref();
-            self.facts.emit(&Fact::NodeMarked { about, since: mark.since, deadline: mark.deadline, says });
+            self.facts.emit(&Fact::NodeMarked { about, since: mark.since, deadline: mark.deadline, condition: says });
         }
     }
 
@@ -349,8 +349,5 @@ async fn list(api: &NodeApi, oldest: &str) -> Result<ObjectList<TrimmedNode>, Ku
         NEWEST => ListParams::default(),
         version => ListParams::default().at(version).matching(VersionMatch::NotOlderThan),
     };
-    match timeout(SYNC_TIMEOUT, api.list(&params)).await {
-        Ok(listed) => listed.map_err(|error| KubeError::new("list", "nodes", "", &error)),
-        Err(_) => Err(KubeError::timed_out("list", "nodes", "", SYNC_TIMEOUT)),
-    }
+    watch::list(api, WatchedResource::Nodes, &params, SYNC_TIMEOUT).await
 }

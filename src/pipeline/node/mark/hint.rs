@@ -1,23 +1,19 @@
-//! What a Node says of its termination is a hint: it knows neither the lifecycle hook nor its timeout. The mark of the hook's message,
+//! The agent's notice of a termination is a hint: it knows neither the lifecycle hook nor its timeout. The record of the hook's message,
 //! which is about the same end, takes the place of the hint's, whichever came first.
 
-use super::{Mark, NOTICE_PREFIX, Node, NoticeAnnotation, PLAN_PREFIX, notices, read};
+use super::{Mark, Node, NoticeRecord};
 use crate::pipeline::event::NoticeKind;
 use crate::pipeline::node::names::is_from_node;
 use serde_json::Value;
 
-/// Whether a message has told that a group terminates the Node's instance, as its mark says.
+/// Whether a message has announced that a group terminates the Node's instance, as its record shows.
 #[must_use]
 pub fn is_told_to_terminate(node: &Node) -> bool {
-    notices(node).any(|(_, mark)| is_termination(&mark) && !is_from_node(&mark.message))
+    node.record.notices().any(|(_, notice)| notice.is_of(NoticeKind::AsgTerminate) && !is_from_node(&notice.message))
 }
 
-fn is_termination(mark: &NoticeAnnotation) -> bool {
-    mark.kind == NoticeKind::AsgTerminate.as_str()
-}
-
-fn is_hint(mark: &NoticeAnnotation) -> bool {
-    is_termination(mark) && is_from_node(&mark.message)
+fn is_hint(notice: &NoticeRecord) -> bool {
+    notice.is_of(NoticeKind::AsgTerminate) && is_from_node(&notice.message)
 }
 
 impl Mark {
@@ -26,22 +22,19 @@ impl Mark {
         is_hint(&self.notice) && is_told_to_terminate(node)
     }
 
-    /// Returns the message that has told what the Node had said before, by the mark that was `known`, or by the plan that is carried out now.
-    pub(super) fn told(&self, node: &Node, known: Option<NoticeAnnotation>) -> String {
-        let plan = node.annotations.get(&self.key.replacen(NOTICE_PREFIX, PLAN_PREFIX, 1)).map(|plan| read(plan));
-        let mut told = known.into_iter().chain(plan).map(|mark| mark.told);
-        told.find(|message| !message.is_empty()).unwrap_or_default()
+    /// Returns the id of the message that has confirmed the agent's notice, by its record or by the plan that is carried out now.
+    pub(super) fn confirmed_by<'a>(&self, node: &'a Node) -> &'a str {
+        let mut known = node.record.notice_and_plan(self.key).map(|known| &*known.confirmed_by);
+        known.find(|message| !message.is_empty()).unwrap_or_default()
     }
 
-    /// Has `annotations` remove the mark of a hint, if this is the mark of a hook's message. What is `written` goes on where the hint has
-    /// come to, in the same place of a wave.
-    pub(super) fn adopt(&self, node: &Node, annotations: &mut Value, written: &mut NoticeAnnotation) {
-        let adopts = is_termination(&self.notice) && !is_hint(&self.notice);
-        if let Some((name, hint)) = notices(node).find(|(_, mark)| adopts && is_hint(mark)) {
+    /// Has `annotations` remove the mark of a hint, if this is the mark of a hook's message. What is `written` continues in the hint's place
+    /// in the wave.
+    pub(super) fn adopt(&self, node: &Node, annotations: &mut Value, written: &mut NoticeRecord) {
+        let adopts = self.notice.is_of(NoticeKind::AsgTerminate) && !is_hint(&self.notice);
+        if let Some((name, hint)) = node.record.notices().find(|(_, notice)| adopts && is_hint(notice)) {
             annotations[name] = Value::Null;
-            if !hint.wave.is_empty() {
-                written.wave = hint.wave;
-            }
+            written.place = hint.place.or(written.place);
         }
     }
 }

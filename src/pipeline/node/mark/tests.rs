@@ -3,16 +3,21 @@
 use super::*;
 use crate::fact::UndoReason;
 use crate::pipeline::node::label::taint;
+use crate::pipeline::node::record::{PLAN_PREFIX, Withdrawal};
 use crate::pipeline::node::release::{NodeRelease, ReleaseSchedule, awaits_boot, restarted_after};
-use crate::pipeline::node::told::untold;
+use crate::pipeline::node::told::unconfirmed;
 use serde_json::Map;
 
 fn at(text: &str) -> Timestamp {
     text.parse().unwrap()
 }
 
+fn withdrawal(text: &str) -> Withdrawal {
+    Withdrawal { at: at(text), start: None }
+}
+
 fn mark(identity: &str, kind: &str) -> Mark {
-    Mark::new(identity, kind, at("2026-11-21T12:00:00Z"), "m-1")
+    Mark::new(NoticeKey::of(identity), kind, at("2026-11-21T12:00:00Z"), "m-1")
 }
 
 /// Returns the Node after a patch, as an API server would merge it.
@@ -27,7 +32,7 @@ fn patched(node: &Node, patch: &Value) -> Node {
             };
         }
     };
-    merge(&mut node.annotations, entries("annotations"));
+    node.record.edit(|texts| merge(texts, entries("annotations")));
     merge(&mut node.labels, entries("labels"));
     if let Some(unschedulable) = patch["spec"].get("unschedulable") {
         node.cordoned = unschedulable == true;
@@ -83,7 +88,7 @@ fn what_was_there_before_is_never_removed() {
     let marked = patched(&node, &mark.patch(&node, &settings).unwrap());
     let named: Vec<_> = marked.taints.iter().map(|taint| (taint.value.as_deref(), &*taint.effect)).collect();
     assert_eq!(named, [(Some("theirs"), "NoSchedule"), (Some("ours"), "NoExecute")]);
-    assert_eq!(marked.annotations[UNDO_ANNOTATION], "{\"taints\":[\"going=ours:NoExecute\"]}");
+    assert_eq!(marked.record.texts()[UNDO_ANNOTATION], "{\"taints\":[\"going=ours:NoExecute\"]}");
     assert_eq!(mark.patch(&marked, &settings), None, "nothing is written twice");
     let rebooted = Node { boot: "boot-2".into(), ..marked.clone() };
     assert!(mark.patch(&rebooted, &settings).is_some(), "a mark that is about to be removed is written again");
@@ -93,7 +98,7 @@ fn what_was_there_before_is_never_removed() {
     let released = patched(&marked, &patch.body);
     assert!(!patch.uncordons && released.cordoned);
     assert_eq!(*released.taints, [rival]);
-    assert_eq!((released.annotations, released.labels), (node.annotations, node.labels));
+    assert_eq!((released.record.texts(), released.labels), (node.record.texts(), node.labels));
 }
 
 #[test]
@@ -106,8 +111,8 @@ fn only_what_a_mark_can_have_put_there_is_removed() {
         "taints": node.taints.iter().map(written).collect::<Vec<_>>(),
         "labels": [EXCLUDE_LABEL, "node-restriction.kubernetes.io/tier", "ebbtide/x"],
     });
-    node.annotations.insert(UNDO_ANNOTATION.to_owned(), listed.to_string());
-    node.annotations.insert("ebbtide/notice.x".to_owned(), r#"{"until":"2020-01-01T00:00:00Z"}"#.to_owned());
+    node.record.insert(UNDO_ANNOTATION, listed.to_string());
+    node.record.insert("ebbtide/notice.x", r#"{"until":"2020-01-01T00:00:00Z"}"#.to_owned());
     let release = due(&node, "2026-11-21T12:00:00Z").unwrap();
     let taints = vec![taint("going=now:NoSchedule").unwrap()];
     let settings = MarkSettings { taints, former_taints: vec!["once".to_owned()], ..MarkSettings::default() };
@@ -117,7 +122,7 @@ fn only_what_a_mark_can_have_put_there_is_removed() {
     assert_eq!(patch.body["metadata"]["labels"], labels);
     let released = patched(&node, &patch.body);
     assert_eq!(released.taints.iter().map(written).collect::<Vec<_>>(), texts[2..]);
-    assert_eq!(released.annotations, [].into());
+    assert!(released.record.texts().is_empty());
     // Without such settings, only the taint that Kubernetes defines can be Ebbtide's.
     let released = patched(&node, &release.patch(&node, &MarkSettings::default()).body);
     assert_eq!(released.taints.iter().map(written).collect::<Vec<_>>(), texts);
@@ -150,8 +155,8 @@ fn a_node_is_released_when_its_last_mark_is_due() {
     let unseen = due(&held, "2026-11-21T13:00:00Z").unwrap().patch(&held, &settings);
     let unseen = patched(&held, &unseen.body);
     assert_eq!(
-        unseen.annotations,
-        [("ebbtide/booted".to_owned(), "2026-11-21T13:00:00Z".to_owned())].into(),
+        unseen.record.texts(),
+        &[("ebbtide/booted".to_owned(), "2026-11-21T13:00:00Z".to_owned())].into(),
         "the Ready condition does not show the restart"
     );
     assert!(
@@ -165,7 +170,7 @@ fn a_node_is_released_when_its_last_mark_is_due() {
     let patch = release.patch(&held, &settings);
     let released = patched(&held, &patch.body);
     assert!(patch.uncordons && !released.cordoned && released.taints.is_empty());
-    assert!(released.annotations.is_empty() && released.labels.is_empty());
+    assert!(released.record.texts().is_empty() && released.labels.is_empty());
 
     held.ready_since = None;
     held.boot = "boot-1".into();
@@ -195,7 +200,7 @@ fn a_node_is_released_when_its_last_mark_is_due() {
 #[test]
 fn a_mark_that_was_edited_holds_its_node() {
     let mut node = Node::for_tests("node-1");
-    node.annotations.insert(format!("{NOTICE_PREFIX}x"), "{ not JSON".to_owned());
+    node.record.insert(format!("{NOTICE_PREFIX}x"), "{ not JSON".to_owned());
     node.boot = "boot-2".into();
     assert_eq!(schedule(&node, "2026-11-21T12:00:00Z"), NOTHING);
 }
@@ -217,36 +222,39 @@ fn a_change_that_is_put_off_rewrites_its_mark() {
     let marked = patched(&node, &starting("2026-12-05T02:00:00.5Z").patch(&node, &settings).unwrap());
     assert_eq!(starting("2026-12-05T02:00:00Z").patch(&marked, &settings), None);
     let put_off = patched(&marked, &starting("2026-12-12T02:00:00Z").patch(&marked, &settings).unwrap());
-    assert_eq!(notices(&put_off).next().unwrap().1.start, Some(at("2026-12-12T02:00:00Z")));
+    assert_eq!(put_off.record.notices().next().unwrap().1.start, Some(at("2026-12-12T02:00:00Z")));
 }
 
 #[test]
 fn a_withdrawal_removes_its_own_mark_unless_that_is_newer() {
     let (node, settings) = (Node::for_tests("node-1"), MarkSettings::default());
     let marked = patched(&node, &mark("h", "scheduled-change").patch(&node, &settings).unwrap());
-    let of = |identity, when| NodeRelease::of_withdrawn(&marked, identity, at(when), false);
+    let of = |name: &str, when| NodeRelease::of_withdrawn(&marked, NoticeKey::of(name), withdrawal(when), false);
     assert_eq!(of("h", "2026-11-21T12:00:00Z").unwrap().reason, UndoReason::Withdrawn);
     assert_eq!((of("other", "2026-11-21T13:00:00Z"), of("h", "2026-11-21T11:59:59Z")), (None, None));
     let mut planned = Node::for_tests("node-1");
     let plan = r#"{"since":"2026-11-21T12:00:00Z","start":"2026-12-21T12:00:00Z"}"#;
-    planned.annotations.insert(crate::pipeline::node::plan::plan_key("h"), plan.to_owned());
-    let of = |when| NodeRelease::of_withdrawn(&planned, "h", at(when), false).is_some();
+    planned.record.insert(name(PLAN_PREFIX, NoticeKey::of("h")), plan.to_owned());
+    let of = |when| NodeRelease::of_withdrawn(&planned, NoticeKey::of("h"), withdrawal(when), false).is_some();
     assert_eq!((of("2026-11-21T12:00:00Z"), of("2026-11-21T11:59:59Z")), (true, false));
 }
 
 #[test]
 fn a_withdrawal_leaves_a_note_for_two_weeks() {
     let node = Node::for_tests("node-1");
-    let withdraw = |node: &Node, identity: &str, when| {
-        let release = NodeRelease::of_withdrawn(node, identity, at(when), true)?;
+    let withdraw = |node: &Node, name: &str, when| {
+        let release = NodeRelease::of_withdrawn(node, NoticeKey::of(name), withdrawal(when), true)?;
         assert!(!release.has_marks());
         Some(patched(node, &release.patch(node, &MarkSettings::default()).body))
     };
     let noted = withdraw(&node, "h", "2026-11-21T12:00:00.5Z").unwrap();
-    assert_eq!(withdrawn_at(&noted, "h"), Some(at("2026-11-21T12:00:00Z")));
+    assert_eq!(noted.record.withdrawn_at(NoticeKey::of("h")), Some(at("2026-11-21T12:00:00Z")));
     assert!(!noted.cordoned && withdraw(&noted, "h", "2026-11-21T12:00:00Z").is_none(), "it is known");
     let later = withdraw(&noted, "i", "2026-12-06T12:00:00Z").unwrap();
-    assert_eq!((withdrawn_at(&later, "h"), withdrawn_at(&later, "i").is_some()), (None, true));
+    assert_eq!(
+        (later.record.withdrawn_at(NoticeKey::of("h")), later.record.withdrawn_at(NoticeKey::of("i")).is_some()),
+        (None, true)
+    );
 }
 
 /// docs/agent.md: a hook's message goes on where the Node's hint has come to.
@@ -254,14 +262,14 @@ fn a_withdrawal_leaves_a_note_for_two_weeks() {
 fn the_mark_of_a_hooks_message_takes_the_place_of_the_nodes_word_and_not_the_other_way() {
     let (node, settings) = (Node::for_tests("node-1"), MarkSettings::default());
     let at = at("2026-11-21T12:00:00Z");
-    let hint = Mark::new("node/asg-terminate/i-1", "asg-terminate", at, "node/asg-terminate");
-    let spot = Mark::new("spot:1", "spot", at, "node/spot");
-    let own = Mark::new("group/hook/token", "asg-terminate", at, "m-1");
+    let hint = Mark::new(NoticeKey::of("node/asg-terminate/i-1"), "asg-terminate", at, "node/asg-terminate");
+    let spot = Mark::new(NoticeKey::of("spot:1"), "spot", at, "node/spot");
+    let own = Mark::new(NoticeKey::of("group/hook/token"), "asg-terminate", at, "m-1");
     let said = patched(&node, &hint.patch(&node, &settings).unwrap());
     let said = patched(&said, &spot.patch(&said, &settings).unwrap());
     assert!(!is_told_to_terminate(&said));
     let told = patched(&said, &own.patch(&said, &settings).unwrap());
-    let (mut names, mut left): (Vec<_>, _) = (mark_names(&told).cloned().collect(), [own.key, spot.key]);
+    let (mut names, mut left): (Vec<_>, _) = (mark_names(&told).cloned().collect(), [own.key, spot.key].map(name_of));
     names.sort();
     left.sort();
     assert_eq!((names, is_told_to_terminate(&told)), (left.to_vec(), true), "the other marks stay");
@@ -273,17 +281,17 @@ fn a_full_node_carries_a_drain_in_place_of_its_oldest_cordon() {
     let (mut node, settings) = (Node::for_tests("node-1"), MarkSettings::default());
     let time = |minute: u32| at(&format!("2026-11-21T12:{minute:02}:00Z"));
     for n in 0..64_u32 {
-        assert_eq!(crowded_out(&node, NOTICE_PREFIX, "another"), None, "{n} marks leave room");
-        let cordon = Mark::new(&format!("r-{n}"), "rebalance", time((n + 7) % 60), "m");
+        assert_eq!(node.record.crowded_out(NOTICE_PREFIX, "another"), None, "{n} marks leave room");
+        let cordon = Mark::new(NoticeKey::of(&format!("r-{n}")), "rebalance", time((n + 7) % 60), "m");
         node = patched(&node, &cordon.patch(&node, &settings).unwrap());
     }
-    assert!(crowded_out(&node, NOTICE_PREFIX, "another").is_some_and(|name| node.annotations.contains_key(name)));
-    assert_eq!(crowded_out(&node, NOTICE_PREFIX, &name_of("r-53")), None, "it is there already");
-    let cordon = Mark::new("another", "rebalance", time(59), "m");
+    assert!(node.record.crowded_out(NOTICE_PREFIX, "another").is_some_and(|name| node.record.has(name)));
+    assert_eq!(node.record.crowded_out(NOTICE_PREFIX, &name_of(NoticeKey::of("r-53"))), None, "it is there already");
+    let cordon = Mark::new(NoticeKey::of("another"), "rebalance", time(59), "m");
     assert_eq!(cordon.patch(&node, &settings), None, "a cordon gives way to none");
-    let drain = Mark::new("drain", "spot", time(59), "m").with_deadline(Some(time(59)));
+    let drain = Mark::new(NoticeKey::of("drain"), "spot", time(59), "m").with_deadline(Some(time(59)));
     let drained = patched(&node, &drain.patch(&node, &settings).unwrap());
-    let has = |identity: &str| drained.annotations.contains_key(&name_of(identity));
+    let has = |name: &str| drained.record.has(&name_of(NoticeKey::of(name)));
     assert_eq!((mark_names(&drained).count(), has("drain"), has("r-53")), (64, true, false), "r-53 is the oldest");
 }
 
@@ -304,7 +312,8 @@ fn only_a_kind_that_waits_for_a_restart_awaits_one() {
 fn a_node_takes_back_what_a_message_has_told_only_of_the_same_change() {
     let start = at("2026-12-05T02:00:00Z");
     let value = |message: &str, told: &str, start: &str| {
-        format!(r#"{{"kind":"scheduled-change","message":"{message}","told":"{told}","start":"{start}"}}"#)
+        let of_both = format!(r#""message":"{message}","told":"{told}","start":"{start}","since":"{start}""#);
+        format!(r#"{{"kind":"scheduled-change",{of_both},"code":"C","event":"e","hard":true}}"#)
     };
     let (same, other) = ("2026-12-05T02:00:00Z", "2026-12-06T02:00:00Z");
     for (name, text, expected) in [
@@ -316,8 +325,8 @@ fn a_node_takes_back_what_a_message_has_told_only_of_the_same_change() {
         ("ebbtide/other.1", value("node/scheduled-change/e", "m-1", same), false),
     ] {
         let mut node = Node::for_tests("node-1");
-        node.annotations.insert(name.to_owned(), text.clone());
-        assert_eq!(untold(&node, start).len(), usize::from(expected), "{name} {text}");
+        node.record.insert(name, text.clone());
+        assert_eq!(unconfirmed(&node, start).len(), usize::from(expected), "{name} {text}");
     }
 }
 
@@ -330,9 +339,9 @@ fn the_documented_annotations_are_those_that_are_written() {
         line.split('\'').nth(1).expect("the value must be quoted").to_owned()
     };
     let notice = shown("ebbtide/notice.");
-    assert_eq!(text(&read(&notice)), notice);
+    assert_eq!(text(&serde_json::from_str::<NoticeRecord>(&notice).unwrap()), notice);
     let undo = shown("ebbtide/undo: ");
-    let known: UndoAnnotation = serde_json::from_str(&undo).expect("the code must read what the page shows");
+    let known: Undo = serde_json::from_str(&undo).expect("the code must read what the page shows");
     assert_eq!(text(&known), undo);
     assert!(known.taints.len() == 1 && taint(&known.taints[0]).is_ok(), "{undo}");
 }

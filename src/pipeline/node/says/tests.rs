@@ -1,4 +1,5 @@
 use super::*;
+use crate::pipeline::event::{NoticeKey, NoticeTime};
 use crate::pipeline::node::mark::Mark;
 
 fn at(text: &str) -> Timestamp {
@@ -11,7 +12,7 @@ const ENDS: &str = "2026-11-24T22:01:30Z";
 fn node(said: &[(&str, &str)]) -> Node {
     let mut node = Node::for_tests("node-1");
     for (kind, text) in said {
-        node.annotations.insert(format!("ebbtide/says.{kind}"), (*text).to_owned());
+        node.record.insert(format!("ebbtide/says.{kind}"), *text);
     }
     node
 }
@@ -25,11 +26,11 @@ fn spot() -> Node {
 }
 
 /// Puts the mark of a notice on the Node, as if a message with this id had brought it.
-fn mark(node: &mut Node, identity: &str, kind: &str, since: &str, message: &str) {
-    let patch = Mark::new(identity, kind, at(since), message).patch(node, &crate::pipeline::MarkSettings::default());
+fn mark(node: &mut Node, key: NoticeKey, kind: &str, since: &str, message: &str) {
+    let patch = Mark::new(key, kind, at(since), message).patch(node, &crate::pipeline::MarkSettings::default());
     let patch = patch.unwrap();
     for (name, value) in patch["metadata"]["annotations"].as_object().unwrap() {
-        node.annotations.insert(name.clone(), value.as_str().unwrap().to_owned());
+        node.record.insert(name.clone(), value.as_str().unwrap());
     }
 }
 
@@ -48,9 +49,9 @@ fn each_kind_is_a_notice() {
     let as_listed = Notice::listed(listed, node.instance.clone(), Some(at("2026-12-01T10:00:00Z")), false, at(NOW));
     assert_eq!(maintenance.notice, as_listed, "as EC2 lists it");
     assert_eq!(maintenance.message, "node/maintenance/instance-event-0123");
-    assert_eq!((&rebalance.notice.detail, rebalance.notice.at), (&Detail::Rebalance, at("2026-11-24T21:00:00Z")));
+    assert_eq!((&rebalance.notice.detail, rebalance.notice.at()), (&Detail::Rebalance, at("2026-11-24T21:00:00Z")));
     assert_eq!(spot.notice.detail, Detail::Spot { action: InstanceAction::Hibernate });
-    assert_eq!((spot.notice.at, &*spot.message), (at("2026-11-24T21:59:30Z"), "node/spot/2026-11-24T22:01:30Z"));
+    assert_eq!((spot.notice.at(), &*spot.message), (at("2026-11-24T21:59:30Z"), "node/spot/2026-11-24T22:01:30Z"));
     assert_eq!(
         (&termination.notice.detail, &*termination.message),
         (&Detail::AsgTermination { sought: false }, "node/termination/")
@@ -92,19 +93,19 @@ fn what_is_not_as_the_agent_writes_it_is_no_notice() {
 #[test]
 fn a_time_ahead_is_now() {
     let node = node(&[("spot", r#"{"what":"terminate","at":"2036-11-24T22:01:30Z"}"#)]);
-    assert_eq!(given(&node)[0].as_ref().unwrap().notice.at, at(NOW));
+    assert_eq!(given(&node)[0].as_ref().unwrap().notice.at(), at(NOW));
 }
 
 #[test]
 fn what_was_written_is_read() {
-    let said = Said { what: "instance-stop".to_owned(), at: Some(at(ENDS)), id: "instance-event-1".to_owned() };
+    let said = AgentNotice { what: "instance-stop".to_owned(), at: Some(at(ENDS)), id: "instance-event-1".to_owned() };
     let text = r#"{"what":"instance-stop","at":"2026-11-24T22:01:30Z","id":"instance-event-1"}"#;
-    assert_eq!(Said::text(std::slice::from_ref(&said)), text);
-    assert_eq!(Said::text(&[said.clone(), said.clone()]), format!("[{text},{text}]"));
+    assert_eq!(AgentNotice::text(std::slice::from_ref(&said)), text);
+    assert_eq!(AgentNotice::text(&[said.clone(), said.clone()]), format!("[{text},{text}]"));
     for all in [vec![said.clone()], vec![said.clone(), said.clone()]] {
-        assert_eq!(Said::parse(SaidKind::Maintenance, &Said::text(&all)), Ok(all));
+        assert_eq!(AgentNotice::parse(AgentNoticeKind::Maintenance, &AgentNotice::text(&all)), Ok(all));
     }
-    let many = Said::parse(SaidKind::Maintenance, &Said::text(&vec![said.clone(); 100])).unwrap();
+    let many = AgentNotice::parse(AgentNoticeKind::Maintenance, &AgentNotice::text(&vec![said.clone(); 100])).unwrap();
     assert!(many.len() > 10 && many.iter().all(|one| *one == said), "{many:?}");
 }
 
@@ -113,14 +114,14 @@ fn a_notice_that_a_message_brought_is_only_noted() {
     let mut node = spot();
     let own = given(&node).remove(0).unwrap();
     assert_eq!(standing_of(&node, &own), Standing::Open);
-    mark(&mut node, "event-1", "spot", "2026-11-24T21:50:00Z", "m-1");
+    mark(&mut node, NoticeKey::of("event-1"), "spot", "2026-11-24T21:50:00Z", "m-1");
     assert_eq!(standing_of(&node, &own), Standing::Open, "another interruption, of ten minutes ago");
-    mark(&mut node, "event-2", "rebalance", "2026-11-24T21:59:25Z", "m-2");
+    mark(&mut node, NoticeKey::of("event-2"), "rebalance", "2026-11-24T21:59:25Z", "m-2");
     assert_eq!(standing_of(&node, &own), Standing::Open, "another kind");
-    let identity = own.notice.identity.to_string();
-    mark(&mut node, &identity, "spot", "2026-11-24T21:59:30Z", &own.message);
+    let key = own.notice.key();
+    mark(&mut node, key, "spot", "2026-11-24T21:59:30Z", &own.message);
     assert_eq!(standing_of(&node, &own), Standing::Open, "its own: a takeover goes on");
-    mark(&mut node, "event-3", "spot", "2026-11-24T21:59:25Z", "m-3");
+    mark(&mut node, NoticeKey::of("event-3"), "spot", "2026-11-24T21:59:25Z", "m-3");
     assert_eq!(standing_of(&node, &own), Standing::Told);
 }
 
@@ -128,7 +129,7 @@ fn a_notice_that_a_message_brought_is_only_noted() {
 fn a_node_that_a_renamed_kubelet_has_left_says_nothing_for_the_new_one() {
     let own = given(&spot()).remove(0).unwrap();
     let mut node = node(&[]);
-    mark(&mut node, &own.notice.identity.to_string(), "spot", "2026-11-24T21:59:30Z", &own.message);
+    mark(&mut node, own.notice.key(), "spot", "2026-11-24T21:59:30Z", &own.message);
     for (ready, gone) in [(true, 0), (false, 1)] {
         let other = Arc::new(Node { ready, ..spot() });
         assert_eq!(taken_back(&node, &[other], &[], at(NOW)).len(), gone, "it is ready: {ready}");
@@ -147,8 +148,8 @@ fn a_node_that_registers_again_withdraws_nothing_before_its_agent_speaks() {
         ("2026-11-24T21:59:31Z", "2026-11-24T22:11:31Z", 2),
     ] {
         let mut node = Node { created: Some(at(created)), ..node(&[]) };
-        mark(&mut node, &own.notice.identity.to_string(), "spot", "2026-11-24T21:59:30Z", &own.message);
-        mark(&mut node, "condition", "node-condition", "2026-11-24T21:59:30Z", condition);
+        mark(&mut node, own.notice.key(), "spot", "2026-11-24T21:59:30Z", &own.message);
+        mark(&mut node, NoticeKey::of("condition"), "node-condition", "2026-11-24T21:59:30Z", condition);
         assert_eq!(taken_back(&node, &[], &[], at(now)).len(), gone, "{created} {now}");
     }
 }
@@ -157,20 +158,20 @@ fn a_node_that_registers_again_withdraws_nothing_before_its_agent_speaks() {
 fn what_is_no_longer_said_is_withdrawn_by_its_mark_alone() {
     let mut node = spot();
     let own = given(&node).remove(0).unwrap();
-    mark(&mut node, &own.notice.identity.to_string(), "spot", "2026-11-24T21:59:30Z", &own.message);
-    mark(&mut node, "event-1", "spot", "2026-11-24T21:59:25Z", "m-1");
+    mark(&mut node, own.notice.key(), "spot", "2026-11-24T21:59:30Z", &own.message);
+    mark(&mut node, NoticeKey::of("event-1"), "spot", "2026-11-24T21:59:25Z", "m-1");
     assert_eq!(taken_back(&node, &[], &[], at(NOW)), []);
-    node.annotations.remove("ebbtide/says.spot");
+    node.record.remove("ebbtide/says.spot");
     let gone = taken_back(&node, &[], &[], at(NOW));
     assert_eq!(gone.len(), 1, "not that of the message");
     assert_eq!((&gone[0].notice.identity, gone[0].notice.is_withdrawn()), (&own.notice.identity, true));
     let others = [Arc::new(spot())];
     assert_eq!(taken_back(&node, &others, &[], at(NOW)), [], "another Node of the instance says it");
-    node.annotations.insert("ebbtide/says.spot".to_owned(), "{".to_owned());
+    node.record.insert("ebbtide/says.spot", "{");
     assert_eq!(taken_back(&node, &[], &[], at(NOW)), [], "what can't be read may be what is said");
     let change = Notice::listed(("instance-event-1", "instance-stop"), node.instance.clone(), None, false, at(NOW));
     let mut node = Node::for_tests("node-1");
-    mark(&mut node, &change.identity.to_string(), "scheduled-change", NOW, "node/maintenance/instance-event-1");
+    mark(&mut node, change.key(), "scheduled-change", NOW, "node/maintenance/instance-event-1");
     let gone = taken_back(&node, &[], &[], at(NOW));
     assert_eq!((&gone[0].notice.identity, gone[0].notice.is_withdrawn()), (&change.identity, true));
 }
@@ -181,12 +182,14 @@ fn a_withdrawal_removes_the_mark_of_the_node_s_word_unless_it_is_said_again() {
     let mut node = spot();
     let own = given(&node).remove(0).unwrap();
     let identity = own.notice.identity.clone();
-    mark(&mut node, &identity.to_string(), "spot", "2036-11-24T21:59:30Z", &own.message);
+    mark(&mut node, identity.key(), "spot", "2036-11-24T21:59:30Z", &own.message);
     assert_eq!(taken_back_marks(&node, &identity), None, "it says so");
-    node.annotations.remove("ebbtide/says.spot");
+    node.record.remove("ebbtide/says.spot");
     assert!(taken_back_marks(&node, &identity).is_some());
-    let message = node.annotations.iter_mut().find(|(name, _)| name.starts_with("ebbtide/notice.")).unwrap().1;
-    *message = message.replace(&own.message, "m-1");
+    node.record.edit(|texts| {
+        let message = texts.iter_mut().find(|(name, _)| name.starts_with("ebbtide/notice.")).unwrap().1;
+        *message = message.replace(&own.message, "m-1");
+    });
     assert_eq!(taken_back_marks(&node, &identity), None, "a message has left it");
 }
 
@@ -194,11 +197,9 @@ fn a_withdrawal_removes_the_mark_of_the_node_s_word_unless_it_is_said_again() {
 fn an_event_about_the_same_is_known() {
     let node = spot();
     let own = given(&node).remove(0).unwrap().notice;
-    let event = |at: Timestamp| Notice {
-        identity: Identity::Event { kind: NoticeKind::Spot, id: "event-1".to_owned() },
-        at,
-        ..own.clone()
-    };
+    let identity = Identity::Event { kind: NoticeKind::Spot, id: "event-1".to_owned() };
+    let event =
+        |at: Timestamp| own.revised(NoticeTime::Announced(at), own.detail.clone()).with_identity(identity.clone());
     assert_eq!(same_as(&node, &event(at("2026-11-24T21:59:28Z")), at(NOW)), Some(own.clone()));
     assert_eq!(same_as(&node, &event(at("2026-11-24T21:50:00Z")), at(NOW)), None);
 }

@@ -6,15 +6,15 @@ use http::{HeaderName, HeaderValue};
 use std::fmt::Write;
 
 /// Returns the event's attributes as headers.
-pub(super) fn headers(told: &Notification) -> Result<Vec<(HeaderName, HeaderValue)>, InvalidHeaderValue> {
-    let cluster = told.cluster.as_deref().unwrap_or("cluster");
-    let subject = told.node.as_ref().or(told.instance.as_ref());
+pub(super) fn headers(notification: &Notification) -> Result<Vec<(HeaderName, HeaderValue)>, InvalidHeaderValue> {
+    let cluster = notification.cluster.as_deref().unwrap_or("cluster");
+    let subject = notification.node.as_ref().or(notification.instance.as_ref());
     let attributes = [
         ("ce-specversion", Some("1.0".to_owned())),
-        ("ce-id", Some(told.id.clone())),
+        ("ce-id", Some(notification.id.clone())),
         ("ce-source", Some(format!("/ebbtide/{cluster}"))),
-        ("ce-type", Some(format!("ebbtide.notification.{}", told.phase))),
-        ("ce-time", Some(told.time.to_string())),
+        ("ce-type", Some(format!("ebbtide.notification.{}", notification.phase))),
+        ("ce-time", Some(notification.time.to_string())),
         ("ce-subject", subject.cloned()),
     ];
     let header = |(name, value): (&'static str, Option<String>)| {

@@ -9,31 +9,31 @@ use serde_json::{Value, json};
 const MAX_SUMMARY: usize = 1024;
 
 /// Returns the event.
-pub(super) fn event(told: &Notification, routing_key: &str) -> serde_json::Result<Value> {
-    let severity = match told.phase {
+pub(super) fn event(notification: &Notification, routing_key: &str) -> serde_json::Result<Value> {
+    let severity = match notification.phase {
         NotificationPhase::Notice => "info",
         NotificationPhase::Blocked => "warning",
         NotificationPhase::Failed => "error",
         NotificationPhase::Done => {
-            return Ok(json!({"routing_key": routing_key, "event_action": "resolve", "dedup_key": told.key}));
+            return Ok(json!({"routing_key": routing_key, "event_action": "resolve", "dedup_key": notification.key}));
         }
     };
-    let source = told.node.as_ref().or(told.instance.as_ref()).unwrap_or(&told.replica);
+    let source = notification.node.as_ref().or(notification.instance.as_ref()).unwrap_or(&notification.replica);
     let mut payload = json!({
-        "summary": bounded(&format_args!("{}. {}", told.title, told.text), MAX_SUMMARY),
+        "summary": bounded(&format_args!("{}. {}", notification.title, notification.text), MAX_SUMMARY),
         "source": source,
         "severity": severity,
-        "timestamp": told.time,
-        "class": told.kind.unwrap_or("storm"),
-        "custom_details": serde_json::to_value(told)?,
+        "timestamp": notification.time,
+        "class": notification.kind.unwrap_or("storm"),
+        "custom_details": serde_json::to_value(notification)?,
     });
-    if let Some(cluster) = &told.cluster {
+    if let Some(cluster) = &notification.cluster {
         payload["group"] = json!(cluster);
     }
     Ok(json!({
         "routing_key": routing_key,
         "event_action": "trigger",
-        "dedup_key": told.key,
+        "dedup_key": notification.key,
         "client": "Ebbtide",
         "payload": payload,
     }))

@@ -16,17 +16,17 @@ const MAX_FIELDS: usize = 10;
 const MAX_FIELD: usize = 2000;
 
 /// Returns the message. Texts are `verbatim`, so that no name becomes a link or calls a person.
-pub(super) fn message(told: &Notification) -> Value {
+pub(super) fn message(notification: &Notification) -> Value {
     let mrkdwn = |text: String| json!({"type": "mrkdwn", "text": text, "verbatim": true});
     let field = |(name, value): (&str, String)| mrkdwn(format!("*{name}*\n{}", escaped(&value, MAX_FIELD - 20)));
-    let fields: Vec<Value> = told.rows().into_iter().map(field).collect();
+    let fields: Vec<Value> = notification.rows().into_iter().map(field).collect();
     let mut blocks = vec![
-        json!({"type": "header", "text": {"type": "plain_text", "text": escaped(&told.title, MAX_HEADER), "emoji": false}}),
-        json!({"type": "section", "text": mrkdwn(escaped(&told.text, MAX_TEXT))}),
+        json!({"type": "header", "text": {"type": "plain_text", "text": escaped(&notification.title, MAX_HEADER), "emoji": false}}),
+        json!({"type": "section", "text": mrkdwn(escaped(&notification.text, MAX_TEXT))}),
     ];
     blocks.extend(fields.chunks(MAX_FIELDS).map(|fields| json!({"type": "section", "fields": fields})));
-    blocks.push(json!({"type": "context", "elements": [mrkdwn(escaped(&told.footer(), MAX_TEXT))]}));
-    json!({"text": escaped(&format!("{}. {}", told.title, told.text), MAX_TEXT), "blocks": blocks})
+    blocks.push(json!({"type": "context", "elements": [mrkdwn(escaped(&notification.footer(), MAX_TEXT))]}));
+    json!({"text": escaped(&format!("{}. {}", notification.title, notification.text), MAX_TEXT), "blocks": blocks})
 }
 
 /// Escapes the characters that control Slack's markup.

@@ -7,8 +7,8 @@ use crate::fact::NotificationPhase;
 use serde_json::{Value, json};
 
 /// Returns the message. Workflows accept 28 KB, and all parts of a notification together are shorter.
-pub(super) fn message(told: &Notification) -> Value {
-    let color = match told.phase {
+pub(super) fn message(notification: &Notification) -> Value {
+    let color = match notification.phase {
         NotificationPhase::Notice => "Accent",
         NotificationPhase::Blocked => "Warning",
         NotificationPhase::Done => "Good",
@@ -18,12 +18,14 @@ pub(super) fn message(told: &Notification) -> Value {
     let run = |text: &str| json!({"type": "TextRun", "text": text});
     let bold = |text: &str| json!({"type": "TextRun", "text": text, "weight": "Bolder"});
     let title = json!({
-        "type": "TextRun", "text": told.title, "weight": "Bolder", "size": "Medium", "color": color,
+        "type": "TextRun", "text": notification.title, "weight": "Bolder", "size": "Medium", "color": color,
     });
-    let mut body = vec![block(vec![title]), block(vec![run(&told.text)])];
-    let rows = told.rows().into_iter();
+    let mut body = vec![block(vec![title]), block(vec![run(&notification.text)])];
+    let rows = notification.rows().into_iter();
     body.extend(rows.map(|(name, value)| block(vec![bold(&format!("{name}: ")), run(&value)])));
-    body.push(block(vec![json!({"type": "TextRun", "text": told.footer(), "isSubtle": true, "size": "Small"})]));
+    body.push(block(vec![
+        json!({"type": "TextRun", "text": notification.footer(), "isSubtle": true, "size": "Small"}),
+    ]));
     json!({
         "type": "message",
         "attachments": [{
@@ -33,7 +35,7 @@ pub(super) fn message(told: &Notification) -> Value {
                 "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
                 "type": "AdaptiveCard",
                 "version": "1.2",
-                "fallbackText": told.title,
+                "fallbackText": notification.title,
                 "msteams": {"width": "Full"},
                 "body": body,
             },

@@ -1,5 +1,5 @@
 use super::*;
-use crate::telemetry::notify::notification::Blocked;
+use crate::telemetry::notify::notification::BlockedPod;
 
 fn compiled(source: &str) -> Template {
     Template::compile(source.to_owned()).unwrap_or_else(|error| panic!("{source}: {error}"))
@@ -11,7 +11,7 @@ fn refused(source: &str) -> String {
 
 fn hostile() -> Notification {
     let mut told = sample::all().into_iter().find(|told| told.phase == NotificationPhase::Blocked).unwrap();
-    told.blocked = vec![Blocked {
+    told.blocked = vec![BlockedPod {
         node: "node-0".to_owned(),
         pod: "\"}, {{ 7 * 7 }} <!channel> {% raw %}\\".to_owned(),
         by: "\u{1}\n</script>&\u{2028}".to_owned(),

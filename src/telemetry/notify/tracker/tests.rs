@@ -46,7 +46,7 @@ impl Stage {
     fn note(&mut self, event: Event) -> Vec<Notification> {
         self.0.note(event);
         self.0.tick();
-        self.0.take_told()
+        self.0.take_ready()
     }
 
     /// Lets time pass, and returns what is told meanwhile.
@@ -60,7 +60,7 @@ impl Stage {
         }
         advance(end - Instant::now()).await;
         self.0.tick();
-        self.0.take_told()
+        self.0.take_ready()
     }
 }
 
@@ -205,7 +205,7 @@ async fn a_notice_without_a_cordon_is_told_later_or_with_the_end() {
     assert_eq!(phases(&stage.note(ended(2, "m", NoticeOutcome::Failed))), [IsNotice, HasFailed]);
     stage.note(begun(3, "m"));
     stage.0.finish();
-    assert_eq!(ids(&stage.0.take_told()), ["i-3/m/notice"], "nobody tells it after this process");
+    assert_eq!(ids(&stage.0.take_ready()), ["i-3/m/notice"], "nobody tells it after this process");
 }
 
 #[tokio::test(start_paused = true)]
@@ -344,7 +344,7 @@ async fn a_storm_that_the_end_of_the_process_cuts_is_told() {
         stage.note(ended(n, "m", NoticeOutcome::Drained));
     }
     stage.0.finish();
-    assert_eq!(phases(&stage.0.take_told()), [IsDone], "its minute is not over, and all has ended");
+    assert_eq!(phases(&stage.0.take_ready()), [IsDone], "its minute is not over, and all has ended");
 }
 
 #[tokio::test(start_paused = true)]
@@ -368,7 +368,7 @@ async fn a_restart_in_a_storm_does_not_say_that_the_storm_is_over() {
     }
     drop(stage.pass(15 * S).await);
     stage.0.finish();
-    let told = stage.0.take_told();
+    let told = stage.0.take_ready();
     let said: Vec<_> = told.iter().map(|it| format!("{} | {} | {}", it.phase, it.title, it.text)).collect();
     assert!(told.iter().all(|it| it.phase != IsDone), "all 30 still run: {said:?}");
 }
@@ -456,7 +456,7 @@ async fn a_storm_that_is_handed_over_is_not_done() {
         drop(stage.note(ended(n, &format!("m{n}"), NoticeOutcome::HandedOver)));
     }
     stage.0.finish();
-    let told = stage.0.take_told();
+    let told = stage.0.take_ready();
     let said: Vec<_> = told.iter().map(|it| format!("{} | {} | {}", it.phase, it.title, it.text)).collect();
     assert!(told.iter().all(|it| it.phase != IsDone), "all 30 go on elsewhere: {said:?}");
 }

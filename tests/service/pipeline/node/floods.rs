@@ -2,7 +2,7 @@
 
 use crate::harness::{Stage, s};
 use crate::nodes::plan;
-use crate::pipeline::nodes::SPOT;
+use crate::pipeline::nodes::{SPOT, outcomes};
 use tokio::time::sleep;
 
 #[tokio::test(start_paused = true)]
@@ -46,5 +46,47 @@ async fn of_a_nodes_plans_only_so_many_are_acted_on() {
         sleep(s(5)).await;
     }
     assert!((replica.refused("unread") - 1.0).abs() < f64::EPSILON, "{}", replica.refused("unread"));
+    drop(replica);
+}
+
+#[tokio::test(start_paused = true)]
+async fn ever_new_words_of_a_node_wait_and_are_told_once() {
+    let stage = Stage::new(2, 0);
+    let replica = stage.without_queue("a", &["--on", "spot=report"]).await;
+    let reported = || outcomes(&replica, "spot", "reported");
+    let first = i64::try_from(s(3600).as_secs()).unwrap();
+    for n in 0..100 {
+        stage.says_spot(0, first * (n + 1));
+        sleep(s(30)).await;
+    }
+    assert_eq!(reported(), "64", "{}", stage.story());
+    // Another Node is not concerned.
+    stage.says_spot(1, 120);
+    sleep(s(10)).await;
+    assert_eq!(reported(), "65");
+    // What it says for as long as that is acted on, an hour after the first.
+    sleep(s(3600)).await;
+    assert_eq!(reported(), "66");
+    assert!((replica.refused("often") - 1.0).abs() < f64::EPSILON, "{}", replica.refused("often"));
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn ever_new_plans_of_a_node_wait() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let replica = stage.with_both("a", &[]).await;
+    for scan in 0..10 {
+        let now = stage.world.clock.now();
+        stage.world.kube.update_node(&crate::harness::node(0), |node| {
+            let annotations = node.metadata.annotations.get_or_insert_default();
+            annotations.retain(|key, _| !key.starts_with("ebbtide/planned."));
+            annotations.extend((0..20).map(|n| plan(now, 0, &format!("{scan}-{n}"))));
+        });
+        sleep(s(100)).await;
+    }
+    let running = replica.metric("ebbtide_tasks{kind=\"interruption\"}");
+    assert!((running - 64.0).abs() < f64::EPSILON, "{running}\n{}", stage.story());
+    assert!((replica.refused("often") - 1.0).abs() < f64::EPSILON, "{}", replica.refused("often"));
     drop(replica);
 }

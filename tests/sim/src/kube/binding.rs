@@ -1,4 +1,4 @@
-//! TargetGroupBindings of the AWS Load Balancer Controller.
+//! TargetGroupBindings of the AWS Load Balancer Controller, and bindings of admission policies.
 
 use super::Kube;
 use super::object::Object;
@@ -21,5 +21,21 @@ impl Kube {
         let Value::Object(binding) = binding else { unreachable!("it is written as an object") };
         let binding = Object::from_value(Resource::Bindings, binding).expect("a binding must be valid");
         state.put(Resource::Bindings, binding);
+    }
+
+    /// Binds an admission policy with the label of Ebbtide's chart, or replaces its binding. The simulation enforces none.
+    ///
+    /// # Panics
+    ///
+    /// Never: it writes a valid object.
+    pub fn bind_policy(&self, name: &str, action: &str) {
+        let mut state = self.state();
+        let binding = json!({
+            "metadata": { "name": name, "uid": state.uuid(), "labels": { "ebbtide/policy": "true" } },
+            "spec": { "policyName": name, "validationActions": [action] },
+        });
+        let Value::Object(binding) = binding else { unreachable!("it is written as an object") };
+        let binding = Object::from_value(Resource::PolicyBindings, binding).expect("a binding must be valid");
+        state.put(Resource::PolicyBindings, binding);
     }
 }

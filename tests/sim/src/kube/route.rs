@@ -19,10 +19,12 @@ pub(super) enum Resource {
     Attachments,
     /// The AWS Load Balancer Controller's, which a cluster has only with the controller.
     Bindings,
+    /// Which admission policies are in force.
+    PolicyBindings,
 }
 
 impl Resource {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Nodes,
         Self::Pods,
         Self::Budgets,
@@ -31,6 +33,7 @@ impl Resource {
         Self::Claims,
         Self::Attachments,
         Self::Bindings,
+        Self::PolicyBindings,
     ];
 
     /// Returns group, version, plural name and kind.
@@ -44,6 +47,12 @@ impl Resource {
             Self::Claims => ["", "v1", "persistentvolumeclaims", "PersistentVolumeClaim"],
             Self::Attachments => ["storage.k8s.io", "v1", "volumeattachments", "VolumeAttachment"],
             Self::Bindings => ["elbv2.k8s.aws", "v1beta1", "targetgroupbindings", "TargetGroupBinding"],
+            Self::PolicyBindings => [
+                "admissionregistration.k8s.io",
+                "v1",
+                "validatingadmissionpolicybindings",
+                "ValidatingAdmissionPolicyBinding",
+            ],
         }
     }
 
@@ -72,7 +81,7 @@ impl Resource {
     }
 
     pub const fn is_namespaced(self) -> bool {
-        !matches!(self, Self::Nodes | Self::Attachments)
+        !matches!(self, Self::Nodes | Self::Attachments | Self::PolicyBindings)
     }
 }
 

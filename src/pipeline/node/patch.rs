@@ -1,0 +1,19 @@
+//! Patches of Nodes. Pure.
+
+use super::Node;
+use serde_json::{Value, json};
+
+/// Returns a merge patch that applies only to this version of the Node, and not to another Node of its name.
+pub(super) fn guarded(node: &Node, annotations: &Value, labels: &Value, spec: Value) -> Value {
+    let mut metadata = json!({ "uid": *node.uid, "resourceVersion": *node.resource_version });
+    for (field, entries) in [("annotations", annotations), ("labels", labels)] {
+        if entries.as_object().is_some_and(|entries| !entries.is_empty()) {
+            metadata[field] = entries.clone();
+        }
+    }
+    let mut patch = json!({ "metadata": metadata });
+    if spec.as_object().is_some_and(|spec| !spec.is_empty()) {
+        patch["spec"] = spec;
+    }
+    patch
+}

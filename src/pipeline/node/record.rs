@@ -1,0 +1,227 @@
+//! What Ebbtide has recorded on a Node, parsed once for each version of the Node. Pure.
+//!
+//! Four kinds of annotations record a notice under its key: `notice` while it holds the Node, `planned` until its change is near, `handled`
+//! once it needs nothing more, and `withdrawn` once AWS has cancelled it. They are the states of one record, which will be one annotation.
+
+mod notice;
+mod plan;
+mod withdrawal;
+
+pub(super) use notice::UNKNOWN_BOOT;
+pub use notice::{NoticeRecord, Place, ReturnSign, TERMINATION_GRACE, whole_seconds};
+pub use plan::Plan;
+pub use withdrawal::Withdrawal;
+
+use super::names::MAX_OF_A_PREFIX;
+use crate::pipeline::event::NoticeKey;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+/// Prefix of the annotation of a notice that holds the Node: `ebbtide/notice.<key>`.
+pub(super) const NOTICE_PREFIX: &str = "ebbtide/notice.";
+
+/// Prefix of the annotation of a planned change: `ebbtide/planned.<key>`.
+pub(super) const PLAN_PREFIX: &str = "ebbtide/planned.";
+
+/// Prefix of the annotation of a cancelled notice: `ebbtide/withdrawn.<key>`. Its value is a [`Withdrawal`].
+pub(super) const WITHDRAWN_PREFIX: &str = "ebbtide/withdrawn.";
+
+/// Prefix of the annotation of a notice that needs nothing more: `ebbtide/handled.<key>`. Its value is the start of the change, the end of
+/// the block, or the time that the instance's metadata name.
+pub(super) const HANDLED_PREFIX: &str = "ebbtide/handled.";
+
+/// Name of the annotation that lists the changes to undo.
+pub(super) const UNDO_ANNOTATION: &str = "ebbtide/undo";
+
+/// Number of bytes of annotations with one prefix from which on there is no room for another: 64 of AWS's own names take less.
+const MAX_BYTES_OF_A_PREFIX: usize = 32 * 1024;
+
+/// All that Ebbtide, its agent, and users have recorded on a Node under Ebbtide's prefix.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// The annotations by name, as they are written.
+    texts: BTreeMap<String, String>,
+    /// The notices that hold the Node, by the names of their annotations. One that a user has edited beyond parsing has the default value,
+    /// which nothing ends.
+    notices: BTreeMap<String, NoticeRecord>,
+    /// The planned changes, by the names of their annotations. Their values have fields in common with those of notices.
+    planned: BTreeMap<String, (NoticeRecord, Option<Plan>)>,
+    undo: Undo,
+}
+
+/// What Ebbtide has changed on the Node besides its annotations, so that nothing is removed that was there before.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct Undo {
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) cordon: bool,
+    /// Whether another controller or a user removed the cordon, and Ebbtide restored it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) restored: bool,
+    /// Taints as `kubectl` writes them, without the time that Kubernetes adds.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) taints: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) labels: Vec<String>,
+}
+
+impl Record {
+    /// Parses the annotations under Ebbtide's prefix.
+    #[must_use]
+    pub fn read(texts: BTreeMap<String, String>) -> Self {
+        let notice = |text: &String| serde_json::from_str::<NoticeRecord>(text).unwrap_or_default();
+        let with = |prefix: &'static str| with_prefix(&texts, prefix);
+        let notices = with(NOTICE_PREFIX).map(|(name, text)| (name.clone(), notice(text))).collect();
+        let plan = |text: &String| (notice(text), serde_json::from_str(text).ok());
+        let planned = with(PLAN_PREFIX).map(|(name, text)| (name.clone(), plan(text))).collect();
+        let undo = texts.get(UNDO_ANNOTATION).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        Self { texts, notices, planned, undo }
+    }
+
+    /// Returns the annotations as the parsed values are written: the same as were read, unless others have edited them.
+    #[must_use]
+    pub fn written(&self) -> BTreeMap<String, String> {
+        let notices = self.notices().map(|(name, notice)| (name.clone(), text(notice)));
+        let plans = self.planned().map(|(name, _, plan)| (name.clone(), text(plan)));
+        let undo = self.texts.contains_key(UNDO_ANNOTATION).then(|| (UNDO_ANNOTATION.to_owned(), text(&self.undo)));
+        let mut written = self.texts.clone();
+        written.extend(notices.chain(plans).chain(undo));
+        written
+    }
+
+    /// Returns the text of the annotation with this name.
+    #[must_use]
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.texts.get(name).map(String::as_str)
+    }
+
+    /// Whether the Node has an annotation with this name.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.texts.contains_key(name)
+    }
+
+    /// Returns the annotations with this prefix, by name.
+    pub(super) fn with_prefix(&self, prefix: &'static str) -> impl Iterator<Item = (&String, &String)> {
+        with_prefix(&self.texts, prefix)
+    }
+
+    /// Returns the notices that hold the Node, by the names of their annotations.
+    pub fn notices(&self) -> impl Iterator<Item = (&String, &NoticeRecord)> {
+        self.notices.iter()
+    }
+
+    /// Returns the notice with this key, if it holds the Node.
+    #[must_use]
+    pub fn notice(&self, key: NoticeKey) -> Option<&NoticeRecord> {
+        self.notices.get(&name(NOTICE_PREFIX, key))
+    }
+
+    /// Returns the record of the notice with this key that holds the Node, and then that of its plan.
+    pub(super) fn notice_and_plan(&self, key: NoticeKey) -> impl Iterator<Item = &NoticeRecord> {
+        let planned = self.planned.get(&name(PLAN_PREFIX, key)).map(|(record, _)| record);
+        self.notice(key).into_iter().chain(planned)
+    }
+
+    /// Returns the notices that hold the Node, and then those of plans, by the names of their annotations.
+    pub(super) fn notices_and_plans(&self) -> impl Iterator<Item = (&String, &NoticeRecord)> {
+        self.notices().chain(self.planned.iter().map(|(name, (record, _))| (name, record)))
+    }
+
+    /// Returns the planned changes by the names of their annotations, with what they have in common with a notice.
+    pub(super) fn planned(&self) -> impl Iterator<Item = (&String, &NoticeRecord, &Plan)> {
+        self.planned.iter().filter_map(|(name, (record, plan))| Some((name, record, plan.as_ref()?)))
+    }
+
+    /// Returns the planned changes. An annotation that a user has edited beyond parsing is none.
+    pub fn plans(&self) -> impl Iterator<Item = &Plan> {
+        self.planned.values().filter_map(|(_, plan)| plan.as_ref())
+    }
+
+    /// Returns the planned change of the notice with this key.
+    #[must_use]
+    pub fn plan(&self, key: NoticeKey) -> Option<&Plan> {
+        self.planned.get(&name(PLAN_PREFIX, key))?.1.as_ref()
+    }
+
+    /// Returns AWS's time of the cancellation of the notice with this key, if it is recorded.
+    #[must_use]
+    pub fn withdrawn_at(&self, key: NoticeKey) -> Option<Timestamp> {
+        Withdrawal::read(self.text(&name(WITHDRAWN_PREFIX, key))?).map(|withdrawal| withdrawal.at)
+    }
+
+    /// Returns the recorded cancellations, by the names of their annotations.
+    pub(super) fn withdrawals(&self) -> impl Iterator<Item = (&String, Withdrawal)> {
+        self.with_prefix(WITHDRAWN_PREFIX).filter_map(|(name, text)| Some((name, Withdrawal::read(text)?)))
+    }
+
+    /// Returns for which time the notice with this key needs nothing more, if that is recorded: empty for a notice without one.
+    #[must_use]
+    pub fn handled(&self, key: NoticeKey) -> Option<&str> {
+        self.text(&name(HANDLED_PREFIX, key))
+    }
+
+    /// Returns what Ebbtide has changed on the Node.
+    #[must_use]
+    pub const fn undo(&self) -> &Undo {
+        &self.undo
+    }
+
+    /// Whether the Node has as many annotations with this prefix as it may have, or as long ones.
+    pub(super) fn is_full(&self, prefix: &'static str) -> bool {
+        let add = |(count, bytes), (name, text): (&String, &String)| (count + 1, bytes + name.len() + text.len());
+        let (count, bytes) = self.with_prefix(prefix).fold((0, 0), add);
+        count >= MAX_OF_A_PREFIX || bytes >= MAX_BYTES_OF_A_PREFIX
+    }
+
+    /// Returns the annotation with this prefix that gives way to `name`: that with the earliest time, if the Node has as many as it may have,
+    /// and not `name`.
+    pub(super) fn crowded_out(&self, prefix: &'static str, name: &str) -> Option<&String> {
+        let oldest = self.with_prefix(prefix).min_by_key(|(_, time)| *time).map(|(name, _)| name);
+        oldest.filter(|_| self.is_full(prefix) && !self.has(name))
+    }
+}
+
+/// Formats the value of an annotation. This can't fail: no map has keys that are not strings.
+pub(super) fn text(value: &impl Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_default()
+}
+
+/// Returns the name of the annotation with this prefix for the notice with this key.
+pub(super) fn name(prefix: &str, key: NoticeKey) -> String {
+    format!("{prefix}{key}")
+}
+
+fn with_prefix<'a>(
+    texts: &'a BTreeMap<String, String>,
+    prefix: &'static str,
+) -> impl Iterator<Item = (&'a String, &'a String)> {
+    let from = texts.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
+    from.take_while(move |(name, _)| name.starts_with(prefix))
+}
+
+#[cfg(test)]
+impl Record {
+    /// Returns the annotations.
+    pub(crate) const fn texts(&self) -> &BTreeMap<String, String> {
+        &self.texts
+    }
+
+    /// Changes the annotations as `edit` does.
+    pub(crate) fn edit(&mut self, edit: impl FnOnce(&mut BTreeMap<String, String>)) {
+        edit(&mut self.texts);
+        *self = Self::read(std::mem::take(&mut self.texts));
+    }
+
+    /// Writes the annotation.
+    pub(crate) fn insert(&mut self, name: impl Into<String>, text: impl Into<String>) {
+        self.edit(|texts| drop(texts.insert(name.into(), text.into())));
+    }
+
+    /// Removes the annotation.
+    pub(crate) fn remove(&mut self, name: &str) {
+        self.edit(|texts| drop(texts.remove(name)));
+    }
+}

@@ -1,0 +1,229 @@
+//! What a Node records of one notice.
+
+use crate::fact::NoticeKind;
+use crate::pipeline::node::names::is_from_node;
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
+use std::time::Duration;
+
+/// Grace period after a notice's deadline, after which an instance that still runs was kept.
+pub const TERMINATION_GRACE: Duration = Duration::from_mins(1);
+
+/// The boot ID in the record of a Node that may have come back before it: each boot counts as one after it.
+pub(in crate::pipeline::node) const UNKNOWN_BOOT: &str = "?";
+
+/// The record of one notice. One without `until` and without a return sign stays until the Node is released for another reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct NoticeRecord {
+    pub(in crate::pipeline::node) kind: String,
+    /// AWS's time of the newest copy of the notice, in whole seconds.
+    pub since: Option<Timestamp>,
+    /// Deadline of the drain, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Timestamp>,
+    /// End of a drain that continues after its deadline: a lifecycle hook leaves room for the longest grace period of a pod, or for a wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in crate::pipeline::node) ends: Option<Timestamp>,
+    /// Start of the announced change, if AWS names it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start: Option<Timestamp>,
+    /// Whether the capacity ends with the change.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(in crate::pipeline::node) hard: bool,
+    /// Whether no lifecycle hook waits for the drain, though the kind has one: none was announced, or AWS does not know it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(in crate::pipeline::node) hookless: bool,
+    /// Whether Ebbtide has completed the hook: a restart since then is the instance's return.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(in crate::pipeline::node) completed: bool,
+    /// Id of the message that announced the notice; the change or the reservation that EC2 lists, if none did.
+    pub message: String,
+    /// Id of the message that has confirmed a notice of the Node's agent.
+    #[serde(skip_serializing_if = "String::is_empty", rename = "told")]
+    pub(in crate::pipeline::node) confirmed_by: String,
+    /// The Node's boot ID at the time of the record. Another one ends the notice.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(in crate::pipeline::node) boot: String,
+    /// The sign that the instance has returned, if it can return.
+    #[serde(skip_serializing_if = "Option::is_none", rename = "back")]
+    pub(in crate::pipeline::node) return_sign: Option<ReturnSign>,
+    /// Expiry of a record that no interruption followed.
+    #[serde(skip_serializing_if = "Option::is_none", rename = "until")]
+    pub(in crate::pipeline::node) expires: Option<Timestamp>,
+    /// The drain's place in its wave; `None` of a drain that has begun without one.
+    #[serde(skip_serializing_if = "Option::is_none", rename = "wave", deserialize_with = "lenient")]
+    pub place: Option<Place>,
+}
+
+/// The sign by which a Node shows that its instance has returned from the announced interruption.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ReturnSign {
+    /// The Node is Ready with another boot ID.
+    Boot,
+    /// The Node is Ready with another boot ID, or became Ready after the deadline: a hibernated instance keeps its boot ID.
+    Ready,
+}
+
+/// The place of a drain in the wave of its Node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Evictions wait.
+    Waits,
+    /// Evictions have had a place since this time.
+    Evicts(Timestamp),
+    /// The drain has ended, whether or not the record stays.
+    Over,
+}
+
+impl Place {
+    fn read(text: &str) -> Option<Self> {
+        match text {
+            "waits" => Some(Self::Waits),
+            "over" => Some(Self::Over),
+            since => since.parse().ok().map(Self::Evicts),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Waits => f.write_str("waits"),
+            Self::Evicts(since) => write!(f, "{}", whole_seconds(*since)),
+            Self::Over => f.write_str("over"),
+        }
+    }
+}
+
+impl Serialize for Place {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+/// Reads a place. A text that a user has edited beyond parsing is none, as in a drain that has begun without one.
+fn lenient<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Place>, D::Error> {
+    Ok(Place::read(&String::deserialize(from)?))
+}
+
+impl NoticeRecord {
+    /// Returns the end of the drain: its deadline, or the time to which it was put off.
+    #[must_use]
+    pub fn end(&self) -> Option<Timestamp> {
+        self.ends.max(self.deadline)
+    }
+
+    /// Returns the time by which the instance has terminated, if it does.
+    pub(in crate::pipeline::node) fn terminates_at(&self) -> Option<Timestamp> {
+        self.end().max(self.since)?.checked_add(TERMINATION_GRACE).ok()
+    }
+
+    /// Whether it is the record of a drain, and not of a cordon alone.
+    #[must_use]
+    pub const fn is_drain(&self) -> bool {
+        self.deadline.is_some()
+    }
+
+    /// Whether a lifecycle hook waits for the drain.
+    #[must_use]
+    pub fn has_hook(&self) -> bool {
+        self.is_of(NoticeKind::AsgTerminate) && !self.hookless && !self.completed
+    }
+
+    /// Whether it is of a notice of this kind.
+    #[must_use]
+    pub fn is_of(&self, kind: NoticeKind) -> bool {
+        self.kind == kind.as_str()
+    }
+
+    /// Whether the notice reports that the node is unhealthy, and AWS announces nothing.
+    #[must_use]
+    pub fn is_of_repair(&self) -> bool {
+        NoticeKind::ALL.into_iter().any(|kind| kind.is_repair() && self.is_of(kind))
+    }
+
+    /// Whether only the Node's agent, or a condition of the Node, has reported the notice.
+    #[must_use]
+    pub fn is_only_reported(&self) -> bool {
+        is_from_node(&self.message) && self.confirmed_by.is_empty()
+    }
+
+    /// Whether the notice names this time as the start of its change.
+    #[must_use]
+    pub fn starts_at(&self, start: Option<Timestamp>) -> bool {
+        self.start == start.map(whole_seconds)
+    }
+
+    /// Whether the record was written in this boot of the Node.
+    #[must_use]
+    pub fn is_since_boot(&self, boot: &str) -> bool {
+        !self.boot.is_empty() && self.boot == boot
+    }
+
+    /// As [`NoticeRecord::is_since_boot`], or whether a restart proves nothing about the drain: a hook keeps an instance that would return.
+    #[must_use]
+    pub fn stands(&self, boot: &str) -> bool {
+        !self.boot.is_empty() && self.boot == self.boot_on(boot)
+    }
+
+    /// Whether the Node, which has this boot now, has restarted since the record.
+    #[must_use]
+    pub fn is_before_boot(&self, boot: &str) -> bool {
+        !self.boot.is_empty() && !boot.is_empty() && self.boot != boot
+    }
+
+    /// Whether the Node has restarted since the record, after which its instance can return.
+    #[must_use]
+    pub fn may_be_back(&self, boot: &str) -> bool {
+        self.return_sign.is_some() && self.is_before_boot(boot)
+    }
+
+    /// Whether the Node may have come back before the record was written.
+    #[must_use]
+    pub fn is_of_unknown_boot(&self) -> bool {
+        self.boot == UNKNOWN_BOOT
+    }
+
+    /// Returns the boot ID of the record when it is written again on a Node with this boot. The record of a hook whose instance returns
+    /// keeps its own: only AWS knows whether a restart was the return.
+    pub(in crate::pipeline::node) fn boot_on<'a>(&'a self, boot: &'a str) -> &'a str {
+        let returns = self.is_of(NoticeKind::AsgTerminate) && self.return_sign == Some(ReturnSign::Boot);
+        if returns && !self.boot.is_empty() { &self.boot } else { boot }
+    }
+
+    /// Returns what this record becomes when it is written over `known` on a Node with this boot: evictions that have begun since the last
+    /// restart continue.
+    pub(in crate::pipeline::node) fn continuing(self, known: Option<&Self>, boot: &str) -> Self {
+        let evicts = |known: &&Self| known.boot == boot && matches!(known.place, Some(Place::Evicts(_)));
+        let place = known.filter(evicts).and_then(|known| known.place);
+        let first = if self.boot.is_empty() { boot } else { &self.boot };
+        let boot = known.map_or(first, |known| known.boot_on(boot)).to_owned();
+        Self { place: place.or(self.place), boot, ..self }
+    }
+
+    /// Returns the record with this deadline, which is the end of the drain.
+    pub(in crate::pipeline::node) fn with_deadline(&self, at: Timestamp) -> Self {
+        Self { deadline: Some(whole_seconds(at)), ends: None, ..self.expiring_from(at) }
+    }
+
+    /// Returns the record of a drain that continues until then, whatever its deadline.
+    pub(in crate::pipeline::node) fn with_end(&self, at: Timestamp) -> Self {
+        Self { ends: Some(whole_seconds(at)), ..self.expiring_from(at) }
+    }
+
+    /// Returns the record with its expiry counted from this end of the drain, as it was from the one before.
+    fn expiring_from(&self, end: Timestamp) -> Self {
+        let by = self.end().map_or(SignedDuration::ZERO, |before| whole_seconds(end).duration_since(before));
+        let moved = |at: Timestamp| at.checked_add(by).unwrap_or(at);
+        Self { expires: self.expires.map(moved), ..self.clone() }
+    }
+}
+
+/// Returns the time as records have it: fractions of a second only make an annotation harder to read.
+#[must_use]
+pub fn whole_seconds(at: Timestamp) -> Timestamp {
+    Timestamp::from_second(at.as_second()).unwrap_or(at)
+}
