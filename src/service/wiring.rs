@@ -11,8 +11,8 @@ use crate::pipeline::delivery::{
 };
 use crate::pipeline::drain::{Drainer, PodWatch, pod_api};
 use crate::pipeline::interruption::{
-    Attachments, Confirmations, GroupLookup, Groups, Hints, Hooks, Interrupter, LoadBalancers, Settling, Shifts, Slots,
-    Waves,
+    Attachments, Confirmations, GroupLookup, Groups, Hints, Hooks, Interrupter, LoadBalancers, NoticeBurst, Shifts,
+    Slots, Waves,
 };
 use crate::pipeline::node::{ClusterNames, Index, Listing, Marker, NodeReleaser, OwnerLookup, node_api};
 use crate::pipeline::queue::Queue;
@@ -135,7 +135,7 @@ impl Wiring {
             drainer: Arc::new(drainer),
             hooks: Hooks::new(autoscaling.clone(), lifecycle.clone(), group_lookup),
             groups: Groups::new(autoscaling, lifecycle, facts.clone()),
-            settling: Settling::default(),
+            settling: NoticeBurst::default(),
             hints: Hints::default(),
             attachments: Attachments::new(clients.watches.clone(), tasks.clone(), facts.clone()),
             load_balancers,

@@ -3,7 +3,7 @@
 use super::problems::Problems;
 use crate::cli::flags;
 use crate::cli::flags::{Run, Source};
-use crate::pipeline::interruption::TellsHooks;
+use crate::pipeline::interruption::HookSource;
 use std::fmt;
 
 /// What settings about lifecycle hooks need, for [`Problems::idle`].
@@ -28,11 +28,11 @@ pub struct Sources {
 
 impl Sources {
     /// Returns what tells of lifecycle hooks; `node_hook` is the one that the settings name.
-    pub(super) fn tell_hooks(self, node_hook: Option<String>) -> TellsHooks {
+    pub(super) fn tell_hooks(self, node_hook: Option<String>) -> HookSource {
         match node_hook {
-            _ if self.queue => TellsHooks::Messages,
-            Some(name) => TellsHooks::Setting(name),
-            None => TellsHooks::Nobody,
+            _ if self.queue => HookSource::Messages,
+            Some(name) => HookSource::Setting(name),
+            None => HookSource::None,
         }
     }
 

@@ -306,7 +306,7 @@ impl Deliverer {
                 let before = message_of(&node, &identity).map(Arc::from);
                 let copy = self.join(notice.with_identity(identity), before.as_ref().unwrap_or(message));
                 if let NoticeCopy::Running(_, seat) = &copy {
-                    seat.shared().told.store(true, Ordering::Release);
+                    seat.shared().confirmed.store(true, Ordering::Release);
                 }
                 copy
             }

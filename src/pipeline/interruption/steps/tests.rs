@@ -1,8 +1,8 @@
 //! Paths through the steps, for notices of all sorts.
 
 use super::super::policy::{
-    Actions, Admission, AtMost, ForLoadBalancers, Heartbeats, Holds, OnFailed, OnUncordon, PerKind, ShiftedResources,
-    TellsHooks, Verify, WaitPolicy, Wave,
+    Actions, Admission, AtMost, ForLoadBalancers, Heartbeats, Holds, HookSource, OnFailed, OnUncordon, PerKind,
+    ShiftedResources, Verify, WaitPolicy, Wave,
 };
 use super::*;
 use crate::pipeline::event::{
@@ -43,7 +43,7 @@ fn policy() -> Policy {
         registration_grace: 30 * S,
         require_tag: false,
         ignored_hooks: vec!["theirs".to_owned()],
-        hooks: TellsHooks::Messages,
+        hooks: HookSource::Messages,
         dry_run: false,
     }
 }
