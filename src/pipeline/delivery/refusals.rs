@@ -1,4 +1,4 @@
-//! What a Node carries that is not acted on, told once for as long as the Node exists: whoever may write the Node may change it every second.
+//! Reports each ignored Node and annotation once in the Node's life: an attacker who can patch the Node could change it every second.
 
 use crate::fact::{Fact, Facts};
 use crate::pipeline::node::{Index, Node};
@@ -7,46 +7,46 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
-/// Maximum number of annotations of one Node of which is told that they are refused.
+/// Maximum number of refused annotations that are reported for one Node.
 const MAX_OF_A_NODE: usize = 8;
 
-/// Decides whether a Node is heeded, and tells what is refused.
+/// Decides whether a Node is heeded, and reports what is refused.
 #[derive(Debug)]
 pub struct NodeRefusals {
     index: Index,
     facts: Facts,
-    /// What was told, by the Node's UID.
-    told: Mutex<HashMap<Arc<str>, Told>>,
+    /// What has been reported, by the Node's UID.
+    reported: Mutex<HashMap<Arc<str>, ReportedRefusals>>,
 }
 
-/// What was told of a Node.
+/// What has been reported about a Node.
 #[derive(Debug, Default)]
-struct Told {
+struct ReportedRefusals {
     is_twin: bool,
     annotations: BTreeSet<String>,
 }
 
 impl NodeRefusals {
-    /// Returns refusals of Nodes of this index, of which nothing was told yet.
+    /// Returns the refusals for this index's Nodes, with nothing reported yet.
     #[must_use]
     pub fn new(index: Index, facts: Facts) -> Self {
-        Self { index, facts, told: Mutex::default() }
+        Self { index, facts, reported: Mutex::default() }
     }
 
-    /// Returns whether what the Node says, plans and shows is acted on: no other Node of its instance is Ready, nor, if none is, was so
-    /// later. Whoever registers a Node chooses its instance. If it is not acted on, tells so once.
+    /// Returns whether the Node's notices, plans and conditions are acted on: only if no other Node of its instance is Ready, or, if none
+    /// is, was Ready later. Whatever registers a Node chooses the Node's instance ID. Reports a refusal once.
     pub(super) fn heeds(&self, node: &Node) -> bool {
         let is_current = self.index.get(&node.instance).is_none_or(|current| current.uid == node.uid);
-        let speaks = is_current && self.index.others(node).iter().all(|other| !other.ready);
-        if !speaks && self.is_new(node, |told| !std::mem::replace(&mut told.is_twin, true)) {
+        let is_heeded = is_current && self.index.others(node).iter().all(|other| !other.ready);
+        if !is_heeded && self.is_new(node, |reported| !std::mem::replace(&mut reported.is_twin, true)) {
             self.facts.emit(&Fact::TwinRefused { on: node.named() });
         }
-        speaks
+        is_heeded
     }
 
-    /// Tells once that what the Node says in this annotation is no notice.
+    /// Reports once that this annotation of the Node is no valid notice.
     pub(super) fn refuse(&self, node: &Node, annotation: &str, error: &dyn fmt::Display) {
-        let note = |Told { annotations, .. }: &mut Told| {
+        let note = |ReportedRefusals { annotations, .. }: &mut ReportedRefusals| {
             annotations.len() < MAX_OF_A_NODE && annotations.insert(annotation.to_owned())
         };
         if self.is_new(node, note) {
@@ -54,13 +54,13 @@ impl NodeRefusals {
         }
     }
 
-    /// Returns what `note` returns for what was told of the Node. Forgets Nodes that are gone when another is refused.
-    fn is_new(&self, node: &Node, note: impl FnOnce(&mut Told) -> bool) -> bool {
-        let mut told = self.told.lock();
-        if !told.contains_key(&node.uid) {
+    /// Returns `note`'s answer for the refusals that were reported for the Node. Forgets deleted Nodes when another is refused.
+    fn is_new(&self, node: &Node, note: impl FnOnce(&mut ReportedRefusals) -> bool) -> bool {
+        let mut reported = self.reported.lock();
+        if !reported.contains_key(&node.uid) {
             let known: BTreeSet<_> = self.index.all_that(|_| true).iter().map(|node| Arc::clone(&node.uid)).collect();
-            told.retain(|uid, _| known.contains(uid));
+            reported.retain(|uid, _| known.contains(uid));
         }
-        note(told.entry(Arc::clone(&node.uid)).or_default())
+        note(reported.entry(Arc::clone(&node.uid)).or_default())
     }
 }
