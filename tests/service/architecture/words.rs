@@ -79,7 +79,6 @@ const UNFINISHED: &[&str] = &[
     "src/runtime",
     "src/service",
     "src/telemetry",
-    "src/pipeline/drain",
     "src/pipeline/event",
     "src/pipeline/node",
     // For the names of functions of `clients` and `node`, and of facts.
