@@ -79,7 +79,6 @@ const UNFINISHED: &[&str] = &[
     "src/runtime",
     "src/service",
     "src/telemetry",
-    "src/pipeline/event",
     "src/pipeline/node",
     // For the names of functions of `clients` and `node`, and of facts.
     "src/pipeline/delivery/hooks.rs",
@@ -92,7 +91,7 @@ const UNFINISHED: &[&str] = &[
     "src/pipeline/interruption/decisions.rs",
     "src/pipeline/interruption/late.rs",
     "src/pipeline/interruption/launch.rs",
-    "src/pipeline/queue",
+    "src/pipeline/queue.rs",
     "docs",
     "deploy",
     "examples",
