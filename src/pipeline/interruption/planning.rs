@@ -1,4 +1,4 @@
-//! A change that is not near yet: its notice is kept on the Node.
+//! Keeps the notice of a change on its Node until the change is near.
 
 use super::step::Finding;
 use super::{Case, Interrupter, NoticeOutcome};
@@ -16,7 +16,7 @@ impl Case {
         let Interrupter { marker, index, .. } = &*self.interrupter;
         let write = || marker.plan(node, plan, true, Instant::now() + CALL_TIMEOUT);
         let failed = |error: &KubeError| {
-            self.tell(&Fact::CordonFailed { about: self.about(), category: error.category, error });
+            self.emit(&Fact::CordonFailed { about: self.about(), category: error.category, error });
             true
         };
         let backoff = Backoff::new(Duration::from_millis(200), Duration::from_mins(1));
@@ -25,11 +25,11 @@ impl Case {
             // The instance's next Node keeps it.
             return Finding::NodeGone(Arc::clone(node), NoticeOutcome::NothingToDrain);
         }
-        // Others of the same burst may have taken the room.
+        // Other plans of the same burst may have taken the space.
         if written.is_err() || index.newest(node).is_some_and(|node| !plan.fits(&node)) {
             return Finding::Planned(false);
         }
-        self.tell(&Fact::ChangePlanned { about: self.about(), start: plan.start });
+        self.emit(&Fact::ChangePlanned { about: self.about(), start: plan.start });
         Finding::Planned(true)
     }
 }
