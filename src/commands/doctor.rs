@@ -43,7 +43,10 @@ use readings::Readings;
 fn judge(settings: &Settings, readings: &Readings) -> Diagnosis {
     let mut checks = match &readings.no_aws {
         _ if !settings.sources.call_aws() => {
-            vec![Area::Queue.ok("source", "The Nodes alone say what comes: there is no queue, and AWS is not called.")]
+            vec![
+                Area::Queue
+                    .ok("source", "Notices come from the Nodes alone: there is no queue, and AWS is not called."),
+            ]
         }
         Some(error) => vec![Area::Credentials.unconnected(error)],
         None => at_aws(settings, readings),

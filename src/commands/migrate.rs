@@ -85,8 +85,8 @@ const BUDGETS: NthDefault = NthDefault {
 
 /// What is new about the queue's policy.
 const SENDERS: &str = "a queue of Ebbtide's templates refuses senders that its policy does not name: name SNS topics in TopicArns, and roles and users \
-                       that send, such as a role of your own with which hooks notify it, in SenderArns. NTH's queue goes on taking messages of \
-                       whoever has sqs:SendMessage by IAM, until you add the statement that `ebbtide doctor` prints; name those senders in it";
+                       that send, such as a role of your own with which hooks notify it, in SenderArns. NTH's queue continues to accept messages \
+                       from all that have sqs:SendMessage by IAM, until you add the statement that `ebbtide doctor` prints; name those senders in it";
 
 /// The first lines of our values.
 const HEAD: &str = "\

@@ -157,7 +157,7 @@ labels! {
         Twin => "two-nodes",
         /// Annotations beyond the number that is read.
         Unread => "unread",
-        /// What it says or plans beyond the number of new notices that begin in an hour.
+        /// Its agent notices and plans beyond the number of new ones that begin in an hour.
         Held => "often",
     }
 }

@@ -1,22 +1,23 @@
-//! The way of a message to its end: joins the interruptions of its notices, keeps its lease, and consumes its receipt.
+//! Delivers a message: joins the interruptions of its notices, keeps its lease, and consumes its receipt.
 //!
-//! A message is deleted only when each of its notices has ended. All else (shutdown, the end of the time that SQS allows, a panic) is one
-//! path: the message leaves its interruptions, which stops those that no other message holds, and is released. A lost lease is the end of
-//! the claim on the deletion only: the work goes on, and the next receiver of the message joins it, here or at another replica.
+//! A message is deleted only when each of its notices has ended. All else (shutdown, SQS's time limit, a panic) is one path: the message
+//! leaves its interruptions, which stops those that no other message holds, and is released. A lost lease ends only the claim on the
+//! deletion: the work continues, and the next receiver of the message joins it, here or at another replica.
 
 mod hooks;
+mod node_notice;
 mod nodes;
 mod outcome_cache;
 mod plans;
 mod polling;
 mod refusals;
 mod repairs;
-mod said;
+
 mod shifts;
 mod unclaimed;
 
 pub use outcome_cache::OutcomeCache;
-pub use polling::Polling;
+pub use polling::PollSettings;
 pub use refusals::NodeRefusals;
 pub use repairs::FailingChecks;
 pub use unclaimed::Unclaimed;
@@ -38,15 +39,15 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
-/// Delay of a message's release after a panic: the next receiver may panic, too, until the dead-letter queue takes the message.
+/// Delay of a message's release after a panic: the next receiver may panic too, until SQS moves the message to the dead-letter queue.
 const CRASH_DELAY: Duration = Duration::from_secs(10);
 
-/// Maximum number of notices of one message that are acted on at once. A message of a MiB names tens of thousands, and a notice takes some
+/// Maximum number of notices of one message that are worked on at once. A message of 1 MiB names tens of thousands, and a notice takes some
 /// kilobytes.
 const MAX_AT_ONCE: usize = 1_000;
 
-/// Maximum number of notices of messages that are acted on at once, besides the first of each message. Each takes as much memory as a
-/// message that is held.
+/// Maximum number of message notices that are worked on at once, besides the first of each message. Each takes as much memory as a held
+/// message.
 pub const MAX_NOTICES: usize = 4_000;
 
 /// Maximum number of characters that are logged of a malformed message.
@@ -73,8 +74,8 @@ pub fn verdict(ends: impl IntoIterator<Item = Result<NoticeOutcome, TaskError>>)
 /// The interruptions that run, one for each identity.
 pub type Interruptions = Slots<InterruptionKey, MessageLink, NoticeOutcome>;
 
-/// What makes notices one interruption: their identity, and whether AWS has still to confirm that it is called off, while nothing is done
-/// for it. The change itself does not wait for that.
+/// The key of an interruption: the notices' identity, and whether the interruption waits for AWS to confirm a withdrawal. Until then the
+/// withdrawal has no effect, and the change itself doesn't wait for it.
 pub type InterruptionKey = (Identity, bool);
 
 /// Takes messages to their end.
@@ -85,19 +86,19 @@ pub struct Deliverer {
     pub interruptions: Interruptions,
     /// Acts on notices.
     pub interrupter: Arc<Interrupter>,
-    /// Where facts go.
+    /// Receives facts.
     pub facts: Facts,
     /// Outcomes of notices that have ended.
     pub outcomes: OutcomeCache,
-    /// The messages that are worked on without a claim.
+    /// Messages that are worked on without a claim.
     pub unclaimed: Unclaimed,
-    /// The instances whose status checks fail.
+    /// Instances whose status checks fail.
     pub failing: FailingChecks,
-    /// What Nodes carry that is not acted on.
+    /// Nodes and annotations that are ignored.
     pub refusals: NodeRefusals,
-    /// Whether other sources than messages may tell of the same.
+    /// Whether sources other than messages may announce the same notice.
     pub has_other_sources: bool,
-    /// Whether answers of AWS's queue tell the time.
+    /// Whether SQS's answers supply the time.
     pub hears_aws: bool,
     /// A permit for each notice that may be acted on: [`MAX_NOTICES`].
     pub permits: Semaphore,
@@ -108,7 +109,7 @@ pub struct Deliverer {
 struct Copies {
     /// Those that have not ended, by their number.
     open: Mutex<BTreeMap<usize, Arc<NoticeCopy>>>,
-    /// The notices that a user has ended, by an uncordon.
+    /// The notices that a user ended by an uncordon.
     called_off: Mutex<Vec<Arc<Notice>>>,
 }
 
@@ -192,8 +193,8 @@ impl Deliverer {
             } => DeliveryEnd::Verdict(verdict),
             end = unclaimed::hold(self, &mut message.lease, &id, pace, &lost) => end,
         };
-        // Before the message goes, so that the interruptions that no other message holds, and their heartbeats, have stopped when the
-        // next receiver begins.
+        // Before the message is released, so that the interruptions that no other message holds, and their heartbeats, have stopped when
+        // the next receiver starts.
         let open = copies.open.into_inner();
         let open = open.into_values().filter_map(Arc::into_inner);
         futures_util::future::join_all(open.map(NoticeCopy::leave)).await;
@@ -241,7 +242,7 @@ impl Deliverer {
         let ended = self.outcomes.get(&version);
         let notice = Arc::new(notice);
         if let Some(outcome) = ended {
-            self.tell_joined(&notice, message);
+            self.report_joined(&notice, message);
             return NoticeCopy::Late(outcome);
         }
         if notice.is_test() {
@@ -266,18 +267,18 @@ impl Deliverer {
             seat.shared().direct.store(true, Ordering::Release);
         }
         if joined {
-            self.tell_joined(&notice, message);
+            self.report_joined(&notice, message);
         }
         NoticeCopy::Running(version, seat)
     }
 
-    fn tell_joined(&self, notice: &Notice, message: &str) {
+    fn report_joined(&self, notice: &Notice, message: &str) {
         let (kind, instance) = (notice.kind(), notice.instance.as_str());
         self.facts.emit(&Fact::NoticeJoined { about: NoticeRef { kind, instance, node: None, message } });
     }
 
-    /// Acts on every notice until it has ended. Meanwhile passes on the shortest visibility timeout that any of them wants. `copies` holds
-    /// those that are acted on, so that they can be left in order.
+    /// Works on every notice until it has ended, and passes on the shortest visibility timeout that any of them needs. `copies` holds the
+    /// notices in progress, so that they can be left in order.
     async fn all_ended(
         &self,
         notices: Notices,
@@ -288,18 +289,19 @@ impl Deliverer {
         let ends = stream::iter(notices.enumerate()).map(|(number, notice)| async move {
             // The first needs none: a message that names one instance must not wait for those that name thousands.
             let _permit = if number > 0 { self.permits.acquire().await.ok() } else { None };
-            let polled = Some(&notice).filter(|notice| self.has_other_sources && self.is_told_first(notice)).cloned();
-            let said = self.has_other_sources.then(|| self.said_before(&notice, message)).flatten();
+            let polled =
+                Some(&notice).filter(|notice| self.has_other_sources && self.is_announced_first(notice)).cloned();
+            let reported = self.has_other_sources.then(|| self.reported_before(&notice, message)).flatten();
             let copy = Arc::new(self.join_listed(notice, message));
             let lock = || copies.open.lock();
             lock().insert(number, Arc::clone(&copy));
             let end = self.ended(&copy, visibility);
-            let end = match said {
-                Some(said) => Box::pin(join(end, self.note_message(said, message))).await.0,
+            let end = match reported {
+                Some(reported) => Box::pin(join(end, self.note_confirmation(reported, message))).await.0,
                 None => end.await,
             };
             if let (Some(notice), Ok(outcome)) = (polled, end) {
-                Box::pin(self.note_told(&notice, outcome)).await;
+                Box::pin(self.note_listed(&notice, outcome)).await;
             }
             lock().remove(&number);
             if let (NoticeCopy::Running(_, seat), Ok(NoticeOutcome::Uncordoned)) = (&*copy, end) {
@@ -339,7 +341,7 @@ impl Deliverer {
         }
     }
 
-    fn tell_left(&self, message: &str, category: Category, error: &dyn std::fmt::Display) {
+    fn report_left(&self, message: &str, category: Category, error: &dyn std::fmt::Display) {
         self.facts.emit(&Fact::MessageLeft { message, category, error });
     }
 
@@ -350,7 +352,7 @@ impl Deliverer {
         let deleted = Box::pin(self.queue.delete(message)).await;
         match &deleted {
             Ok(()) => self.facts.emit(&Fact::MessageDeleted { message: &id }),
-            Err(error) => self.tell_left(&id, error.category, error),
+            Err(error) => self.report_left(&id, error.category, error),
         }
         deleted.is_ok()
     }
@@ -359,7 +361,7 @@ impl Deliverer {
         let id = Arc::clone(&message.id);
         match Box::pin(self.queue.release(message, after)).await {
             Ok(()) => self.facts.emit(&Fact::MessageReleased { message: &id, why }),
-            Err(error) => self.tell_left(&id, error.category, &error),
+            Err(error) => self.report_left(&id, error.category, &error),
         }
     }
 }

@@ -1,21 +1,21 @@
 //! The drain of a Node: list its pods, evict those that must leave, wait until they are gone, list again.
 //!
-//! A drain never fails early. It retries every failure until its deadline, and its [`Report`] says which pods have left and which
-//! stayed. It does not know its interruptions, which may move the deadline while it runs.
+//! A drain never fails early. It retries every failure until its deadline, and its [`Report`] lists the pods that have left and those
+//! that stayed. It does not know its interruptions, which may move the deadline while it runs.
 //!
 //! ```text
-//! deadlines   those of the interruptions that share the drain; deadline: one of them, and what they add up to
-//! context     what the parts of one drain share, and its end
-//! work        one drain: its outcome, and when it begins again
+//! deadlines   those of the interruptions that share the drain; deadline: one of them, and their combination
+//! context     the shared state of one drain, and its end
+//! work        one drain: its outcome, and when it restarts
 //! rounds      list by list, until a list shows no pod that must leave
 //! list        the list of a node's pods, as new as it needs to be
 //! select      which pods must leave, and in which order
-//! pod_times   the times of the pods that are left; remaining: what they need, for which a hook's end is put off
+//! pod_times   the times of the pods that are left; remaining: the time that they need, which puts off a hook's end
 //! returns     pods that come back to the cordoned node
 //! departures  the departures of all pods; evict: of one; tier: its turn
 //! own_pod     the pod of this process, which leaves last
-//! pod_watch   the watch that sees pods go
-//! node_checks whether the Node is still there, and still cordoned; silence: how long a silent kubelet's pods are waited for
+//! pod_watch   the watch that sees pods leave
+//! node_checks whether the Node still exists and is still cordoned; silence: how long to wait for a silent kubelet's pods
 //! stuck       pods that stay although their grace period is long over
 //! recorder    the state of each pod; report: the same at the end
 //! ```
@@ -69,8 +69,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Maximum time between the end of a drain and the end of its capacity for which the drain is said to end before the latter. A
-/// drain that ends days before its capacity is measured by its own patience.
+/// Maximum time between the end of a drain and the end of its capacity for which the report measures the time left to the capacity's end.
+/// A drain that ends days before is measured by its own deadline.
 const CAPACITY_END_MARGIN: Duration = Duration::from_mins(5);
 
 /// Drains nodes.
@@ -85,11 +85,11 @@ pub struct Drainer {
     pub gate: Gate,
     /// Receives facts.
     pub facts: Facts,
-    /// Sees pods go.
+    /// Sees pods leave.
     pub pod_watch: PodWatch,
-    /// Knows whether a Node is still there.
+    /// The Nodes.
     pub index: Index,
-    /// Restores a cordon that somebody removed.
+    /// Restores a removed cordon.
     pub marker: Marker,
     /// Wall time: the API server states the end of a terminating pod in it.
     pub clock: Clock,
@@ -97,19 +97,19 @@ pub struct Drainer {
     pub rules: SelectionRules,
     /// Label selector of the pods that a drain touches, as `kubectl drain --pod-selector`.
     pub pod_selector: Option<String>,
-    /// The treatment of pods that a hard deadline finds.
+    /// The treatment of pods that are left before a hard deadline.
     pub at_deadline: AtDeadline,
-    /// Whether reports say which addresses the evicted pods had.
+    /// Whether reports have the addresses of the evicted pods.
     pub notes_addresses: bool,
     /// The grace period of every pod, instead of its own.
     pub pod_grace: Option<Duration>,
     /// Whether the API server only checks evictions.
     pub dry_run: bool,
-    /// Cancelled when the pod of this process has been evicted, so that the process ends in order.
+    /// Cancelled when the pod of this process has been evicted, so that the process shuts down.
     pub leave: CancellationToken,
     /// Number of running drains.
     pub running: watch::Sender<usize>,
-    /// Held by the interruption that asks whether an API server that is away, or may be, answers.
+    /// Held by the interruption that probes an API server that is, or may be, unreachable.
     pub probing: tokio::sync::Mutex<()>,
 }
 

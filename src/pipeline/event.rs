@@ -10,9 +10,6 @@ mod identity;
 mod wire;
 mod zonal;
 
-#[cfg(test)]
-mod tests;
-
 pub use crate::fact::{IgnoreReason, MalformedReason, NoticeKind};
 pub use identity::{Identity, NoticeKey, STATUS_CHECKS};
 pub use zonal::{SHIFT_BEGINS, SHIFT_ENDS, SHIFT_SOURCE};
@@ -32,7 +29,7 @@ pub fn parse(body: &str) -> Parsed {
 pub enum Parsed {
     /// At least one notice.
     Notices(Notices),
-    /// The end of a Capacity Block: a notice for each of its instances, which only EC2 knows.
+    /// The end of a Capacity Block. There is a notice for each of its instances, which only EC2 knows.
     Block(CapacityBlock),
     /// Traffic is shifted away from an Availability Zone, or no longer.
     Shift(ZonalShift),
@@ -63,18 +60,18 @@ pub struct ZonalShift {
     pub resources: Vec<String>,
     /// The time of the event, by AWS's clock.
     pub at: Timestamp,
-    /// Whether it begins or goes on; else it has ended.
+    /// Whether it starts or continues; otherwise it has ended.
     pub begins: bool,
 }
 
-/// The announced end of a Capacity Block. The event names the reservation alone.
+/// The announced end of a Capacity Block. The event names only the reservation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CapacityBlock {
     /// The reservation's id.
     pub reservation: String,
     /// The end of the reservation, if the event names it.
     pub ends: Option<Timestamp>,
-    /// The time at which EC2 begins to terminate its instances.
+    /// The time at which EC2 starts to terminate its instances.
     pub terminates_at: Timestamp,
     /// The time of the event.
     pub time: NoticeTime,
@@ -105,7 +102,7 @@ pub struct Malformed {
     pub what: String,
 }
 
-/// One statement of AWS, or of its Node, about one instance.
+/// One statement by AWS, or by the instance's Node, about one instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
     /// The notice's identity: a copy with the same one is the same notice.
@@ -120,12 +117,12 @@ pub struct Notice {
     key: NoticeKey,
 }
 
-/// The time of a notice. Two copies can be ordered by it only if AWS has named both.
+/// The time of a notice. It orders two copies only if AWS set both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoticeTime {
     /// The time of the event, by AWS's clock.
     Announced(Timestamp),
-    /// The time at which Ebbtide read what EC2 lists or a Node reports, which name none.
+    /// The time at which Ebbtide read a notice without a time, from EC2's list or a Node.
     Seen(Timestamp),
 }
 
@@ -154,7 +151,7 @@ impl Notice {
         Self { key: identity.key(), identity, instance, time, detail }
     }
 
-    /// Returns the time of the notice: AWS's, or that at which it was read.
+    /// Returns the time of the notice: AWS's, or the time at which it was read.
     #[must_use]
     pub const fn at(&self) -> Timestamp {
         self.time.at()
@@ -190,7 +187,7 @@ impl Notice {
         Version { identity: self.identity.clone(), start: self.start(), withdrawn: self.is_withdrawn() }
     }
 
-    /// Returns the begin of the announced change, if the notice is about one and names it.
+    /// Returns the start of the announced change, if the notice is about one and names it.
     #[must_use]
     pub const fn start(&self) -> Option<Timestamp> {
         match &self.detail {
@@ -199,27 +196,27 @@ impl Notice {
         }
     }
 
-    /// Whether this copy of the notice `other` is newer, and says something else: AWS has postponed the change, or called it off. Of two
-    /// ends of the same instance the earlier counts, whichever copy is newer.
+    /// Whether this copy of the notice `other` is newer and differs: AWS has postponed the change, or called it off. Of two ends of the same
+    /// instance the earlier counts, whichever copy is newer.
     #[must_use]
     pub fn revises(&self, other: &Self) -> bool {
         match (&self.detail, &other.detail) {
             (Detail::CapacityReservation { terminates_at }, Detail::CapacityReservation { terminates_at: known }) => {
                 terminates_at.zip(*known).is_some_and(|(ends, known)| ends < known)
             }
-            // What a Node says, and that it no longer does, is seen in this order, whatever the clocks say.
+            // A Node's notice and its withdrawal are seen in their order, so their times don't matter.
             (Detail::TakenBack(_), _) | (_, Detail::TakenBack(_)) => self.version() != other.version(),
             _ => self.at() > other.at() && self.version() != other.version(),
         }
     }
 
-    /// Whether AWS has called off what it announced.
+    /// Whether the notice is withdrawn.
     #[must_use]
     pub const fn is_withdrawn(&self) -> bool {
         matches!(self.detail, Detail::ScheduledChange(ScheduledChange { withdrawn: true, .. }) | Detail::TakenBack(_))
     }
 
-    /// Whether it is a change of known begin, which EC2 lists, too.
+    /// Whether it is a change with a known start, which EC2 lists too.
     #[must_use]
     pub const fn is_listed_by_ec2(&self) -> bool {
         matches!(self.detail, Detail::ScheduledChange(ScheduledChange { start: Some(_), is_issue: false, .. }))
@@ -235,32 +232,31 @@ impl Notice {
     }
 }
 
-/// The notices of one message, each made when it is asked for: a message of a MiB names tens of thousands of instances, and a notice
-/// takes some hundred bytes.
+/// The notices of one message, each created on demand: a message of 1 MiB names tens of thousands of instances, and a notice takes some
+/// hundred bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Notices {
     next: Option<Box<Notice>>,
-    /// The instances after the next notice's, and whether AWS has called off what it announced for them. Their notices are like it
-    /// otherwise.
+    /// The instances after the next notice's, and whether the notice is withdrawn for each. Their notices are otherwise the same.
     others: VecDeque<(InstanceId, bool)>,
-    /// What can't be read of the message: an instance of which there is no notice.
+    /// The fault of an unreadable instance, which gets no notice.
     unreadable: Option<Box<Malformed>>,
 }
 
 impl Notices {
-    /// The notices about these instances; `first` makes that of the first one.
+    /// The notices about these instances; `first` is the first one's.
     fn new(instances: Vec<(InstanceId, bool)>, first: impl FnOnce(InstanceId, bool) -> Notice) -> Self {
         let mut others = VecDeque::from(instances);
         let next = others.pop_front().map(|(instance, withdrawn)| Box::new(first(instance, withdrawn)));
         Self { next, others, unreadable: None }
     }
 
-    /// Takes the fault of a message of which one instance can't be read, and the others can.
+    /// Takes the fault of an unreadable instance in a message whose other instances are readable.
     pub fn take_unreadable(&mut self) -> Option<Box<Malformed>> {
         self.unreadable.take()
     }
 
-    /// Notes that the hook has not sent the message itself, because somebody else has.
+    /// Notes that the message was not sent by the hook itself.
     pub fn relayed(&mut self) {
         if let Some(Detail::AsgTerminate(hook) | Detail::AsgLaunch(hook)) =
             self.next.as_mut().map(|next| &mut next.detail)
@@ -312,7 +308,7 @@ impl Iterator for Notices {
 pub struct InstanceId(Box<str>);
 
 impl InstanceId {
-    /// Returns the id, if `text` has the form of one.
+    /// Returns the ID, if `text` has the form of one.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let digits = text.strip_prefix("i-")?;
@@ -338,19 +334,19 @@ impl fmt::Display for InstanceId {
 pub enum Detail {
     /// A group terminates the instance and waits for the hook.
     AsgTerminate(Hook),
-    /// A group terminates the instance, which is all that its metadata tell: neither the hook nor the action's token.
+    /// A group terminates the instance. The instance metadata name neither the hook nor the action's token.
     AsgTermination {
-        /// Whether its hook is sought, and may still be found.
+        /// Whether its hook is being searched, and may still be found.
         sought: bool,
     },
     /// A group launched the instance and waits for the hook.
     AsgLaunch(Hook),
-    /// A spot instance is taken back.
+    /// A spot instance is interrupted.
     Spot {
         /// EC2's action on the instance.
         action: InstanceAction,
     },
-    /// A spot instance runs an elevated risk of being taken back.
+    /// A spot instance has an elevated risk of interruption.
     Rebalance,
     /// The instance leaves, or has left, the state `running`.
     StateChange {
@@ -359,16 +355,16 @@ pub enum Detail {
     },
     /// Maintenance, a reboot, a stop or a retirement at a set time.
     ScheduledChange(ScheduledChange),
-    /// A capacity reservation takes its capacity back.
+    /// A capacity reservation is interrupted or ends.
     CapacityReservation {
         /// The end of the instance, if the event names it.
         terminates_at: Option<Timestamp>,
     },
-    /// The Node has this condition, `TYPE=STATUS`, for longer than it may.
+    /// The Node has had this condition, `TYPE=STATUS`, for too long.
     Condition(String),
-    /// This of EC2's status checks fails: `system`, `instance`, `attached-ebs`.
+    /// This EC2 status check fails: `system`, `instance`, `attached-ebs`.
     StatusCheck(&'static str),
-    /// What the Node said, or EC2 listed, of this kind is no longer so.
+    /// The Node or EC2 no longer reports its notice of this kind.
     TakenBack(NoticeKind),
 }
 
@@ -398,15 +394,15 @@ pub struct Hook {
     pub group: String,
     /// The lifecycle hook's name.
     pub name: String,
-    /// The lifecycle action's token, a UUID; `None` of an action that a Node tells of: it is named by the instance.
+    /// The lifecycle action's token, a UUID; `None` for an action found after an agent notice: calls name it by the instance.
     pub token: Option<String>,
-    /// Whether the instance comes from a warm pool, or goes to one.
+    /// Whether the instance leaves a warm pool, or enters one.
     pub pool: Option<WarmPool>,
-    /// Whether an instance refresh replaces the instance's root volume: instance and Node stay, and come back by a reboot. The launch
-    /// action that follows says so, too.
+    /// Whether an instance refresh replaces the instance's root volume: instance and Node stay, and come back after a reboot. The launch
+    /// action that follows has this too.
     pub replaces_root_volume: bool,
-    /// Whether it looks as if the hook notified this queue itself: neither through EventBridge nor in an envelope of SNS. The message's
-    /// sender confirms that.
+    /// Whether the hook seems to have notified this queue itself, neither through EventBridge nor in SNS's envelope. The message's sender
+    /// confirms that.
     pub direct: bool,
 }
 
@@ -415,7 +411,7 @@ pub struct Hook {
 pub enum WarmPool {
     /// The instance leaves it.
     From,
-    /// The instance goes there: it is kept, stopped or running, until the group needs it.
+    /// The instance enters it: it is kept, stopped or running, until the group needs it.
     To,
 }
 
@@ -426,7 +422,7 @@ pub enum InstanceAction {
     Terminate,
     /// It is stopped.
     Stop,
-    /// It is hibernated; that begins at once.
+    /// It is hibernated, which starts at once.
     Hibernate,
 }
 
@@ -448,18 +444,18 @@ pub enum InstanceState {
 pub struct ScheduledChange {
     /// Health's code, such as `AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED`.
     pub code: String,
-    /// The begin of the change, if the event names it.
+    /// The start of the change, if the event names it.
     pub start: Option<Timestamp>,
     /// Whether the capacity ends at `start` (a stop or a retirement, by its code), so that the deadline is hard; a reboot or
     /// maintenance gives the node back.
     pub hard: bool,
-    /// Whether AWS has called the change off for this instance, or says that it is over: the mark of its notice goes.
+    /// Whether AWS has called off the change for this instance, or reports it as over: the notice's mark is removed.
     pub withdrawn: bool,
-    /// Whether this is a fault that AWS reports (the category `issue`), and no change that AWS plans. Its code alone decides the action.
+    /// Whether this is a fault (the category `issue`) and not a planned change. Its code alone decides the action.
     pub is_issue: bool,
 }
 
-/// A notice's identity with what AWS may change about it later: two copies of the same version say the same.
+/// A notice's identity with the details that AWS may change later: two copies of the same version are equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Version {
     identity: Identity,
@@ -515,3 +511,6 @@ impl Notice {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,26 +1,25 @@
 //! One notice being acted on.
 //!
 //! ```text
-//! steps      what to do next: one pure sequence    work        executes the steps, owns the hook
-//! decisions  one question each, for `steps`        completion  a hook: its heartbeat, its completion
-//! policy     what the user decided                 heartbeat   keeps a hook alive
-//! times      deadlines, hooks, beats: arithmetic   hook        calls to Auto Scaling
-//! replaceable  whether a group can replace first  groups  calls about groups
-//! waits      before evictions and completion    step        the vocabulary of the steps
-//! group_lookup  where instances are in their groups
-//! admission    within the maximum, or confirmed   draining  the nodes that are drained now
-//! confirmation  AWS's word on a notice          waves       who has a place among the nodes of a label's value
-//! shifts     the zones from which traffic is shifted away      link     between an interruption and its messages
-//! node_search  the Node of an instance            late        whether a notice comes too late
-//! node_work    the steps on a Node                launch      the end of a launch
-//! ownership    whose the instance is              planning    keeps a change on its Node until it is near
-//! settling     when a burst of cordons is over    out_of_service  the taint of an instance that is gone
-//! hints        the nodes that are cordoned because they may go
-//! shared_work  one drain for all notices of a Node
+//! steps          the next step: one pure sequence       work            executes the steps, owns the hook
+//! step           the types of the steps                 decisions       answers single questions for `steps`
+//! policy         the user's decisions                   times           deadlines, hooks, beats: arithmetic
+//! completion     a hook: its heartbeat, its completion  heartbeat       keeps a hook alive
+//! hook           calls to Auto Scaling about hooks      groups          calls to Auto Scaling about groups
+//! replaceable    whether a group can replace first      group_lookup    the groups and states of instances
+//! admission      within the maximum, or confirmed       confirmation    AWS's confirmation of a notice
+//! draining       the nodes being drained                hints           the nodes cordoned because of hints
+//! waits          before evictions and completion        waves           places among the nodes of a label's value
+//! shifts         the zones with shifted traffic         settling        the end of a burst of cordons
+//! node_search    the Node of an instance                node_work       the steps on a Node
+//! late           whether a notice is late               launch          the end of a launch
+//! ownership      the owner of an instance               planning        keeps a change on its Node until it is near
+//! out_of_service the taint of an instance that is gone  link            between an interruption and its messages
+//! shared_work    one drain for all notices of a Node
 //! ```
 //!
-//! The interruption owns its hook and the hook's heartbeat. Its only end consumes both and waits until no beat can go out any more;
-//! dropped by a panic or a cancelled future, it takes the heartbeat with it. So a heartbeat can't outlive its interruption.
+//! The interruption owns its hook and the hook's heartbeat. Its only end consumes both and waits until no more beats can be sent. If it is
+//! dropped by a panic or a cancelled future, the heartbeat is dropped too, so a heartbeat can't outlive its interruption.
 
 mod admission;
 mod completion;
@@ -54,7 +53,7 @@ mod work;
 
 pub use confirmation::{Confirmations, Proof};
 pub use decisions::{comes_back, ended_marks};
-pub use draining::Draining;
+pub use draining::DrainingNodes;
 pub use group_lookup::GroupLookup;
 pub use groups::{Groups, read as read_group};
 pub use hints::Hints;
@@ -65,7 +64,7 @@ pub use policy::{
     Policy, ShiftedResources, Verify, WaitPolicy, Wave,
 };
 pub use replaceable::{Group, replaceable};
-pub use settling::{MAX_SETTLE, Settling};
+pub use settling::{MAX_SETTLE, NoticeBurst};
 pub use shared_work::{Seat, Slots};
 pub use shifts::{Shifts, shifts_of};
 pub use step::{Finding, Present, Step, Target, Waits};
@@ -92,14 +91,14 @@ impl Ending for NoticeOutcome {
     }
 }
 
-/// The notice that is acted on, and what the steps need to act.
+/// The notice that is worked on, and the parts that its steps need.
 #[derive(Clone)]
 struct Case {
     interrupter: Arc<Interrupter>,
     notice: Arc<Notice>,
     message: Arc<str>,
     node: Option<Arc<Node>>,
-    /// The addresses of the pods that the drain has evicted, for load balancers.
+    /// Addresses of the pods that the drain has evicted, for load balancers.
     drained_addresses: Arc<Mutex<PodAddresses>>,
 }
 
@@ -113,14 +112,14 @@ impl Case {
         }
     }
 
-    fn tell(&self, fact: &Fact<'_>) {
+    fn emit(&self, fact: &Fact<'_>) {
         self.interrupter.facts.emit(fact);
     }
 
-    /// Settles what an earlier drain has reported of the Node, which is excluded now.
+    /// Settles an earlier drain's report on the Node, which is excluded now.
     fn forgo_drain(&self) {
         if let Some(node) = self.interrupter.index.get(&self.notice.instance).filter(|node| node.draining.is_some()) {
-            self.tell(&Fact::DrainExcluded { on: node.named() });
+            self.emit(&Fact::DrainExcluded { on: node.named() });
         }
     }
 }

@@ -1,7 +1,7 @@
 //! SQS: messages in, deletions and extensions out.
 //!
-//! The receipt is the only claim to a message, so [`Message`] and [`Receipt`] are not `Clone`, and a message ends in exactly one
-//! of [`Queue::delete`] and [`Queue::release`], which consume it, or is left to become visible by itself. Work goes on without a claim.
+//! The receipt is the only claim to a message, so [`Message`] and [`Receipt`] are not `Clone`, and a message ends in exactly one of
+//! [`Queue::delete`] and [`Queue::release`], which consume it, or is left to become visible by itself. Work continues without a claim.
 
 mod lanes;
 mod lease;
@@ -38,31 +38,31 @@ use tokio_util::sync::CancellationToken;
 /// Maximum number of entries a batch, and of messages a receive: SQS's own limit.
 const MAX_BATCH: usize = 10;
 
-/// Maximum time that a deletion or an extension waits until its batch is full. Nobody waits for either; a storm's drains end one by
-/// one, and messages that came together are extended together.
+/// Maximum time for which a deletion or an extension waits until its batch is full. Neither is urgent: a storm's drains end one by one,
+/// and messages that came together are extended together.
 const LINGER: Duration = Duration::from_millis(750);
 
-/// Maximum time that a release waits until its batch is full: another replica waits for the message.
+/// Maximum time for which a release waits until its batch is full: another replica waits for the message.
 const RELEASE_LINGER: Duration = Duration::from_millis(50);
 
-/// Maximum number of messages held; polling pauses at it. What waits for each takes up to 58 kB, if somebody has made it so, and the
-/// chart's limit has room for that. SQS allows 120,000 in flight for all receivers together.
+/// Maximum number of messages held; polling pauses at it. The work on each takes up to 58 kB if an attacker makes it large, and the chart's
+/// memory limit has room for that. SQS allows 120,000 in flight for all receivers together.
 const MAX_HELD: usize = 8_000;
 
 /// Maximum sum of the messages' sizes above [`USUAL_KIB`] that are being read or name many instances, in KiB; polling pauses at it.
 const MAX_EXCESS_KIB: u32 = 16 * 1024;
 
-/// Minimum size in bytes of what names an instance in a message. What waits for an instance takes a few times as much, so a message that
-/// names thousands keeps this much of its size for each; padding counts only until the message is read.
+/// Minimum size in bytes of an instance's entry in a message. The work on an instance takes a few times as much, so a message that names
+/// thousands keeps this part of its size for each; padding counts only until the message is read.
 const INSTANCE_BYTES: usize = 32;
 
-/// Size in KiB of a message about one instance, with what SNS puts around it.
+/// Size in KiB of a message about one instance, with SNS's envelope.
 const USUAL_KIB: u32 = 8;
 
-/// Maximum number of tries of a release: its message becomes visible by itself soon.
+/// Maximum number of tries of a release: the message soon becomes visible by itself.
 const MAX_RELEASE_TRIES: u32 = 3;
 
-/// Beginning of the id of a role. A session's sender id is the role's, a colon, and the session's name (SQS API reference, `ReceiveMessage`).
+/// Prefix of a role's ID. A session's sender ID is the role's, a colon, and the session's name (SQS API reference, `ReceiveMessage`).
 const ROLE_ID: &str = "AROA";
 
 const DELETE: Operation = Operation::new("sqs", "DeleteMessageBatch");
@@ -72,14 +72,13 @@ const CHANGE_VISIBILITY: Operation = Operation::new("sqs", "ChangeMessageVisibil
 /// One SQS message.
 #[derive(Debug)]
 pub struct Message {
-    /// SQS's id, the same at each receive.
+    /// SQS's ID, the same at each receive.
     pub id: Arc<str>,
     /// The text that was sent.
     pub body: String,
     /// SQS's time when it was sent.
     pub sent: Option<Timestamp>,
-    /// Whether the session of a role has sent it, as Auto Scaling does for a lifecycle hook. SNS, also with raw delivery, sends as a user
-    /// of its own.
+    /// Whether a role's session sent it, as Auto Scaling does for a lifecycle hook. SNS, including raw delivery, sends as a user of its own.
     pub from_role: bool,
     /// The time during which the message is ours.
     pub lease: Lease,
@@ -88,7 +87,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// Drops the text, and gives back the room that it took, but for that of its instances.
+    /// Drops the text, and frees its room except the part for its instances.
     pub fn drop_body(&mut self, instances: usize) {
         self.body = String::new();
         if let Some(excess) = &mut self.excess {
@@ -106,7 +105,7 @@ pub struct Receipt(String);
 #[derive(Clone, Debug)]
 pub struct Queue(Arc<Inner>);
 
-/// SQS's answer about one entry of a batch. The failure of a whole call says nothing about its entries.
+/// SQS's answer about one entry of a batch. The failure of a whole call leaves its entries unknown.
 type EntryResult = Result<(), AwsError>;
 
 #[derive(Debug)]
@@ -152,7 +151,7 @@ impl Queue {
     async fn receive(&self, wait: Duration, stop: &CancellationToken) -> Result<Vec<Message>, AwsError> {
         let inner = &*self.0;
         let mut permits = Vec::with_capacity(MAX_BATCH);
-        // One after the other: with nine permits left, a receive of nine is better than a wait for ten.
+        // One permit at a time: with nine left, a receive of nine is better than a wait for ten.
         while permits.len() < MAX_BATCH {
             let permit = match Arc::clone(&inner.held).try_acquire_owned() {
                 Ok(permit) => permit,
@@ -168,7 +167,7 @@ impl Queue {
             };
             permits.push(permit);
         }
-        // Where the last were large, there is room for as large ones: for as many as fit, and at least for one.
+        // If the last messages were large, there must be room for equally large ones: for as many as fit, and at least for one.
         let largest = inner.largest.load(Ordering::Relaxed).min(MAX_EXCESS_KIB);
         let fit = inner.excess.available_permits().checked_div(largest as usize).unwrap_or(MAX_BATCH);
         permits.truncate(fit.max(1));
@@ -197,7 +196,7 @@ impl Queue {
                 request.customize().interceptor(ClockComparison::begin(inner.clock, inner.facts.clone())).send()
             })
             .await?;
-        // The visibility timeout runs from SQS's answer, not from its arrival here: at the latest from the end of the wait.
+        // The visibility timeout starts with SQS's answer, not with its arrival here: at the latest at the end of the wait.
         let received_at = Instant::now().min(asked + wait);
         let messages = answer.messages.unwrap_or_default();
         let sizes = messages.iter().map(|message| {
@@ -213,7 +212,7 @@ impl Queue {
         Ok(messages.filter_map(|(message, permits)| self.message(message, received_at, permits)).collect())
     }
 
-    /// Whether the machine's time has stepped, and no answer of SQS has said how.
+    /// Whether the machine's time has jumped, and no answer of SQS has confirmed it since.
     fn doubts_clock(&self) -> bool {
         self.0.clock.has_stepped()
     }
@@ -223,7 +222,7 @@ impl Queue {
         server_date::report(&self.0.facts, self.0.clock.follow());
     }
 
-    /// Returns `None` for a message without id, receipt or body, which SQS does not send.
+    /// Returns `None` for a message without ID, receipt or body, which SQS does not send.
     fn message(
         &self,
         message: aws_sdk_sqs::types::Message,
@@ -261,7 +260,7 @@ impl Queue {
                     Ok(()) => return,
                     Err(error) => {
                         if last.is_none() {
-                            self.tell_retried(id, MessageStep::Delete, &error);
+                            self.report_retry(id, MessageStep::Delete, &error);
                         }
                         last = Some(error);
                     }
@@ -276,7 +275,7 @@ impl Queue {
         }
     }
 
-    /// Deletes a message that is no longer ours, in one try. That succeeds if nobody has received it since.
+    /// Deletes a message that is no longer ours, in one try. That succeeds if no replica has received it since.
     ///
     /// # Errors
     /// SQS's answer, or none.
@@ -292,7 +291,7 @@ impl Queue {
         self.show(&message.lease, after).await
     }
 
-    /// Makes a message visible that is no longer ours, as far as we know: SQS may have extended it all the same.
+    /// Makes a message visible whose lease is probably lost: SQS may have extended it all the same.
     ///
     /// # Errors
     /// As [`Queue::release`].
@@ -316,7 +315,7 @@ impl Queue {
         }
     }
 
-    fn tell_retried(&self, message: &str, step: MessageStep, error: &AwsError) {
+    fn report_retry(&self, message: &str, step: MessageStep, error: &AwsError) {
         let category = error.category;
         self.0.facts.emit(&Fact::MessageRetried { message, step, category, error });
     }
@@ -326,7 +325,7 @@ impl Queue {
     }
 }
 
-/// Whether the error of an entry says that its receipt is no longer valid.
+/// Whether the error of an entry means that its receipt is no longer valid.
 fn is_lost(error: &AwsError) -> bool {
     matches!(error.category, Category::Invalid | Category::NotFound)
 }

@@ -7,12 +7,12 @@ use crate::fact::{Facts, TaskKind};
 use crate::leases::collector::Collector;
 use crate::leases::election::{Election, Office};
 use crate::pipeline::delivery::{
-    Deliverer, FailingChecks, MAX_NOTICES, NodeRefusals, OutcomeCache, Polling, Unclaimed,
+    Deliverer, FailingChecks, MAX_NOTICES, NodeRefusals, OutcomeCache, PollSettings, Unclaimed,
 };
 use crate::pipeline::drain::{Drainer, PodWatch, pod_api};
 use crate::pipeline::interruption::{
-    Attachments, Confirmations, GroupLookup, Groups, Hints, Hooks, Interrupter, LoadBalancers, Settling, Shifts, Slots,
-    Waves,
+    Attachments, Confirmations, GroupLookup, Groups, Hints, Hooks, Interrupter, LoadBalancers, NoticeBurst, Shifts,
+    Slots, Waves,
 };
 use crate::pipeline::node::{ClusterNames, Index, Listing, Marker, NodeReleaser, OwnerLookup, node_api};
 use crate::pipeline::queue::Queue;
@@ -135,7 +135,7 @@ impl Wiring {
             drainer: Arc::new(drainer),
             hooks: Hooks::new(autoscaling.clone(), lifecycle.clone(), group_lookup),
             groups: Groups::new(autoscaling, lifecycle, facts.clone()),
-            settling: Settling::default(),
+            settling: NoticeBurst::default(),
             hints: Hints::default(),
             attachments: Attachments::new(clients.watches.clone(), tasks.clone(), facts.clone()),
             load_balancers,
@@ -152,9 +152,9 @@ impl Wiring {
     }
 
     /// Returns the polling of EC2, if the settings ask for it.
-    pub fn polling(&self) -> Option<Polling> {
+    pub fn polling(&self) -> Option<PollSettings> {
         let listing = || Listing::new(self.clients.aws.ec2.clone(), self.facts.clone());
-        self.settings.ec2_poll_interval.map(|interval| Polling { listing: listing(), interval })
+        self.settings.ec2_poll_interval.map(|interval| PollSettings { listing: listing(), interval })
     }
 
     pub fn deliverer(&self, queue: Queue, interrupter: Interrupter) -> Deliverer {

@@ -147,7 +147,7 @@ def working() -> Report:
     """Returns the report of a few drains, each in another phase."""
     hook = {"kind": "asg-terminate", "hook": "open", "heartbeats": {"sent": 3, "failed": 0, "last": at(-21)}}
     volumes = wait("volumes", "2 volumes are attached: pvc-data-0, pvc-data-1", -12, 48)
-    hold = wait("hold-before-drain", "nobody has set ebbtide/release to before-drain", -50, 540)
+    hold = wait("hold-before-drain", "ebbtide/release is not set to before-drain", -50, 540)
     problem = "Patching the Node failed: 429 Too Many Requests"
     completing = {"deadline": at(262), "phase": "completing"}
     two = [drain(5, pods=6, gone=6, outcome="drained"), drain(6, pods=9, gone=2)]

@@ -30,7 +30,7 @@ impl Sources {
     /// Returns where lifecycle hooks come from; `node_hook` is the one that the settings name.
     pub(super) fn hook_source(self, node_hook: Option<String>) -> HookSource {
         match node_hook {
-            _ if self.queue => HookSource::Message,
+            _ if self.queue => HookSource::Messages,
             Some(name) => HookSource::Setting(name),
             None => HookSource::None,
         }

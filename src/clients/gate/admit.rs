@@ -35,7 +35,7 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-/// Maximum number of places that go to other classes while a class waits, before it is next.
+/// Maximum number of places that other classes get while a class waits, before it is next.
 const MAX_PASSED_OVER: u32 = 8;
 
 /// Maximum time that a call yields to another class.
@@ -193,7 +193,7 @@ impl Drop for Permit {
 
 impl Registration {
     fn new(admitter: Admitter, rank: usize) -> Self {
-        // Wakes nobody: receivers wait until there are no calls.
+        // Wakes no receiver: they wait until there are no calls.
         admitter.0.calls[rank].send_if_modified(|calls| {
             *calls += 1;
             false

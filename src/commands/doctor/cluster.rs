@@ -110,11 +110,11 @@ fn judge_policies(readings: &Readings) -> Check {
         Err(error) => {
             area.unread(name, error, "list of validatingadmissionpolicybindings in admissionregistration.k8s.io")
         }
-        Ok(None) => area.ok(name, "this API server has no ValidatingAdmissionPolicy: whoever may patch Nodes may write what Ebbtide keeps there"),
+        Ok(None) => area.ok(name, "this API server has no ValidatingAdmissionPolicy: all that may patch Nodes may write what Ebbtide keeps there"),
         Ok(Some(0)) => area.warning(
             name,
-            "No admission policy keeps kubelets, and pods that may patch Nodes, from what Ebbtide keeps there: whoever takes over a node can have others drained.",
-            "Set kubeletPolicy=true in the chart. helm template, and what renders by it, needs to be told the cluster's version:\n  \
+            "No admission policy keeps kubelets, and pods that may patch Nodes, from what Ebbtide keeps there: an attacker who takes over a node can have others drained.",
+            "Set kubeletPolicy=true in the chart. helm template, and tools that render by it, need the cluster's version:\n  \
              helm template … --kube-version 1.30",
         ),
         Ok(Some(_)) if is_refused(&readings.reviews) => area.failure(
@@ -126,7 +126,7 @@ fn judge_policies(readings: &Readings) -> Check {
     }
 }
 
-/// Whether the API server says that we may not write marks.
+/// Whether the API server denies us to write marks.
 fn is_refused(reviews: &[AccessReview]) -> bool {
     reviews.iter().any(|review| review.permission == WRITE_MARKS && review.allowed == Ok(false))
 }

@@ -122,7 +122,7 @@ pub const LIST_BINDINGS: Permission = Permission::all(
     "admission policies are not checked",
 );
 
-/// The permission by which the chart's admission policy knows Ebbtide. No API serves the resource.
+/// The permission that identifies Ebbtide to the chart's admission policy. No API serves the resource.
 pub const WRITE_MARKS: Permission = Permission::all("ebbtide", "marks", "write", "the policy refuses its marks");
 
 /// Judges the permissions.

@@ -286,12 +286,12 @@ fn other_queues(url: &str, attributes: &QueueAttributes) -> Check {
         }
         Some(RedriveAllow { redrive_permission, source_queue_arns }) if redrive_permission == "byQueue" => area.warning(
             name,
-            format!("Whoever may send to {} may send here by its dead letters.", few(&source_queue_arns)),
+            format!("All that may send to {} may send here by its dead letters.", few(&source_queue_arns)),
             format!("If this is not wanted:\n{}", set(url, DENY_ALL)),
         ),
         _ => area.warning(
             name,
-            "Every queue of this account and region may send its dead letters here, and SQS asks no queue policy then: whoever may create a queue may have all nodes drained.",
+            "Every queue of this account and region may send its dead letters here, and SQS asks no queue policy then: all that may create a queue may have all nodes drained.",
             format!("Forbid it:\n{}", set(url, DENY_ALL)),
         ),
     }

@@ -228,7 +228,7 @@ impl Statement {
         self.sends_to(arn)
     }
 
-    /// Whether the statement is about sending to the queue `arn`, whoever sends.
+    /// Whether the statement is about sending to the queue `arn`, by any sender.
     ///
     /// # Errors
     /// The element that does not fit.

@@ -96,7 +96,7 @@ pub struct Readings {
     pub workloads: Reading<Workloads>,
     /// The cluster's disruption budgets.
     pub budgets: Reading<Budgets>,
-    /// The number of bindings by which the chart's admission policies refuse writes; `None` if the API server has no such policies.
+    /// The number of bindings that have the chart's admission policies refuse writes; `None` if the API server has no such policies.
     pub bindings: Reading<Option<usize>>,
     /// The agents, if Nodes are a source and the agents have had time to start.
     pub agents: Option<Reading<Agents>>,
@@ -197,7 +197,7 @@ pub struct HookConfig {
     pub terminating: bool,
     /// The heartbeat timeout.
     pub heartbeat: Duration,
-    /// Whether an action that nobody completes ends with CONTINUE.
+    /// Whether an action without a completion ends with CONTINUE.
     pub continues: bool,
     /// The ARN of the hook's notification target.
     pub notifies: Option<String>,

@@ -79,7 +79,7 @@ impl<'a> PodList<'a> {
             .collect();
         if let Some(own) = &selection.own_pod {
             let grace: Grace = own.grace_with(settings.pod_grace);
-            let last = grace.stop_by(end).unwrap_or(end.at()).max(begun);
+            let last = grace.signal_by(end).unwrap_or(end.at()).max(begun);
             views.push(self.pod(own, Turn::Own, PodTimes::until(Some(moment(last)), grace.at(last, end))));
         }
         let grace = |departure: &Departure| departure.grace_with(settings.pod_grace).at(begun, end);

@@ -1,4 +1,5 @@
-//! The lifecycle hook of a termination that a Node tells of: searched by the instance, because the metadata do not name it.
+//! Finds the lifecycle hook of a termination that the Node's agent reports. The instance metadata don't name it, so it is searched by
+//! instance.
 
 use super::Deliverer;
 use crate::fact::{Category, Fact, HookLack, NoticeRef};
@@ -17,87 +18,84 @@ const FIRST_SEARCH: Duration = Duration::from_secs(2);
 /// Interval of the searches: a third of the shortest timeout of a hook.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Time after the notice from which Auto Scaling's answer is no longer expected to show an older state.
-const SHOWN_AFTER: Duration = Duration::from_mins(1);
+/// Time after the notice from which Auto Scaling's answers are expected to show the current state.
+const CURRENT_AFTER: Duration = Duration::from_mins(1);
 
-/// The search for the hook of one notice.
-pub(super) struct SoughtHook {
+/// State of the search for the hook of one notice.
+pub(super) struct HookSearchState {
     /// Whether the hook may still be found.
     pub is_open: bool,
-    begun: Instant,
-    /// When to search next.
+    started: Instant,
+    /// Time of the next search.
     next: Instant,
-    /// The last failure that was told.
-    told: Option<Category>,
+    /// Last failure that was reported.
+    reported: Option<Category>,
 }
 
 impl Deliverer {
-    /// Makes the termination that a Node tells of one with a hook, if the settings name one and the instance waits at it.
-    pub(super) async fn seek_hook(&self, notice: &mut Notice, about: &NoticeRef<'_>) -> SoughtHook {
+    /// Adds the hook to a termination that the agent reports, if the settings name one and the instance waits at it.
+    pub(super) async fn seek_hook(&self, notice: &mut Notice, about: &NoticeRef<'_>) -> HookSearchState {
         let is_open = self.seeks(notice);
         let now = Instant::now();
-        let mut sought = SoughtHook { is_open, begun: now, next: now, told: None };
+        let mut state = HookSearchState { is_open, started: now, next: now, reported: None };
         if is_open {
-            // A search that takes longer is begun again at once, beside the drain.
-            let found = timeout(FIRST_SEARCH, self.search(&notice.instance, &mut sought, about)).await;
+            // A search that takes longer is restarted at once, and runs while the drain does.
+            let found = timeout(FIRST_SEARCH, self.search(&notice.instance, &mut state, about)).await;
             notice.detail = found.unwrap_or(Detail::AsgTermination { sought: false });
         }
-        sought
+        state
     }
 
-    /// Waits until the search is over, and returns what it has found: the notice with the hook, or without one. Without a search, waits
-    /// forever.
-    pub(super) async fn hook_shows(
+    /// Waits until the search is over, and returns the notice's detail with the hook, or without one. Without a search, waits forever.
+    pub(super) async fn search_ended(
         &self,
         instance: &InstanceId,
-        sought: &mut SoughtHook,
+        state: &mut HookSearchState,
         about: &NoticeRef<'_>,
     ) -> Detail {
-        while sought.is_open {
-            sleep_until(sought.next).await;
-            let found = self.search(instance, sought, about).await;
-            if !sought.is_open {
+        while state.is_open {
+            sleep_until(state.next).await;
+            let found = self.search(instance, state, about).await;
+            if !state.is_open {
                 return found;
             }
         }
         pending().await
     }
 
-    /// Whether a hook is sought for the notice.
+    /// Whether a hook is searched for the notice.
     pub(super) fn seeks(&self, notice: &Notice) -> bool {
         let is_hint = matches!(notice.detail, Detail::AsgTermination { .. });
         is_hint && self.interrupter.policy.node_hook().is_some()
     }
 
-    /// Waits until the Node, which gave the notice, no longer says it.
-    pub(super) async fn unsaid(&self, node: &Node, notice: &Notice) {
-        let unsaid = |node: Option<&Arc<Node>>| {
-            let is_said = node.is_some_and(|node| says(node, &notice.identity));
-            (!is_said).then_some(())
-        };
-        self.interrupter.index.until_node(node, unsaid).await;
+    /// Waits until the Node no longer reports its notice.
+    pub(super) async fn withdrawn_by_node(&self, node: &Node, notice: &Notice) {
+        let is_withdrawn =
+            |node: Option<&Arc<Node>>| (!node.is_some_and(|node| says(node, &notice.identity))).then_some(());
+        self.interrupter.index.until_node(node, is_withdrawn).await;
     }
 
-    /// Searches once, and returns what the notice is as far as is known now. A failure is told once, until it fails differently.
-    async fn search(&self, instance: &InstanceId, sought: &mut SoughtHook, about: &NoticeRef<'_>) -> Detail {
+    /// Searches once, and returns the notice's detail as far as it is known. A failure is reported once, until the search fails differently.
+    async fn search(&self, instance: &InstanceId, state: &mut HookSearchState, about: &NoticeRef<'_>) -> Detail {
         let Interrupter { hooks, policy, .. } = &*self.interrupter;
         let without = |sought| Detail::AsgTermination { sought };
         let Some(name) = policy.node_hook() else { return without(false) };
         let found = hooks.search(name, instance).await;
-        sought.next = Instant::now() + SEARCH_INTERVAL;
-        let is_shown = sought.begun.elapsed() >= SHOWN_AFTER;
+        state.next = Instant::now() + SEARCH_INTERVAL;
+        let is_current = state.started.elapsed() >= CURRENT_AFTER;
         match found {
             Ok(HookSearch::Found(hook)) => {
-                sought.is_open = false;
+                state.is_open = false;
                 self.facts.emit(&Fact::HookFound { about: *about, group: &hook.group, hook: &hook.name });
                 Detail::AsgTerminate(hook)
             }
             Ok(HookSearch::NotYet) => without(true),
-            Ok(HookSearch::InService) if !is_shown => without(true),
-            // Its Node says that a group terminates it: an answer without that group may be one of another region.
-            Ok(HookSearch::NoGroup) if !is_shown => without(false),
+            Ok(HookSearch::InService) if !is_current => without(true),
+            // The agent reports that a group terminates the instance: an answer without a group may come from another region.
+            Ok(HookSearch::NoGroup) if !is_current => without(false),
             Ok(shown @ (HookSearch::InService | HookSearch::NoGroup | HookSearch::Nowhere(_))) => {
-                sought.is_open = false;
+                state.is_open = false;
                 let why = match shown {
                     HookSearch::NoGroup => Some(HookLack::NoGroup),
                     HookSearch::Nowhere(HookLack::NoHook { group, others }) => {
@@ -119,7 +117,7 @@ impl Deliverer {
             }
             Err(error) => {
                 let category = error.category;
-                if sought.told.replace(category) != Some(category) {
+                if state.reported.replace(category) != Some(category) {
                     self.facts.emit(&Fact::HookSearchFailed { about: *about, error: &error });
                 }
                 without(false)

@@ -1,8 +1,9 @@
-//! Notices that Nodes give: what each says that its instance has been told, and the conditions that the settings name.
+//! Notices that Nodes report: those of their agents, and the conditions that the settings name.
 //!
-//! A message has a receipt, and a Node has none: one replica at a time takes what Nodes say, by a Kubernetes Lease. Its drains end early
-//! when it sees that another replica has the Lease, and at a shutdown. When the API server does not answer, nobody else has taken them,
-//! and they go on: what is done twice is harmless, and each write names the version that it replaces.
+//! A message has a receipt, and a Node has none: one replica at a time handles the Nodes' notices, elected by a Kubernetes Lease. Its
+//! drains end early when it sees that another replica holds the Lease, and at a shutdown. While the API server does not answer, no other
+//! replica can take the Lease, and the drains continue: work that is done twice is harmless, and each write names the version that it
+//! replaces.
 
 use super::Deliverer;
 use super::repairs::Repairs;
@@ -28,63 +29,63 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-/// Interval between scans of what Nodes say, if none says anything new: for what could not be done before.
+/// Interval between scans of the Nodes' notices when none changes: for notices that could not be worked on before.
 const SCAN_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Minimum interval between two scans, each of which reads all Nodes that say something: a storm changes a thousand of them.
+/// Minimum interval between two scans. A scan reads all Nodes with notices, and a storm changes a thousand of them.
 const SCAN_PAUSE: Duration = Duration::from_millis(200);
 
-/// The same after the end of a notice that needs nothing more.
+/// Minimum interval after the end of a notice that needs nothing more.
 const SETTLED_PAUSE: Duration = Duration::from_secs(2);
 
-/// Timeout of a question for the API server's time: a turn of [`Office::NODES`] is renewed by then.
+/// Timeout of a comparison with the API server's clock: a turn of [`Office::NODES`] is renewed within it.
 const TIME_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Interval of these questions, if AWS is not asked anything, and the machine's time was not set.
+/// Interval between comparisons, without calls to AWS, and while the machine's time does not jump.
 const TIME_INTERVAL: Duration = Duration::from_mins(5);
 
-/// Time for these questions at the start before the machine's time counts without an answer: the turn itself needs answers.
+/// Time for the first comparison before the machine's time counts unchecked: the turn itself needs answers.
 const FIRST_TIME_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Pause before a notice that has not ended is taken again.
+/// Pause before the next try of a notice that has not ended.
 pub(super) const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// Whose turn it is to act on what Nodes say.
+/// Holder of the turn to work on the Nodes' notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Held {
-    /// Ours until then; afterwards nobody knows. Of another term, others may have acted meanwhile.
+enum Holder {
+    /// This replica, until then; the holder is unknown afterwards. Between two terms, another replica may have worked.
     Ours { until: Instant, term: i32 },
-    /// That of another replica.
+    /// Another replica.
     Theirs,
 }
 
 /// The end of the work on a notice: its version, and whether it needs nothing more of this process.
 pub(super) type Done = (Version, bool);
 
-/// The work on what Nodes say.
+/// The work on the Nodes' notices.
 #[derive(Default)]
 struct Work<'a> {
     running: FuturesUnordered<BoxFuture<'a, Done>>,
     versions: HashSet<Version>,
-    /// The notices that Nodes gave at the last scan, but for those that wait.
+    /// The notices that Nodes reported at the last scan, except those that wait.
     given: HashSet<Version>,
-    /// The notices that need nothing more, and of which their Nodes carry no note: they were ignored, or reported.
+    /// The notices that need nothing more and have no note on their Nodes: they were ignored, or reported.
     ended: HashSet<Version>,
-    /// The conditions that are not acted on for now.
+    /// The conditions that are held back for now.
     repairs: Repairs,
     /// Ends the work early.
     cut: CancellationToken,
 }
 
 impl Deliverer {
-    /// Acts on what Nodes say, while it is this replica's turn, until `stop`. Without an election it always is.
+    /// Works on the Nodes' notices while this replica has the turn, until `stop`. Without an election it always has.
     pub async fn act_on_nodes(self: Arc<Self>, mut election: Option<Election>, stop: CancellationToken) {
-        let heard = self.hear_time().await;
-        let held = watch::Sender::new(Held::Theirs);
+        let compared = self.compare_clock().await;
+        let holder = watch::Sender::new(Holder::Theirs);
         tokio::select! {
             biased;
-            () = self.act_while_held(held.subscribe(), &stop) => {}
-            () = self.keep_turn(election.as_mut(), &held, heard) => {}
+            () = self.act_while_held(holder.subscribe(), &stop) => {}
+            () = self.keep_turn(election.as_mut(), &holder, compared) => {}
         }
         if let Some(election) = election {
             // A failure does not matter: the turn expires by itself.
@@ -92,9 +93,9 @@ impl Deliverer {
         }
     }
 
-    /// Compares the clock with the API server's, unless AWS has told its time: what a Node says names deadlines. Without an answer the
-    /// machine's time counts. Returns the time at which a server has told its own.
-    async fn hear_time(&self) -> Option<Instant> {
+    /// Compares the clock with the API server's, unless AWS has supplied the time: agent notices name deadlines. Without an answer the
+    /// machine's time counts. Returns the time of the comparison.
+    async fn compare_clock(&self) -> Option<Instant> {
         let Interrupter { drainer, clock, .. } = &*self.interrupter;
         if !(self.hears_aws && clock.is_trusted()) {
             let by = Instant::now() + TIME_TIMEOUT;
@@ -109,23 +110,23 @@ impl Deliverer {
     async fn keep_turn(
         &self,
         mut election: Option<&mut Election>,
-        held: &watch::Sender<Held>,
-        mut heard: Option<Instant>,
+        holder: &watch::Sender<Holder>,
+        mut compared: Option<Instant>,
     ) {
-        // Before that, every Node's silence would be a withdrawal.
+        // Until then, every Node without a notice would look like a withdrawal.
         self.interrupter.index.live().await;
-        let (mut had, mut told): (Option<bool>, Option<Category>) = (None, None);
-        // By a clock that is ahead, deadlines on Nodes are over.
+        let (mut had, mut reported): (Option<bool>, Option<Category>) = (None, None);
+        // With a clock that is ahead, deadlines on Nodes would be over.
         let by = Instant::now() + FIRST_TIME_TIMEOUT;
-        while heard.is_none() && Instant::now() < by {
+        while compared.is_none() && Instant::now() < by {
             sleep(RETRY_DELAY).await;
-            heard = self.hear_time().await;
+            compared = self.compare_clock().await;
         }
         loop {
-            // What could not be asked is asked before each turn.
-            let is_due = heard.is_none_or(|heard| heard.elapsed() >= TIME_INTERVAL);
+            // A comparison that failed is repeated before each turn.
+            let is_due = compared.is_none_or(|compared| compared.elapsed() >= TIME_INTERVAL);
             if !self.hears_aws && (is_due || self.interrupter.clock.has_stepped()) {
-                heard = self.hear_time().await;
+                compared = self.compare_clock().await;
             }
             let turn = match election.as_deref_mut() {
                 Some(election) => election.take_turn().await,
@@ -137,20 +138,20 @@ impl Deliverer {
                     if let Turn::Theirs { until } = turn {
                         next = next.min(until);
                     }
-                    told = None;
+                    reported = None;
                     let ours = matches!(turn, Turn::Ours { .. });
                     if election.is_some() && had.replace(ours) != Some(ours) {
                         self.facts.emit(&Fact::NodesTurn { ours });
                     }
-                    held.send_replace(match turn {
-                        Turn::Ours { until, term } => Held::Ours { until, term },
-                        Turn::Theirs { .. } => Held::Theirs,
+                    holder.send_replace(match turn {
+                        Turn::Ours { until, term } => Holder::Ours { until, term },
+                        Turn::Theirs { .. } => Holder::Theirs,
                     });
                 }
                 Err(error) => {
                     let category = error.category;
                     had = None;
-                    if told.replace(category) != Some(category) {
+                    if reported.replace(category) != Some(category) {
                         self.facts.emit(&Fact::NodesTurnUnknown { category, error: &error });
                     }
                 }
@@ -159,9 +160,9 @@ impl Deliverer {
         }
     }
 
-    async fn act_while_held(&self, mut held: watch::Receiver<Held>, stop: &CancellationToken) {
+    async fn act_while_held(&self, mut holder: watch::Receiver<Holder>, stop: &CancellationToken) {
         let index = &self.interrupter.index;
-        let mut sayings = index.sayings();
+        let mut changes = index.sayings();
         let mut work = Work::default();
         let (mut next, mut scanned, mut is_ours, mut last_term) = (Instant::now(), Instant::now(), false, None);
         loop {
@@ -173,42 +174,42 @@ impl Deliverer {
                     work.note(done);
                     next = next.min(scanned + pause);
                 }
-                Ok(()) = held.changed() => {
-                    let now = *held.borrow_and_update();
-                    if now == Held::Theirs {
+                Ok(()) = holder.changed() => {
+                    let now = *holder.borrow_and_update();
+                    if now == Holder::Theirs {
                         work.cut_short().await;
-                        work.repairs.tell(NoticeKind::NodeCondition, &self.facts);
+                        work.repairs.report(NoticeKind::NodeCondition, &self.facts);
                     }
                     let passed = match now {
-                        Held::Ours { term, .. } => last_term.replace(term) != Some(term),
-                        Held::Theirs => true,
+                        Holder::Ours { term, .. } => last_term.replace(term) != Some(term),
+                        Holder::Theirs => true,
                     };
                     if passed {
-                        // Another replica undoes it, and may die in the middle of the same again.
+                        // Another replica may have undone the work, and may have been killed while it worked on the same again.
                         work.ended.drain().for_each(|version| self.outcomes.forget(version.identity()));
                     }
                     if !is_ours {
                         next = Instant::now();
                     }
                 }
-                Ok(()) = sayings.changed() => next = next.min(scanned + SCAN_PAUSE),
+                Ok(()) = changes.changed() => next = next.min(scanned + SCAN_PAUSE),
                 () = sleep_until(next) => {}
             }
-            is_ours = matches!(*held.borrow(), Held::Ours { until, .. } if Instant::now() < until);
+            is_ours = matches!(*holder.borrow(), Holder::Ours { until, .. } if Instant::now() < until);
             if Instant::now() < next {
                 continue;
             }
             scanned = Instant::now();
             next = scanned + random::jittered(SCAN_INTERVAL, 0.9..1.1);
             if is_ours {
-                sayings.mark_unchanged();
+                changes.mark_unchanged();
                 next = self.take_up(&mut work).into_iter().chain([next]).min().unwrap_or(next);
-                work.repairs.tell(NoticeKind::NodeCondition, &self.facts);
+                work.repairs.report(NoticeKind::NodeCondition, &self.facts);
             }
         }
     }
 
-    /// Begins to act on all that Nodes say and that nobody acts on. Returns when a Node will have had a condition for too long.
+    /// Starts the work on all Nodes' notices that no replica works on. Returns when the next condition will have lasted too long.
     fn take_up<'a>(&'a self, work: &mut Work<'a>) -> Option<Instant> {
         let Interrupter { clock, policy, index, .. } = &*self.interrupter;
         let (now, mut next, mut brake) = (clock.now(), None, None);
@@ -216,11 +217,11 @@ impl Deliverer {
         let mut given = HashSet::new();
         for node in nodes {
             let mut due: Vec<NodeNotice> = taken_back(&node, &index.others(&node), &policy.conditions, now);
-            for (said, from) in self.conditions_of(&node) {
+            for (reported, from) in self.conditions_of(&node) {
                 if from > now {
                     next = next.into_iter().chain([clock.instant_of(from)]).min();
                 } else {
-                    due.push(said);
+                    due.push(reported);
                 }
             }
             for (name, notice) in said(&node, now) {
@@ -229,10 +230,10 @@ impl Deliverer {
                     Err(error) => self.refusals.refuse(&node, name, &error),
                 }
             }
-            for said in due {
-                let (standing, version) = (standing_of(&node, &said), said.notice.version());
+            for reported in due {
+                let (standing, version) = (standing_of(&node, &reported), reported.notice.version());
                 let is_known =
-                    standing == Standing::Settled || said.notice.is_withdrawn() || work.given.contains(&version);
+                    standing == Standing::Settled || reported.notice.is_withdrawn() || work.given.contains(&version);
                 if !is_known && !self.refusals.admits(&node) {
                     continue;
                 }
@@ -241,18 +242,18 @@ impl Deliverer {
                 if is_done || work.versions.contains(&version) {
                     continue;
                 }
-                if !said.notice.is_withdrawn() && !self.refusals.heeds(&node) {
+                if !reported.notice.is_withdrawn() && !self.refusals.heeds(&node) {
                     continue;
                 }
-                if self.begins_repair(&node, &said.notice) {
-                    // Without all answers there is nothing to count yet.
-                    if !self.knows_broken() || work.repairs.hold(brake.get_or_insert_with(|| self.brake()), &node) {
+                if self.starts_repair(&node, &reported.notice) {
+                    // Without EC2's answer the unhealthy Nodes can't be counted yet.
+                    if !self.knows_unhealthy() || work.repairs.hold(brake.get_or_insert_with(|| self.brake()), &node) {
                         continue;
                     }
                 }
                 if work.versions.insert(version) {
-                    let (node, cut, told) = (Arc::clone(&node), work.cut.clone(), standing == Standing::Told);
-                    work.running.push(Box::pin(self.carry_out_said(node, said, told, cut)));
+                    let (node, cut, confirmed) = (Arc::clone(&node), work.cut.clone(), standing == Standing::Told);
+                    work.running.push(Box::pin(self.carry_out_node_notice(node, reported, confirmed, cut)));
                 }
             }
         }
@@ -266,8 +267,8 @@ impl Deliverer {
         next
     }
 
-    /// Returns the notices of the Node's conditions, each with the time from which it is due: none of a Node that another one of its
-    /// instance has followed, or that is drained for another reason.
+    /// Returns the notices of the Node's conditions, each with the time from which it is due. Returns none if another Node of the instance
+    /// has replaced this one, or if the Node is drained for another reason.
     fn conditions_of(&self, node: &Node) -> Vec<(NodeNotice, Timestamp)> {
         let Interrupter { clock, policy, index, .. } = &*self.interrupter;
         let is_current = || index.get(&node.instance).is_some_and(|current| current.uid == node.uid);

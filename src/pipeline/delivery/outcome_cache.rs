@@ -1,4 +1,4 @@
-//! Outcomes of notices that ended lately, for copies that come late.
+//! Outcomes of recently ended notices, for late copies.
 
 use crate::pipeline::event::{Identity, Version};
 use crate::pipeline::interruption::NoticeOutcome;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Time that an outcome is kept: a copy of the notice that comes within it is answered with the first copy's outcome.
+/// Time for which an outcome is kept: a copy that arrives within it gets the first copy's outcome.
 const KEPT_FOR: Duration = Duration::from_mins(15);
 
 /// Maximum number of outcomes kept, of a few hundred bytes each.
@@ -51,8 +51,8 @@ impl OutcomeCache {
 
     /// Keeps the outcome of a notice that has ended for good.
     pub(super) fn remember(&self, version: &Version, outcome: NoticeOutcome) {
-        // The last three cost no call to find out again, and may be otherwise then; a notice that was handed over or crashed has not ended,
-        // nor has one that is kept.
+        // A notice that was handed over, crashed, planned or not admitted has not ended. The last three outcomes cost no call to find out
+        // again, and may differ then.
         if matches!(
             outcome,
             NoticeOutcome::HandedOver

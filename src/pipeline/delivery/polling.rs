@@ -1,4 +1,4 @@
-//! Asks EC2 at an interval what it lists: EventBridge delivers AWS's events on a best-effort basis.
+//! Polls EC2 for scheduled changes, ending Capacity Blocks and failing status checks, because EventBridge's delivery is best effort.
 
 use super::Deliverer;
 use crate::clients::gate::{AwsError, Backoff, Category};
@@ -12,22 +12,22 @@ use parking_lot::Mutex;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// First wait after a question that failed; later ones are longer, up to the interval.
+/// First wait after a failed poll; later ones are longer, up to the interval.
 const FIRST_RETRY: Duration = Duration::from_secs(5);
 
-/// Maximum interval between questions for the ends of Capacity Blocks: an instance may be launched ten minutes before its end begins.
+/// Maximum interval between polls for ending Capacity Blocks: an instance may be launched ten minutes before its termination starts.
 const MAX_BLOCK_INTERVAL: Duration = Duration::from_mins(5);
 
-/// The setting of the polling.
+/// The settings of the EC2 polls.
 #[derive(Clone, Debug)]
-pub struct Polling {
-    /// What is asked.
+pub struct PollSettings {
+    /// The EC2 calls.
     pub listing: Listing,
-    /// Interval between two questions of a kind.
+    /// Interval between two polls of a kind.
     pub interval: Duration,
 }
 
-/// The newest answers of EC2, by question.
+/// EC2's newest answers, by question.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
     changes: Mutex<Vec<Notice>>,
@@ -60,13 +60,14 @@ impl Answers {
 }
 
 impl Deliverer {
-    /// Keeps the answers new. The questions are apart, so that a right that is missing for one leaves the other. Runs until aborted.
-    pub(super) async fn poll(&self, polling: &Polling, answers: &Answers) {
+    /// Keeps the answers current. Each question has its own loop, so that a permission missing for one doesn't stop the others. Runs until
+    /// aborted.
+    pub(super) async fn poll(&self, polling: &PollSettings, answers: &Answers) {
         let repeat = |question| self.repeat(polling, question, answers);
         join3(repeat(Question::Changes), repeat(Question::Blocks), repeat(Question::Checks)).await;
     }
 
-    async fn repeat(&self, polling: &Polling, question: Question, answers: &Answers) {
+    async fn repeat(&self, polling: &PollSettings, question: Question, answers: &Answers) {
         let kind = match question {
             Question::Changes => NoticeKind::ScheduledChange,
             Question::Blocks => NoticeKind::CapacityReservation,
@@ -80,19 +81,19 @@ impl Deliverer {
             Question::Blocks => polling.interval.min(MAX_BLOCK_INTERVAL),
         };
         let mut backoff = Backoff::new(FIRST_RETRY.min(interval), interval);
-        let mut told: Option<Category> = None;
+        let mut reported: Option<Category> = None;
         loop {
             let wait = match self.ask(polling, question).await {
                 Ok(notices) => {
                     answers.set(question, notices);
-                    told = None;
+                    reported = None;
                     backoff.reset();
                     random::jittered(interval, 0.9..1.0)
                 }
                 Err(error) => {
                     let category = error.category;
-                    // Once: a missing right would be told for ever.
-                    if told.replace(category) != Some(category) {
+                    // Once: a missing permission would be reported for ever.
+                    if reported.replace(category) != Some(category) {
                         self.facts.emit(&Fact::PollFailed { category, error: &error });
                     }
                     if category == Category::Denied { interval } else { backoff.step() }
@@ -102,7 +103,11 @@ impl Deliverer {
         }
     }
 
-    async fn ask(&self, Polling { listing, interval }: &Polling, question: Question) -> Result<Vec<Notice>, AwsError> {
+    async fn ask(
+        &self,
+        PollSettings { listing, interval }: &PollSettings,
+        question: Question,
+    ) -> Result<Vec<Notice>, AwsError> {
         let now = self.interrupter.clock.now();
         match question {
             Question::Changes => listing.changes(now).await,
@@ -113,7 +118,7 @@ impl Deliverer {
                 Ok([checks.notices, passing].concat())
             }
             Question::Blocks => {
-                // Those of which the next answer might come too late, too.
+                // Including blocks for which the next poll might be too late.
                 let until = now.checked_add(*interval * 2).unwrap_or(now);
                 let mut notices = Vec::new();
                 for block in listing.ending_blocks(now, until).await? {

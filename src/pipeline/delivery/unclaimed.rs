@@ -1,5 +1,5 @@
-//! Messages whose lease is lost, or that were given back, while the work on them goes on. Each holds seats in its interruptions, so there is
-//! one at most for each message, however often it is received and lost.
+//! Messages whose lease is lost, or that were given back, while the work on them continues. Each holds seats in its interruptions, so there
+//! is at most one for each message, however often it is received and lost.
 
 use super::{Deliverer, DeliveryEnd, Interrupter};
 use crate::clients::gate::{Absence, Backoff, CALL_TIMEOUT, KubeError};
@@ -16,19 +16,19 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-/// Time after which a message is given back while the API server is away.
+/// Time for which the API server must be unreachable before a message is given back.
 const MAX_ABSENCE: Duration = Duration::from_mins(2);
 
-/// Maximum time for the note that a user has ended a notice.
+/// Maximum time to write the note that a user ended a notice.
 const NOTE_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// The messages that are worked on without a claim, by id.
+/// Messages that are worked on without a claim, by ID.
 #[derive(Debug, Default)]
 pub struct Unclaimed(Mutex<HashMap<Arc<str>, Weak<Notify>>>);
 
 impl Unclaimed {
-    /// Waits until the API server has been away for so long that another replica should be given the message, and join the work. Never for a
-    /// message that is worked on without a claim already: it was given back before.
+    /// Waits until the API server has been unreachable for [`MAX_ABSENCE`], so that another replica should receive the message and join the
+    /// work. Never returns for a message that is already worked on without a claim: it was given back before.
     pub(super) async fn given_back(&self, message: &str, absence: &Absence) {
         absence.lasted(MAX_ABSENCE).await;
         let is_unclaimed = {
@@ -40,7 +40,7 @@ impl Unclaimed {
         }
     }
 
-    /// Waits until a later receive of the message is without a claim, too: until then its seats may be the only ones.
+    /// Waits until a later receive of the message has lost its claim too: until then this one's seats may be the only ones.
     pub(super) async fn superseded(&self, message: &Arc<str>) {
         let later = Arc::new(Notify::new());
         {
@@ -55,7 +55,7 @@ impl Unclaimed {
     }
 }
 
-/// Holds a message while the work on it goes on, and says in `lost` when it no longer does. Returns when the work must end.
+/// Holds a message while the work on it continues, and sets `lost` when the claim is lost. Returns when the work must end.
 pub(super) async fn hold(
     deliverer: &Deliverer,
     lease: &mut Lease,
@@ -75,7 +75,7 @@ pub(super) async fn hold(
     }
     lost.store(true, Ordering::Relaxed);
     let released = async {
-        // An extension whose answer was lost hides the message from others. Failures were told before.
+        // An extension whose answer was lost hides the message from other replicas. Failures have been reported already.
         if Box::pin(queue.release_late(lease)).await.is_ok() && why == LeaseEnd::Lost {
             facts.emit(&Fact::MessageReleased { message, why: MessageRelease::Lost });
         }
@@ -85,7 +85,7 @@ pub(super) async fn hold(
     DeliveryEnd::Superseded
 }
 
-/// Notes on their Nodes that these notices need nothing any more, so that whoever receives their message again does not overrule the user.
+/// Notes on the Nodes that these notices are handled, so that a replica that receives the message again doesn't overrule the user.
 pub(super) async fn note_called_off(interrupter: &Interrupter, notices: Vec<Arc<Notice>>) {
     for notice in notices {
         let Some(node) = interrupter.index.get(&notice.instance) else { continue };
@@ -95,7 +95,7 @@ pub(super) async fn note_called_off(interrupter: &Interrupter, notices: Vec<Arc<
             true
         };
         let backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
-        // Its failures are told.
+        // Failures are reported above.
         let _ = backoff.retry(Some(Instant::now() + NOTE_TIMEOUT), note, failed).await;
     }
 }

@@ -1,4 +1,4 @@
-//! What the parts of one drain share, and its end.
+//! The shared state of one drain, and its end.
 
 use super::deadline::Plan;
 use super::{Deadline, Deadlines, Drainer, Recorder};
@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-/// Maximum time by which pods that go bring the end of a hook's drain forward unreported: many do so in turn.
+/// Maximum move of the end of a hook's drain, caused by pods that leave, that is not reported: many pods leave in turn.
 const SMALL_MOVE: Duration = Duration::from_mins(2);
 
 /// One drain.
@@ -28,7 +28,7 @@ pub(super) struct Drain<'a> {
 }
 
 impl Drain<'_> {
-    /// Follows the marks on the Node, which tell of the hooks that other replicas keep alive.
+    /// Follows the marks on the Node, which show the hooks that other replicas keep alive.
     pub(super) async fn follow_marks(&self) -> Infallible {
         let Drainer { index, clock, .. } = self.drainer;
         let take = |known: Option<&Arc<Node>>| {
@@ -40,12 +40,12 @@ impl Drain<'_> {
         index.until_node(self.node, take).await
     }
 
-    /// Returns the end of the drain, as the plan has it now.
+    /// Returns the end of the drain by the current plan.
     pub(super) fn end(&self) -> Deadline {
         self.plan.borrow().end()
     }
 
-    /// Waits until the end of the drain, wherever the plan moves it. Emits a fact about each move.
+    /// Waits until the end of the drain, which the plan may move. Emits a fact about each move.
     pub(super) async fn ended(&self) {
         let mut plan = self.plan.clone();
         let mut known = self.end();
@@ -73,7 +73,7 @@ impl Drain<'_> {
         }
     }
 
-    /// Waits until the time that `when` returns for the drain's end, wherever the plan moves it; forever if `when` returns none.
+    /// Waits until the time that `when` returns for the drain's end, which the plan may move; forever if `when` returns none.
     pub(super) async fn reached(&self, when: impl Fn(Deadline) -> Option<Instant>) {
         let mut plan = self.plan.clone();
         loop {

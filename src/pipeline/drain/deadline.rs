@@ -1,7 +1,7 @@
 //! The deadline of a drain. Pure.
 //!
-//! The end of patience and the end of the capacity are two things. A deadline knows both by name, and only the second is hard: only
-//! the second overrides a budget. The end that a lifecycle hook sets is hard, too, but heartbeats can put it off.
+//! The end of patience and the end of the capacity are two things. A deadline has both, and only the second is hard: only the second
+//! overrides a budget. The end that a lifecycle hook sets is hard too, but heartbeats can put it off.
 
 use super::remaining::Remaining;
 use std::time::Duration;
@@ -36,10 +36,9 @@ pub struct HookEnd {
     pub ends: Instant,
     /// The latest time to which heartbeats can put it off.
     pub latest: Instant,
-    /// The time until which pods may be held back, after which the longest grace period of one still has to fit; `None` if the user has
-    /// chosen the end.
+    /// The time until which pods may be held back. The longest grace period must fit after it; `None` if the user has set the end.
     pub grace_from: Option<Instant>,
-    /// Whether the times of the hook are not known yet: the end is only our patience then, but the hook may live as long.
+    /// Whether the times of the hook are unknown so far: the end is then only the end of patience, but the hook may live as long.
     pub assumed: bool,
 }
 
@@ -58,7 +57,7 @@ impl Deadline {
         Self::Capacity { ends }
     }
 
-    /// Returns the deadline of a patience that ends at `ends`. The end of the capacity is not known.
+    /// Returns the deadline of a patience that ends at `ends`. The end of the capacity is unknown.
     #[must_use]
     pub const fn soft(ends: Instant) -> Self {
         Self::Patience { ends, capacity_ends: None }
@@ -96,7 +95,7 @@ impl Deadline {
         }
     }
 
-    /// Whether the deadline leaves room for pods: a hook's does, unless the user has chosen its end.
+    /// Whether the deadline leaves room for pods: a hook's does, unless the user has set its end.
     #[must_use]
     pub const fn has_room(self) -> bool {
         matches!(self, Self::Hook(HookEnd { grace_from: Some(_), .. }))
@@ -111,8 +110,7 @@ impl Deadline {
         }
     }
 
-    /// Returns the deadline if the time that a hook gives the drain begins later by this: heartbeats put off the end, within the hook's
-    /// life.
+    /// Returns the deadline if the hook's time for the drain starts later by this: heartbeats put off the end, within the hook's life.
     #[must_use]
     pub fn put_off(self, by: Duration) -> Self {
         match self {
@@ -124,7 +122,7 @@ impl Deadline {
         }
     }
 
-    /// Returns the end of the capacity, if it is known, with all that heartbeats can put it off.
+    /// Returns the end of the capacity, if it is known, put off by heartbeats as far as possible.
     #[must_use]
     pub fn latest_end(self) -> Option<Instant> {
         match self {
@@ -133,7 +131,7 @@ impl Deadline {
         }
     }
 
-    /// Returns the end of the capacity, if it is known and nothing can put it off.
+    /// Returns the end of the capacity, if it is known and fixed.
     #[must_use]
     pub fn fixed_end(self) -> Option<Instant> {
         self.capacity_ends().filter(|_| !matches!(self, Self::Hook(_)))
@@ -151,7 +149,7 @@ impl Deadline {
         match self {
             Self::Hook(end) => {
                 let latest = end.latest.max(least);
-                // A takeover: the pods have more room than the new drain knows before its first list.
+                // After a takeover the pods have more room than the new drain knows before its first list.
                 let first_list = if end.grace_from.is_some() { FIRST_LIST } else { Duration::ZERO };
                 let ends = if end.ends < least { (least + first_list).min(latest) } else { end.ends };
                 Self::Hook(HookEnd { ends, latest, ..end })
@@ -161,7 +159,7 @@ impl Deadline {
     }
 }
 
-/// When a drain ends that several interruptions share.
+/// The end of a drain that several interruptions share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
     first: Instant,
@@ -170,11 +168,11 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Returns the plan for several deadlines; `None` without any. `fixed_end` is the earliest end of the capacity that is known besides,
-    /// from interruptions that have left; `elsewhere` is the latest end of a hook that another replica keeps alive.
+    /// Returns the plan for several deadlines; `None` without any. `fixed_end` is the earliest known end of the capacity from interruptions
+    /// that have left; `elsewhere` is the latest end of a hook that another replica keeps alive.
     ///
-    /// AWS waits for every hook of an instance, and each can be kept alive: the latest counts, as long as all live of which this is known.
-    /// Of other ends of the capacity the earliest counts, of patience the longest.
+    /// AWS waits for every hook of an instance, and each can be kept alive: the latest end counts, within the known lives of all hooks. The
+    /// earliest of the other ends of the capacity counts, and the latest end of patience.
     #[must_use]
     pub fn of(
         all: impl Iterator<Item = Deadline> + Clone,
@@ -185,7 +183,7 @@ impl Plan {
             Deadline::Hook(end) => Some(end),
             _ => None,
         });
-        // Whoever makes a hook up ends no other.
+        // A hook with assumed times may be forged, and can't end others.
         let all_live_until = hooks.clone().filter(|end| !end.assumed).map(|end| end.latest).min();
         let last = hooks.max_by_key(|end| end.ends);
         let hooks_end = last.map(|end| elsewhere.map_or(end.ends, |elsewhere| end.ends.max(elsewhere)));
@@ -197,7 +195,7 @@ impl Plan {
         });
         let capacity_ends = all.filter_map(Deadline::fixed_end).chain(hooks_capacity_ends).chain(fixed_end).min();
         let end = match (Deadline::first_of(ends.clone().max()?, capacity_ends), last) {
-            // It says how much room there is for a pod.
+            // It includes the room for the pods.
             (Deadline::Capacity { ends }, Some(hook)) if hooks_capacity_ends == Some(ends) => {
                 Deadline::Hook(HookEnd { ends, ..hook })
             }
@@ -212,14 +210,14 @@ impl Plan {
         self.first
     }
 
-    /// Returns the end of the drain: the end of the capacity, or of the longest patience. A shorter patience ends only the wait of its
-    /// own interruption.
+    /// Returns the end of the drain: the end of the capacity, or the latest end of patience. An earlier one ends only the wait of its own
+    /// interruption.
     #[must_use]
     pub const fn end(self) -> Deadline {
         self.end
     }
 
-    /// Returns the end of the lifecycle hooks, the latest of which keeps the instance; `None` without any.
+    /// Returns the latest end of the lifecycle hooks, which keeps the instance until then; `None` without any.
     #[must_use]
     pub const fn hooks_end(self) -> Option<Instant> {
         self.hooks_end

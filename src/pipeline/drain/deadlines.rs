@@ -1,5 +1,5 @@
-//! The deadlines of the interruptions that share a drain. Each adds its own, and may move it. The hooks that other replicas keep alive
-//! are known by their marks on the Node.
+//! The deadlines of the interruptions that share a drain. Each adds its own, and may move it. Marks on the Node show the hooks that other
+//! replicas keep alive.
 
 use super::deadline::{Deadline, Plan};
 use super::pod_times::PodTimes;
@@ -15,12 +15,12 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-/// The deadlines of a drain, and how far the drain has come.
+/// The deadlines and the progress of a drain.
 #[derive(Debug)]
 pub struct Deadlines {
     plan: watch::Sender<Plan>,
     entries: Mutex<Entries>,
-    /// How far the drain has come.
+    /// The progress.
     pub progress: Progress,
 }
 
@@ -30,12 +30,12 @@ struct Entries {
     /// The pods that are left, and the time that they need.
     pods: PodTimes,
     remaining: Remaining,
-    /// The ends of the capacity that nothing can put off, of the interruptions that have left because their patience is over, by their
-    /// marks: they stay true, until AWS says something else about the notice.
+    /// Fixed ends of the capacity, by mark, of the interruptions that have left at their soft deadline: they hold until AWS revises the
+    /// notice.
     fixed_ends: BTreeMap<String, Instant>,
-    /// The names of the marks of the interruptions here, also of those that have left.
+    /// The names of the marks of this process's interruptions, including those that have left.
     marks: BTreeSet<String>,
-    /// The names of the marks of the interruptions here, and whether the Node has carried them.
+    /// The names of the marks of this process's interruptions, and whether the Node has carried them.
     own: BTreeMap<u64, (String, bool)>,
     /// The names of the marks on the Node.
     on_node: BTreeSet<String>,
@@ -52,7 +52,7 @@ impl Entries {
 }
 
 impl Deadlines {
-    /// The deadlines of a drain that begins with this one.
+    /// The deadlines of a drain that starts with this one.
     #[must_use]
     pub fn new(first: Deadline) -> Self {
         Self { plan: watch::Sender::new(first.into()), entries: Mutex::default(), progress: Progress::default() }
@@ -75,8 +75,8 @@ impl Deadlines {
         DeadlineEntry { deadlines: Arc::clone(self), id, mark, own: deadline }
     }
 
-    /// Whether the Node carries the mark of an interruption here, or has carried it since. The marks of those that have left are undone
-    /// without them.
+    /// Whether the Node carries, or has carried, the mark of a current interruption of this process. Marks of those that have left don't
+    /// count.
     pub(super) fn has_had_mark(&self, node: &Node) -> bool {
         let mut entries = self.entries.lock();
         for (mark, is_seen) in entries.own.values_mut() {
@@ -85,7 +85,7 @@ impl Deadlines {
         entries.own.values().any(|(_, is_seen)| *is_seen)
     }
 
-    /// Changes the times of the pods that are left, and leaves room for them, where a deadline can be put off.
+    /// Changes the times of the pods that are left, and puts off the deadlines that can make room for them.
     pub(super) fn change_pods(&self, change: impl FnOnce(&mut PodTimes)) {
         let mut entries = self.entries.lock();
         change(&mut entries.pods);
@@ -99,8 +99,8 @@ impl Deadlines {
         self.entries.lock().pods.needed_from(tier as usize, Instant::now())
     }
 
-    /// Takes the names of the marks on the Node, and the ends of the hooks that they tell of. Those of interruptions here are known
-    /// better, and don't count. A mark that is gone ends what its notice has left.
+    /// Sets the names of the marks on the Node, and the ends of the hooks that they record. Marks of this process's interruptions don't
+    /// count, because it knows more. A removed mark removes its notice's fixed end.
     pub(super) fn take_marks(&self, all: BTreeSet<String>, hooks: Vec<(String, Instant)>) {
         let mut entries = self.entries.lock();
         for gone in entries.on_node.difference(&all).cloned().collect::<Vec<_>>() {
@@ -117,7 +117,7 @@ impl Deadlines {
 
     fn settle(&self, entries: &Entries) {
         let all = entries.deadlines.values().map(|deadline| deadline.lengthened(entries.remaining));
-        // Their default has room for the same pods.
+        // The other replicas' hooks make room for the same pods by default.
         let pods = if all.clone().any(Deadline::has_room) { entries.remaining } else { Remaining::default() };
         let elsewhere = entries.elsewhere().map(|ends| pods.after(ends).map_or(ends, |end| end.max(ends)));
         // Without an entry the drain is on its way out, and its last plan stands.
@@ -144,7 +144,7 @@ impl DeadlineEntry {
         self.deadlines.insert(&mut self.deadlines.entries.lock(), self.id, deadline);
     }
 
-    /// Puts the deadline off. The hook's own has room for the pods that were left; this one gets the room for those that are.
+    /// Puts off the deadline. The hook's deadline has room for the pods that were left then; this one gets room for those left now.
     pub fn put_off(&mut self, by: Duration) {
         self.set(self.own.put_off(by));
     }
@@ -157,7 +157,7 @@ impl DeadlineEntry {
         entries.deadlines.iter().any(is_other) || entries.elsewhere().is_some_and(|ends| ends > Instant::now())
     }
 
-    /// Leaves the end of the capacity, if it is known, to the drain, because the patience of this interruption is over.
+    /// Leaves the end of the capacity, if it is known, to the drain, because this interruption's soft deadline has passed.
     pub fn outlive(self) {
         let mut entries = self.deadlines.entries.lock();
         entries.fixed_ends.extend(self.own.fixed_end().map(|ends| (self.mark.clone(), ends)));
@@ -169,14 +169,14 @@ impl DeadlineEntry {
         self.own.lengthened(self.deadlines.entries.lock().remaining)
     }
 
-    /// Returns when the patience of this interruption is over while the drain goes on for others; never, if the drain ends with that
-    /// patience. Must be called again when the deadline has moved.
+    /// Returns when this interruption's soft deadline has passed while the drain continues for others; never, if the drain ends at that
+    /// deadline. Must be called again when the deadline has moved.
     pub async fn out_of_patience(&self) {
         let mut plan = self.deadlines.plan();
         let deadline = self.deadline();
-        let goes_on = |plan: &Plan| plan.end().at() > deadline.at();
+        let continues = |plan: &Plan| plan.end().at() > deadline.at();
         sleep_until(deadline.at()).await;
-        if deadline.is_hard() || plan.wait_for(goes_on).await.is_err() {
+        if deadline.is_hard() || plan.wait_for(continues).await.is_err() {
             std::future::pending::<()>().await;
         }
     }

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 /// Timeout for the evictions of finished pods at the end of a round. The drain does not depend on them.
 const FINISHED_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The departures under way.
+/// The departures in progress.
 pub(super) struct Departures<'a> {
     evictions: &'a Evictions<'a>,
     /// Pods that the drain waits for. Each future is boxed: it takes only the memory that it needs, not that of the largest.
@@ -53,7 +53,7 @@ impl<'a> Departures<'a> {
         for departure in evict {
             self.start(departure, |departure| async move { evictions.evict_and_wait(&departure).await }.boxed());
         }
-        // A dry run does not wait for pods that others have evicted.
+        // A dry run does not wait for pods that another controller has evicted.
         for departure in terminating.into_iter().filter(|_| !evictions.drain.drainer.dry_run) {
             self.start(departure, |departure| async move { evictions.wait_until_gone(&departure).await }.boxed());
         }
@@ -90,7 +90,7 @@ impl<'a> Departures<'a> {
     }
 
     /// Drives the departures, and never returns.
-    pub(super) async fn go_on(&mut self) -> Infallible {
+    pub(super) async fn proceed(&mut self) -> Infallible {
         while !self.leaving.is_empty() || !self.finished.is_empty() {
             self.next_gone().await;
         }

@@ -95,7 +95,7 @@ impl Evictions<'_> {
         }
     }
 
-    /// Evicts the pod of this process, and then waits to be ended. Returns only if the pod is not there, or in a dry run.
+    /// Evicts the pod of this process, and then waits for its termination. Returns only if the pod does not exist, or in a dry run.
     pub(super) async fn evict_own_pod(&self, own_pod: &Departure) {
         let mut backoff = REFUSED_RETRY;
         loop {
@@ -118,8 +118,7 @@ impl Evictions<'_> {
         departure.grace_with(self.drain.drainer.pod_grace)
     }
 
-    /// Waits until the watch has seen the pod go, or `work` ends. `work` is pinned by the caller, because a future that is moved
-    /// takes room twice.
+    /// Waits until the watch has seen the pod's deletion, or `work` ends. The caller pins `work`, because a moved future takes memory twice.
     async fn until_gone(&self, departure: &Departure, work: Pin<&mut impl Future<Output = ()>>) {
         let pod = &departure.pod;
         let gone = self.watch_share.follow(&pod.uid);
@@ -146,7 +145,7 @@ impl Evictions<'_> {
     }
 
     /// Evicts the pod; deletes it if a hard deadline requires that. A deletion follows only after an eviction was sent. An eviction
-    /// that still waits at the gate when the pod must be told to stop becomes urgent.
+    /// that still waits at the gate at the latest time for the pod's termination signal becomes urgent.
     async fn evict_or_delete(&self, departure: &Departure) -> Removal {
         let first_sent = FirstSent::default();
         let mut class = None;
@@ -164,19 +163,19 @@ impl Evictions<'_> {
         }
     }
 
-    /// Waits until a hard deadline requires the deletion of the pod. If its eviction was not sent yet and is not `urgent`, waits
-    /// until the pod must be told to stop.
+    /// Waits until a hard deadline requires the deletion of the pod. If its eviction was not sent yet and is not `urgent`, waits until the
+    /// latest time for the pod's termination signal.
     async fn deadline_near(&self, departure: &Departure, first_sent: &FirstSent, urgent: bool) {
         let mut sent = first_sent.subscribe();
         let near = |deadline| match (self.drain.drainer.at_deadline, *first_sent.borrow()) {
             (AtDeadline::Leave, _) => None,
             (AtDeadline::Delete, Some(at)) => self.grace(departure).deleted_at(deadline, at),
-            (AtDeadline::Delete, None) => self.grace(departure).stop_by(deadline).filter(|_| !urgent),
+            (AtDeadline::Delete, None) => self.grace(departure).signal_by(deadline).filter(|_| !urgent),
         };
         loop {
             tokio::select! {
                 biased;
-                // First: an eviction that the gate lets through at this time is given its time, too.
+                // First, so that an eviction that the gate lets through now gets its time too.
                 Ok(()) = sent.changed() => {}
                 () = self.drain.reached(near) => return,
             }
@@ -219,14 +218,14 @@ impl Evictions<'_> {
         }
     }
 
-    /// Records why a pod that the drain waits for was not evicted: somebody blocks it, or the call failed.
+    /// Records why a pod that the drain waits for was not evicted: a budget or a webhook blocks it, or the call failed.
     fn not_evicted(&self, departure: &Departure, error: &KubeError) {
         let by = match error.blocker {
             None => return self.failed(&departure.pod, error),
             Some(Blocker::Budget) if !departure.ready => {
                 format!("{}; {UNHEALTHY_REMEDY}", error.message.trim_end_matches('.')).into()
             }
-            // What names the pod again would leave less room for what blocks it.
+            // Repeating the pod's name would leave less room for the reason.
             Some(_) => {
                 let again = format!("pods \"{}\" is forbidden: ", departure.pod.name);
                 error.message.strip_prefix(&again).unwrap_or(&error.message).into()
@@ -240,7 +239,7 @@ impl Evictions<'_> {
         self.retried(DrainStep::Evict, error);
     }
 
-    /// Deletes a pod that could not be evicted in time, with retries: the pod dies with its node anyway, and so it is told to stop.
+    /// Deletes a pod that could not be evicted in time, with retries: it would be killed with its node, and a deletion lets it stop first.
     /// Returns `None` if the deadline is no longer hard.
     async fn delete(&self, departure: &Departure) -> Option<Removal> {
         let pod = &departure.pod;
@@ -275,8 +274,8 @@ impl Evictions<'_> {
         Removal::Terminating { ends }
     }
 
-    /// Keeps a terminating pod in time: if it should be gone at `ends`, but a hard deadline comes before, wherever that moves, the
-    /// pod is deleted with a shorter grace period. Returns only if the pod is not there.
+    /// Keeps a terminating pod in time: if a hard deadline, which may move, comes before `ends`, the pod's expected end, deletes the pod with
+    /// a shorter grace period. Returns only if the pod does not exist.
     async fn keep_in_time(&self, departure: &Departure, mut ends: Instant) {
         let mut backoff = FAILED_RETRY;
         let mut plan = self.drain.plan.clone();

@@ -5,7 +5,7 @@ use super::remaining::MAX_ADDED_GRACE;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Time kept free before a hard deadline: the kubelet has to see a deletion, and the API server the pod's end.
+/// Time kept free before a hard deadline: the kubelet must see a deletion, and the API server the pod's end.
 pub(super) const REMOVAL_TIME: Duration = Duration::from_secs(2);
 
 /// Maximum time for which an eviction is tried before the pod is deleted; a quarter of the time left, if that is less.
@@ -14,7 +14,7 @@ pub(super) const MAX_EVICTION_TIME: Duration = Duration::from_secs(10);
 /// Minimum time for which an eviction is tried, however little time is left.
 const MIN_EVICTION_TIME: Duration = Duration::from_millis(500);
 
-/// Minimum time between a pod's end and a hard deadline at which the pod's end is not brought forward.
+/// Minimum time between a pod's end and a hard deadline. A pod that ends later is brought forward.
 const DEADLINE_MARGIN: Duration = Duration::from_secs(1);
 
 /// Maximum grace period: the API takes any number.
@@ -23,10 +23,10 @@ const MAX_GRACE: Duration = Duration::from_hours(24 * 366);
 /// Grace period of a pod that names none: Kubernetes' default.
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 
-/// The treatment of pods that a hard deadline finds on the node.
+/// The treatment of pods that are left on the node before a hard deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtDeadline {
-    /// Delete them in time to stop by themselves, whatever their budgets say: otherwise the node takes them along.
+    /// Delete them in time to stop by themselves, regardless of their budgets: otherwise they are killed with the node.
     Delete,
     /// Leave them.
     Leave,
@@ -49,7 +49,7 @@ impl Grace {
         Duration::from_secs(self.wanted.map_or_else(own, |wanted| wanted.as_secs()).max(1)).min(MAX_GRACE)
     }
 
-    /// Returns the grace period for which this deadline leaves room: by default a hook's drain is lengthened for the first two hours of one.
+    /// Returns the part of the grace period that this deadline makes room for: by default a hook's drain is lengthened by up to two hours.
     fn within(self, deadline: Deadline) -> Duration {
         if deadline.has_room() { self.full().min(MAX_ADDED_GRACE) } else { self.full() }
     }
@@ -75,15 +75,16 @@ impl Grace {
     /// grace period allows, but only after the eviction was tried for some time. `None` if the deadline is soft.
     #[must_use]
     pub fn deleted_at(self, deadline: Deadline, tried: Instant) -> Option<Instant> {
-        let latest = self.stop_by(deadline)?;
+        let latest = self.signal_by(deadline)?;
         let fair =
             tried + MAX_EVICTION_TIME.min(deadline.at().saturating_duration_since(tried) / 4).max(MIN_EVICTION_TIME);
         Some(latest.max(fair))
     }
 
-    /// Returns the latest time to tell the pod to stop, so that it can stop before a hard deadline; `None` if the deadline is soft.
+    /// Returns the latest time for the pod's termination signal, so that the pod can stop before a hard deadline; `None` if the deadline is
+    /// soft.
     #[must_use]
-    pub fn stop_by(self, deadline: Deadline) -> Option<Instant> {
+    pub fn signal_by(self, deadline: Deadline) -> Option<Instant> {
         deadline.is_hard().then(|| earlier(deadline.at(), self.within(deadline) + REMOVAL_TIME))
     }
 

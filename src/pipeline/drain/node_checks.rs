@@ -1,4 +1,4 @@
-//! Whether a drain's Node is still there, and still cordoned.
+//! Whether a drain's Node still exists and is still cordoned.
 
 use super::Drainer;
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Call, Class, LAST_CALL};
@@ -11,16 +11,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// Interval between reads of a Node while the API server is away.
+/// Interval between reads of a Node while the API server is unreachable.
 const PROBE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Wait between tries to restore a cordon.
 const RECORDON_RETRY: Duration = Duration::from_secs(1);
 
 impl Drainer {
-    /// Waits until somebody has uncordoned the Node and means it: the Node is ignored by annotation, was rebooted, has been released by a
-    /// replica, or was uncordoned for the second time. The first removal may be another controller's mistake, so the cordon is restored.
-    /// `is_own` says whether the Node carries a mark of those who wait, or has carried it: the end of other marks ends nothing for them.
+    /// Waits until the Node's cordon has ended for good: the Node is ignored by annotation, was rebooted, has been released by a replica, or
+    /// was uncordoned for the second time. The first removal may be another controller's mistake, so the cordon is restored. `is_own` returns
+    /// whether the Node carries, or has carried, the caller's mark: the end of other marks doesn't count.
     pub async fn uncordoned(&self, node: &Node, mut is_own: impl FnMut(&Node) -> bool) {
         if self.dry_run {
             std::future::pending::<()>().await;
@@ -32,7 +32,7 @@ impl Drainer {
                 let known = known?;
                 marked |= is_marked(known);
                 own = is_own(known);
-                // Somebody else may have cordoned it before, so that it stays cordoned.
+                // Another controller may have cordoned it before, so that it stays cordoned.
                 let is_back = own && !is_marked(known) && known.boot != node.boot;
                 (known.ignored || is_back || marked && !known.cordoned).then(|| Arc::clone(known))
             };
@@ -46,7 +46,7 @@ impl Drainer {
             }
             match Box::pin(self.marker.recordon(&known, Instant::now() + CALL_TIMEOUT)).await {
                 Ok(true) => self.facts.emit(&Fact::NodeRecordoned { on: node.named() }),
-                // Another replica was faster, or the Node is gone.
+                // Another replica restored it first, or the Node is gone.
                 Ok(false) => sleep(RECORDON_RETRY).await,
                 Err(error) => {
                     let (on, category) = (node.named(), error.category);
@@ -57,13 +57,13 @@ impl Drainer {
         }
     }
 
-    /// Reads the Node again and again while the API server is, or may be, away, so that its absence and its return are known at once. One
-    /// task does that for all. Never ends.
+    /// Reads the Node repeatedly while the API server is, or may be, unreachable, so that its absence and return are noticed at once. One
+    /// caller at a time does that for all. Never ends.
     pub async fn probe(&self, node: &Node) -> Infallible {
         let _turn = self.probing.lock().await;
         let read = || async {
             let call = Call { verb: "get", resource: "nodes", subject: &node.name };
-            // The gate notes the result. A call has hung already, and an end may be near.
+            // The gate notes the result. A call has already hung, and a deadline may be near.
             let by = Instant::now() + LAST_CALL;
             let _ = self.gate.kube(call, Class::List, by, || self.nodes.get(&node.name)).await;
         };
@@ -75,7 +75,8 @@ impl Drainer {
         self.index.until_node(node, |known| known.is_none().then_some(())).await;
     }
 
-    /// Returns whether the Node is gone: another Node has its name, or the API server says so. Retries until the API server answers.
+    /// Returns whether the Node is gone: another Node has its name, or the API server reports it missing. Retries until the API server
+    /// answers.
     pub(super) async fn is_gone(&self, node: &Node) -> bool {
         if self.index.has_another(node) {
             return true;

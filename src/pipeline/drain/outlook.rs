@@ -1,4 +1,4 @@
-//! The outlook of pods that must leave: the times of a drain that begins now and that nothing disturbs. Pure.
+//! The outlook of pods that must leave: the times of an undisturbed drain that starts now. Pure.
 
 use super::deadline::Deadline;
 use super::grace::AtDeadline;

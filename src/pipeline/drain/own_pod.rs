@@ -1,4 +1,4 @@
-//! The pod of this process. It leaves last, and its eviction ends the process in order.
+//! The pod of this process. It leaves last, and its eviction shuts down the process.
 
 use super::evict::Evictions;
 use super::pod_times::MAX_WAIT_FOR_OTHERS;
@@ -21,7 +21,7 @@ pub(super) struct OwnPod {
 }
 
 impl Evictions<'_> {
-    /// Evicts the pod of this process when all other pods have left, or when it must be told to stop, whatever is left.
+    /// Evicts the pod of this process when all other pods have left, or at the latest time for its termination signal.
     pub(super) async fn leave_last(&self, mut own_pod: watch::Receiver<OwnPod>) -> Infallible {
         loop {
             let departure = match own_pod.wait_for(|own| own.departure.is_some()).await {
@@ -29,16 +29,16 @@ impl Evictions<'_> {
                 Err(_) => None,
             };
             let Some(departure) = departure else { return std::future::pending().await };
-            // Boxed, because it happens once or never: a drain that waits should take only the memory that its pods need.
+            // Boxed, because it happens at most once: a waiting drain should take only the memory that its pods need.
             Box::pin(self.leave_in_turn(&departure, &mut own_pod)).await;
-            // The pod is not there, or another has its name: the next list shows which.
+            // The pod is gone, or another has its name: the next list shows which.
             let _ = own_pod.changed().await;
         }
     }
 
     /// Evicts the pod of this process when its turn has come, or a hard deadline requires it.
     async fn leave_in_turn(&self, departure: &Departure, own_pod: &mut watch::Receiver<OwnPod>) {
-        let stop_by = |deadline| self.grace(departure).stop_by(deadline);
+        let signal_by = |deadline| self.grace(departure).signal_by(deadline);
         let last = async {
             loop {
                 let _ = own_pod.wait_for(|own| own.is_last).await;
@@ -51,7 +51,7 @@ impl Evictions<'_> {
         };
         tokio::select! {
             biased;
-            () = self.drain.reached(stop_by) => {}
+            () = self.drain.reached(signal_by) => {}
             () = last => {}
         }
         self.evict_own_pod(departure).await;

@@ -19,14 +19,14 @@ const LIST_AFTER: Duration = Duration::from_secs(30);
 /// The turn of the pod of this process, after all tiers.
 const OWN_TURN: usize = Tier::ALL.len();
 
-/// Time after that end at which a pod that is still listed is overdue. The API server cuts the end to a second.
+/// Time after the end of its grace period at which a listed pod is overdue. The API server truncates that end to a second.
 const END_TOLERANCE: Duration = Duration::from_secs(5);
 
-/// Time after that end by which the drain gives an overdue pod up as stuck, and a list has shown so.
+/// Maximum time after that end until a list has shown the overdue pod and the drain gives it up as stuck.
 const STUCK_TIME: Duration = RUNNING_GIVEN_UP_AFTER.unsigned_abs().saturating_add(LIST_AFTER);
 
-/// Time between a pod's first try to leave and its deletion, and for its removal.
-const TELLING_TIME: Duration = MAX_EVICTION_TIME.saturating_add(REMOVAL_TIME);
+/// Maximum time between a pod's first eviction and its deletion, plus the time for its removal.
+const EVICTION_TIME: Duration = MAX_EVICTION_TIME.saturating_add(REMOVAL_TIME);
 
 /// The pods that are left, by UID.
 #[derive(Debug, Default)]
@@ -42,17 +42,17 @@ struct PodTime {
 /// The end of a pod.
 #[derive(Clone, Copy, Debug)]
 enum PodEnd {
-    /// So long after it is told to stop. The pod was first listed at `seen`.
+    /// This duration after its termination signal. The pod was first listed at `seen`.
     After { grace: Duration, seen: Instant },
     /// This time: it terminates.
     At(Instant),
 }
 
 impl PodEnd {
-    /// Returns the time by which the pod is gone, or the drain gives it up.
+    /// Returns the latest time at which the pod is gone, or the drain gives it up.
     fn gone(self, now: Instant) -> Instant {
         match self {
-            Self::After { grace, seen } => seen + TELLING_TIME + grace,
+            Self::After { grace, seen } => seen + EVICTION_TIME + grace,
             Self::At(ends) if now < ends + END_TOLERANCE => ends + LIST_AFTER,
             Self::At(ends) => ends + STUCK_TIME,
         }
@@ -68,7 +68,7 @@ impl PodEnd {
 }
 
 impl PodTimes {
-    /// Takes the pods that a list shows at `now`. `wanted` is the grace period of every pod, if the user sets one; `instant` turns the end of
+    /// Sets the pods that a list shows at `now`. `wanted` is the grace period of every pod, if the user sets one; `instant` turns the end of
     /// a terminating pod into an instant.
     pub fn list(
         &mut self,
@@ -104,8 +104,8 @@ impl PodTimes {
         self.0.remove(uid);
     }
 
-    /// Returns the time that the pods need at `now`. A drain that would have ended at `end` leaves each its grace period still, tier after
-    /// tier, though others have gone for which it would have lasted longer.
+    /// Returns the time that the pods need at `now`. When other pods have left, a drain that would have ended at `end` still gives each
+    /// remaining pod its grace period, tier after tier.
     pub fn remaining(&self, now: Instant, end: Option<Instant>) -> Remaining {
         let ends = || self.0.values().map(|time| time.end);
         let grace = ends().filter_map(|end| match end {

@@ -1,4 +1,4 @@
-//! The watch that sees pods go: one watch of pod metadata, shared by all drains, which runs only while a drain runs.
+//! The watch that sees pods leave: one watch of pod metadata, shared by all drains, which runs only while a drain runs.
 //!
 //! The watch begins at the version of the first drain's list, so it misses nothing since and costs no list of its own. A list from
 //! before that beginning is not used, and is repeated. A pod is identified by its UID alone: a pod that replaces it under the same
@@ -121,8 +121,8 @@ impl WatchShare {
         range.as_ref().map(|range| range.until.clone())
     }
 
-    /// Reports the version of a list. The watch begins from it if it has not begun yet. Returns whether the list is usable: between
-    /// an older list and the watch's beginning, nobody has seen the events.
+    /// Reports the version of a list. The watch starts from it if it has not started yet. Returns whether the list is usable: events between
+    /// an older list and the watch's start were not seen.
     pub(super) fn listed_at(&self, version: &str) -> bool {
         let state = self.0.0.state.lock();
         let Some(task) = &state.task else { return true };

@@ -51,8 +51,8 @@ impl Record {
     }
 }
 
-/// Writes the record of a drain, and emits facts about held pods. A recorder that is dropped reports that every held pod no longer
-/// is, because nobody waits for it any more.
+/// Writes the record of a drain, and emits facts about held pods. Dropping it reports all held pods as no longer held, because no drain
+/// waits for them any more.
 pub(super) struct Recorder<'a> {
     node: &'a Node,
     facts: &'a Facts,

@@ -3,8 +3,8 @@
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Maximum time by which the pods of a node put off the end of its drain, if the user has not chosen that end: a grace period of a week
-/// would keep an instance for 48 hours.
+/// Maximum time that pods' grace periods add to a drain, if the user has not set its end: a grace period of a week would keep an instance
+/// for 48 hours.
 pub const MAX_ADDED_GRACE: Duration = Duration::from_hours(2);
 
 /// The time that the pods which are left on a node need to stop by themselves.
@@ -12,14 +12,14 @@ pub const MAX_ADDED_GRACE: Duration = Duration::from_hours(2);
 pub struct Remaining {
     /// The longest grace period of a pod that does not terminate yet; `None` without such a pod.
     pub(super) grace: Option<Duration>,
-    /// The time by which all pods are gone that terminate, or could have terminated since they were first seen; `None` without pods.
+    /// The latest time at which all pods are gone that terminate, or could have terminated since they were first seen; `None` without pods.
     pub(super) gone: Option<Instant>,
-    /// The time before which the end does not move because pods have gone.
+    /// Minimum end of the drain after pods have left.
     pub(super) not_before: Option<Instant>,
 }
 
 impl Remaining {
-    /// Returns the time for pods whose longest grace period is this.
+    /// Returns the time for pods with this longest grace period.
     #[must_use]
     pub const fn of(longest_grace: Duration) -> Self {
         Self { grace: Some(longest_grace), gone: None, not_before: None }

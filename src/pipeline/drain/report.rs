@@ -40,7 +40,7 @@ pub enum RemovalCause {
     Evicted,
     /// Its deletion before a hard deadline, with the reason that held back its eviction.
     Deleted(Arc<str>),
-    /// Somebody else removed it, or it ended by itself.
+    /// A user or another controller removed it, or it ended by itself.
     Other,
 }
 

@@ -1,5 +1,5 @@
-//! Pods that come back to a cordoned node, because they tolerate its taint, or because nobody asks the scheduler: evicting them for ever
-//! would move nothing, and a hook would wait its whole life for that. Pure.
+//! Pods that come back to a cordoned node, because they tolerate its taint or bypass the scheduler. Evicting them again and again would not
+//! move them, and a hook would wait its whole life for that. Pure.
 
 use super::grace::Grace;
 use super::select::{Departure, Selection, StayReason};
@@ -14,32 +14,32 @@ pub const MAX_OF_OWNER: usize = 2;
 /// Maximum number of pods of all owners that are evicted after they came back.
 const MAX_OF_NODE: usize = 10;
 
-/// Time after a cordon in which the scheduler may still bind a pod that does not tolerate it: its caches are behind.
+/// Time after a cordon in which the scheduler may still bind a pod that does not tolerate it: its caches lag.
 const SCHEDULER_LAG: Duration = Duration::from_secs(5);
 
 /// The pods that have come back during one drain.
 #[derive(Debug, Default)]
 pub(super) struct Returns {
-    /// Those that were there when the cordon was known to be accepted, or that came while there was none. They are ordinary pods.
+    /// Pods that were there when the cordon was accepted, or that came while there was none. They are ordinary pods.
     ordinary: HashSet<Arc<str>>,
     /// The cordon before which the ordinary pods came.
     cordon: Option<KnownCordon>,
-    /// The pods that came back and are evicted all the same, by their owner.
+    /// The pods that came back and are evicted all the same, by owner.
     evicted: HashMap<Arc<str>, HashSet<Arc<str>>>,
     /// The owners of pods that stay, with the grace period of one.
     staying: HashMap<Arc<str>, Option<i64>>,
     last_call: LastCall,
 }
 
-/// Whether those that stay have been told to stop, because the end of the node is near.
+/// Whether the pods that stay are evicted once more, because the end of the node is near.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum LastCall {
     /// The end is not near yet.
     #[default]
     Ahead,
-    /// The next list shows those that are to be told.
+    /// The pods of the next list are evicted.
     Due,
-    /// They have been told. Those that come now stay.
+    /// They have been evicted. Later pods stay.
     Made,
 }
 
@@ -52,8 +52,8 @@ struct KnownCordon {
 }
 
 impl Returns {
-    /// Leaves alone the pods that have come back too often. `cordon` says of a list that is newer than the Node's cordon whether that was
-    /// restored; it is `None` while the Node has no cordon. Returns the pods of owners that have none on the list of those that stay.
+    /// Leaves alone the pods that have come back too often. `cordon` is whether the Node's cordon was restored; `None` if there is none, or
+    /// if the list may be older. Returns the pods that stay, for owners that had none before.
     pub(super) fn keep(&mut self, selection: &mut Selection, cordon: Option<bool>, now: Instant) -> Vec<Departure> {
         let known = self.cordon.filter(|known| Some(known.restored) == cordon);
         let Some(known) = known else {
@@ -71,13 +71,13 @@ impl Returns {
         stay.into_iter().filter(|stays| self.staying.insert(owner(stays), stays.grace).is_none()).collect()
     }
 
-    /// Has the pods of the next list that stay be told to stop, each once: the node goes.
+    /// Has the staying pods of the next list evicted, each once, because the node's end is near.
     pub(super) const fn call_last(&mut self) {
         self.last_call = LastCall::Due;
     }
 
-    /// Returns the longest grace period of the pods that stay, and that are to be told to stop before the node goes; `None` if there are
-    /// none. `wanted` is the grace period of every pod, if the user sets one.
+    /// Returns the longest grace period of the pods that stay and that are evicted before the node's end; `None` if there are none. `wanted`
+    /// is the grace period of every pod, if the user sets one.
     pub(super) fn last_call_grace(&self, wanted: Option<Duration>) -> Option<Grace> {
         let graces = self.staying.values().map(|own| Grace { wanted, own: *own });
         graces.filter(|_| self.last_call == LastCall::Ahead).max_by_key(|grace| grace.full())

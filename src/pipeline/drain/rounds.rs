@@ -5,13 +5,13 @@
 //!    ▲                                   ├─ likewise, but for the pod of this process ─▶ OwnPodLeft ─┐
 //!    │                                   ├─ all departed ──────────────────────────────▶ Departed ───┤
 //!    │                                   ├─ a pod's grace period is over, or long over ▶ Overdue ────┤
-//!    │                                   ├─ the node goes, and pods that come back stay ▶ LastCall ──┤
+//!    │                                   ├─ the node's end is near, some pods come back ▶ LastCall ──┤
 //!    │                                   └─ the watch may have missed events ──────────▶ WatchGap ───┤
 //!    └──────────────────────────────────── pause ────────────────────────────────────────────────────┘
 //! ```
 //!
-//! The first list may come from a cache, so it never ends a drain. A later list ends it as [`RoundsEnd::NodeDead`], too: when the
-//! kubelet has been silent for so long that nobody waits for its pods ([`silence`](super::silence)).
+//! The first list may come from a cache, so it never ends a drain. A later list can also end it as [`RoundsEnd::NodeDead`], when the
+//! kubelet has been silent for too long to wait for its pods ([`silence`](super::silence)).
 
 use super::Drainer;
 use super::context::Drain;
@@ -45,7 +45,7 @@ const OWN_POD_INTERVAL: Duration = Duration::from_secs(5);
 const OVERDUE_INTERVAL: Backoff = Backoff::new(Duration::from_secs(10), Duration::from_mins(1));
 
 impl Drain<'_> {
-    /// Waits until nobody waits for these pods any more, because the Node's kubelet is silent.
+    /// Waits until the drain gives up these pods, because the Node's kubelet is silent.
     async fn kubelet_given_up(&self, left: Option<PodsLeft>) {
         let Drainer { index, clock, .. } = self.drainer;
         let Some(left) = left else { return std::future::pending().await };
@@ -67,7 +67,7 @@ pub(super) struct Rounds<'a> {
     /// The pods of each `DaemonSet` to evict: those of the first list that shows any. The first list of all may be from before they came.
     daemons: FirstDaemons,
     returns: Returns,
-    /// How new the next list must be.
+    /// Required freshness of the next list.
     freshness: Freshness,
     round: u32,
     overdue_interval: Backoff,
@@ -80,9 +80,9 @@ pub(super) struct Rounds<'a> {
 pub(super) enum RoundsEnd {
     /// No pod that must leave is left, or a dry run has tried all evictions.
     Drained,
-    /// Nobody will report the end of the pods that are left.
+    /// The kubelet won't report the end of the pods that are left.
     NodeDead,
-    /// The pods that are left are stuck, and a lifecycle hook waits no longer for them.
+    /// The pods that are left are stuck, and a lifecycle hook no longer waits for them.
     Stuck,
 }
 
@@ -97,10 +97,9 @@ enum RoundEnd {
     Departed,
     /// The watch may have missed departures. A list shows them.
     WatchGap,
-    /// A pod is still there after its grace period, or nobody waits any more for the pods of a silent kubelet. A list shows them as they
-    /// are now.
+    /// A pod is still there after its grace period, or the drain gives up the pods of a silent kubelet. A list shows their current state.
     Overdue,
-    /// The node goes so soon that pods which were left alone, because they come back, must be told to stop.
+    /// The node's end is so near that the pods that were left alone, because they come back, are evicted once more.
     LastCall,
 }
 
@@ -145,13 +144,13 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    /// Lists the pods, and returns the selection and the list's version. Departures go on meanwhile: their calls hold places in the
-    /// gate that the list may need.
+    /// Lists the pods, and returns the selection and the list's version. Departures continue meanwhile: their calls hold places in the gate
+    /// that the list may need.
     async fn list(&mut self) -> (Selection, String) {
         let evictions = self.evictions;
         let (mut selection, version) = tokio::select! {
             biased;
-            never = self.departures.go_on() => match never {},
+            never = self.departures.proceed() => match never {},
             listed = Box::pin(evictions.list(self.freshness.clone())) => listed,
         };
         selection.keep_new_daemons(&mut self.daemons);
@@ -168,7 +167,7 @@ impl<'a> Rounds<'a> {
         (selection, version)
     }
 
-    /// Leaves alone the pods that have come back too often, and tells of them.
+    /// Leaves alone the pods that have come back too often, and reports them.
     fn leave_returning(&mut self, selection: &mut Selection) {
         let Drain { drainer, node, .. } = self.evictions.drain;
         let known = drainer.index.newest(node).filter(|node| node.cordoned && self.freshness != Freshness::Cached);
@@ -179,8 +178,8 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    /// Returns whether the kubelet is silent, and nobody waits any more for the pods that a newer list shows. A pod whose eviction fails
-    /// holds the drain: its end is not known.
+    /// Returns whether the kubelet is silent and the drain gives up the pods that a newer list shows. A pod whose eviction fails holds the
+    /// drain, because its end is unknown.
     fn is_dead(&self, selection: &Selection) -> bool {
         let Drain { drainer, node, recorder, begun, .. } = self.evictions.drain;
         let over = || {
@@ -192,7 +191,7 @@ impl<'a> Rounds<'a> {
             && !recorder.is_failing()
     }
 
-    /// Reports the pods that are stuck on a Node whose kubelet lives. Returns whether a lifecycle hook waits for nothing else, and no longer.
+    /// Reports the pods that are stuck on a Node whose kubelet lives. Returns whether a lifecycle hook waits only for them, and no longer.
     fn report_stuck(&self, selection: &Selection) -> bool {
         let Drain { drainer, node, recorder, plan, .. } = self.evictions.drain;
         if selection.terminating.is_empty() || drainer.index.newest(node).is_none_or(|known| !known.ready) {
@@ -232,7 +231,7 @@ impl<'a> Rounds<'a> {
             sleep_until(list_at).await;
         };
         let grace = self.returns.last_call_grace(evictions.drain.drainer.pod_grace);
-        let (stays, last_call) = (grace.is_some(), |end: Deadline| grace?.stop_by(end));
+        let (stays, last_call) = (grace.is_some(), |end: Deadline| grace?.signal_by(end));
         tokio::select! {
             biased;
             () = self.departures.all_gone() => match drained {
@@ -265,7 +264,7 @@ impl<'a> Rounds<'a> {
         };
         tokio::select! {
             biased;
-            never = self.departures.go_on() => match never {},
+            never = self.departures.proceed() => match never {},
             () = sleep(pause) => {}
         }
     }

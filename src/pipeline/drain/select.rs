@@ -10,20 +10,20 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Name of the annotation of a static pod's mirror. The kubelet runs a static pod whatever the API server says.
+/// Name of the annotation of a static pod's mirror. The kubelet runs a static pod regardless of the API server.
 pub const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
 /// Minimum priority of critical pods: that of `system-cluster-critical`, the lower of the two built-in classes.
 const CRITICAL_PRIORITY: i32 = 2_000_000_000;
 
-/// Name of Karpenter's annotation by which a pod asks not to be disturbed: `true`, or since Karpenter 1.12 a duration from the pod's
-/// start, as Go writes durations.
+/// Name of Karpenter's annotation against disruption of a pod: `true`, or since Karpenter 1.12 a duration from the pod's start, in Go's
+/// format.
 const KARPENTER_ANNOTATION: &str = "karpenter.sh/do-not-disrupt";
 
-/// Name of the Cluster Autoscaler's annotation by which a pod asks not to be disturbed, with `false`.
+/// Name of the Cluster Autoscaler's annotation against disruption of a pod, with `false`.
 const AUTOSCALER_ANNOTATION: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
 
-/// Annotation by which pods of other controllers say that they are a daemon's, from the Cluster Autoscaler.
+/// The Cluster Autoscaler's annotation for daemon pods of other controllers.
 const DAEMON_ANNOTATION: &str = "cluster-autoscaler.kubernetes.io/daemonset-pod";
 
 /// The tier of a pod. Tiers leave in this order: each waits for those before it, but no longer than until its share of the time
@@ -127,7 +127,7 @@ pub enum StayReason {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "each is an independent switch")]
 pub struct SelectionRules {
-    /// Whether pods of DaemonSets leave, too.
+    /// Whether pods of DaemonSets leave too.
     pub evict_daemonsets: bool,
     /// Whether pods with an emptyDir volume stay.
     pub keep_empty_dir: bool,
@@ -213,7 +213,8 @@ pub fn select(pods: impl IntoIterator<Item = TrimmedPod>, rules: &SelectionRules
         let Some(departure) = departure(object, rules) else { continue };
         match stays {
             Some(reason) => selection.left_alone.push((departure.pod, reason)),
-            // Its own process ends it, also when it terminates already: as one of the terminating pods it could be deleted sooner.
+            // This process ends with its pod, so it leaves last even if it already terminates: among the terminating pods it could be
+            // deleted sooner.
             None if own && !finished => selection.own_pod = Some(departure),
             // Only the finalizer's controller can remove it.
             None if terminating && finished => selection.left_alone.push((departure.pod, StayReason::Finished)),
@@ -225,7 +226,7 @@ pub fn select(pods: impl IntoIterator<Item = TrimmedPod>, rules: &SelectionRules
     selection
 }
 
-/// Returns the addresses of the pods that must leave. One that a pod that stays has, too, is the node's own, and stays in use.
+/// Returns the addresses of the pods that must leave. An address that a staying pod shares is the node's own, and stays in use.
 pub(super) fn leaving_addresses(pods: &[TrimmedPod], rules: &SelectionRules) -> PodAddresses {
     let (stay, leave): (Vec<_>, Vec<_>) = pods.iter().partition(|pod| stay_reason(pod, rules).is_some());
     let staying: HashSet<&str> = stay.into_iter().flat_map(TrimmedPod::addresses).collect();
@@ -317,7 +318,7 @@ fn protection(object: &TrimmedPod, rules: &SelectionRules) -> Option<Protection>
         return unlimited(AUTOSCALER_ANNOTATION);
     }
     let length = humantime::parse_duration(annotations.get(KARPENTER_ANNOTATION)?).ok()?;
-    // Without a start, the pod's time has not begun.
+    // Without a start time, the pod's protection has not started.
     let ends = object.status.start_time.as_ref().and_then(|start| start.0.checked_add(length).ok());
     Some(Protection { annotation: KARPENTER_ANNOTATION, ends })
 }

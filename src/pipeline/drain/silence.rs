@@ -1,4 +1,4 @@
-//! How long a drain waits for the pods of a node whose kubelet is silent: nobody reports their end. Pure.
+//! How long a drain waits for the pods of a node whose kubelet is silent and doesn't report their end. Pure.
 
 use super::select::Selection;
 use super::stuck::after;
@@ -8,8 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 /// Time after which a Node that is not Ready counts as dead. A kubelet that restarts is silent for less.
 const DEAD_AFTER: SignedDuration = SignedDuration::from_mins(1);
 
-/// Maximum wait for a pod that was deleted, or was to be evicted, after the silence began: its kubelet does not know of it, and runs no
-/// grace period.
+/// Maximum wait for a pod that was deleted or evicted after the silence began: its kubelet does not know of that, and runs no grace period.
 const MAX_UNHEARD: SignedDuration = SignedDuration::from_mins(3);
 
 /// Maximum wait, from the beginning of the silence, for a pod that was deleted before: its containers may still be stopping.
@@ -19,7 +18,7 @@ const MAX_HEARD: SignedDuration = SignedDuration::from_mins(10);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Silence {
     since: Timestamp,
-    /// Whether nothing is heard of the kubelet: one that reports that its Node is not Ready may run grace periods.
+    /// Whether the kubelet reports nothing: one that reports its Node as not Ready may run grace periods.
     complete: bool,
 }
 

@@ -28,7 +28,7 @@ impl Departure {
         })
     }
 
-    /// Returns when a drain under a lifecycle hook gives the pod up.
+    /// Returns when a drain under a lifecycle hook gives up the pod.
     fn given_up_at(&self) -> Option<Timestamp> {
         Some(after(self.ends?, if self.runs { RUNNING_GIVEN_UP_AFTER } else { GIVEN_UP_AFTER }))
     }

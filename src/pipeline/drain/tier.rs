@@ -22,7 +22,7 @@ struct TierState {
     left: usize,
     /// Whether the tier has, or had, pods.
     used: bool,
-    /// When its turn began, or the end of the drain came nearer in its turn.
+    /// When its turn started, or when the end of the drain was last brought forward in its turn.
     begun: Option<Instant>,
 }
 
@@ -46,7 +46,7 @@ impl TierOrder {
     }
 
     /// Waits for the turn of `tier`. `earliest_end` is the earliest end of the drain, even if its deadline has passed. `needed` is the time
-    /// in which the pods of this tier and of those after it can stop: an end that comes nearer leaves it to them.
+    /// in which the pods of this tier and of later ones can stop: they keep it when the end is brought forward.
     pub(super) async fn turn(
         &self,
         tier: Tier,
@@ -66,7 +66,7 @@ impl TierOrder {
             if states[..tier as usize].iter().all(|state| state.left == 0) {
                 break;
             }
-            // What is left is shared from the begin of the last turn on, or from when the end came nearer.
+            // The tiers share the time from the start of the last turn on, or from when the end was brought forward.
             let mut turns = states[..=tier as usize].iter().enumerate().rev();
             let last = turns.find_map(|(rank, state)| Some((rank, state.begun?)));
             let (from, begun) = last.unwrap_or((0, self.begun));
@@ -91,7 +91,7 @@ impl TierOrder {
         });
     }
 
-    /// Has the tiers share the time from now on. All that wait for their turn do so at the same time.
+    /// Shares the time between the tiers from now on. All that wait for their turn do so at the same time.
     fn share_anew(&self) {
         self.tiers.send_if_modified(|tiers| {
             if let Some(last) = tiers.iter_mut().rev().find_map(|state| state.begun.as_mut()) {
@@ -102,8 +102,7 @@ impl TierOrder {
     }
 }
 
-/// Returns the time at which the turn of `tier` begins at the latest, if the tiers that have pods, as `used` says, share the time from
-/// `begun` to `end`.
+/// Returns the latest start of the turn of `tier`, if the tiers with pods (`used`) share the time from `begun` to `end`.
 pub(super) fn begins_by(tier: Tier, used: [bool; Tier::ALL.len()], begun: Instant, end: Instant) -> Instant {
     let count = |used: &[bool]| u32::try_from(used.iter().filter(|used| **used).count()).unwrap_or(0);
     tier_begins(begun, end, count(&used[..tier as usize]), count(&used))

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-/// The taint that follows a cordon, and that the scheduler takes for it.
+/// The taint that follows a cordon. The scheduler treats both alike.
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
 /// A pod on the wire. Fields that Ebbtide does not use are skipped while parsing.
@@ -152,7 +152,7 @@ pub struct Status {
     pub(super) phase: String,
     #[serde(default)]
     pub(super) start_time: Option<Time>,
-    /// Whether the pod's condition says that it is Ready.
+    /// Whether the pod's condition Ready is true.
     #[serde(default, rename = "conditions", deserialize_with = "is_ready")]
     pub(super) ready: bool,
     /// One of each family.
@@ -165,10 +165,14 @@ pub struct Status {
 }
 
 impl Status {
-    /// Returns whether containers still run, as far as the kubelet has told.
+    /// Returns whether containers still run, as far as the kubelet has reported it.
     pub(super) fn has_running_containers(&self) -> bool {
-        let mut told = self.container_statuses.iter().chain(&self.init_container_statuses).peekable();
-        if told.peek().is_none() { self.phase == "Running" } else { told.any(|container| container.state.running) }
+        let mut reported = self.container_statuses.iter().chain(&self.init_container_statuses).peekable();
+        if reported.peek().is_none() {
+            self.phase == "Running"
+        } else {
+            reported.any(|container| container.state.running)
+        }
     }
 }
 

@@ -4,9 +4,9 @@
 //!             the watch shows no such Node             the API server agrees
 //!   Rounds ──────────────────────────────▶ Checking ─────────────────────────▶ NodeGone
 //!    │  ▲                                     │
-//!    │  └── the Node exists: begin again ─────┘
+//!    │  └── the Node exists: restart ─────────┘
 //!    │
-//!    ├── somebody has uncordoned the Node, and means it ──▶ Uncordoned
+//!    ├── the Node is uncordoned for good ──────────────────▶ Uncordoned
 //!    ├── the kubelet is silent, all pods are overdue ──────▶ NodeDead
 //!    ├── all pods are stuck, and a hook waits ─────────────▶ Stuck
 //!    ├── a list shows no pod that must leave ─────────────▶ Drained, or Blocked if a dry run was refused an eviction
@@ -42,7 +42,7 @@ impl Drain<'_> {
             };
             tokio::select! {
                 biased;
-                // Nothing is evicted during the check: a list by the Node's name may show the pods of another Node. Calls under way
+                // No pod is evicted during the check: a list by the Node's name may show the pods of another Node. Calls in progress
                 // are dropped, because calls that are not polled would hold places in the gate.
                 () = missing => {
                     uncordoned.set(self.drainer.uncordoned(self.node, is_own));

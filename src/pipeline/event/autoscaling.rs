@@ -1,7 +1,7 @@
 //! Lifecycle actions: an Auto Scaling group launches or terminates an instance, and waits for a hook.
 //!
-//! The same fields come in an EventBridge event's `detail` and as a bare message. Both lead to the same identity, so that an action
-//! that is announced in both ways is worked on once.
+//! The same fields come in an EventBridge event's `detail` and in a bare message. Both lead to the same identity, so that an action
+//! announced in both ways is worked on once.
 
 use super::wire::{At, Head, Text, detail, quote, root};
 use super::{Detail, Hook, Identity, InstanceId, Malformed, Notice, NoticeTime, Parsed, WarmPool};
@@ -93,7 +93,7 @@ impl Action<'_> {
         let instance = self.instance.instance(At(within, "EC2InstanceId"))?;
         let at_token = At(within, "LifecycleActionToken");
         let token = self.lifecycle_action_token.name(at_token)?.to_owned();
-        // The identities of other notices end so: who forges a hook must not meet their marks.
+        // The identities of other notices end like this: a forged hook must not match their marks.
         if token.contains('/') || InstanceId::new(&token).is_some() {
             return Err(at_token.bad(format!("{} is not a token", quote(&token))));
         }
@@ -101,7 +101,7 @@ impl Action<'_> {
             group: self.auto_scaling_group_name.name(At(within, "AutoScalingGroupName"))?.to_owned(),
             name: self.lifecycle_hook_name.name(At(within, "LifecycleHookName"))?.to_owned(),
             token: Some(token.clone()),
-            // Other values than `EC2` and `AutoScalingGroup` come from groups with a warm pool only; older messages have none.
+            // Values other than `EC2` and `AutoScalingGroup` come only from groups with a warm pool; older messages have none.
             pool: match (self.origin.get(), self.destination.get()) {
                 (_, Some(WARM_POOL)) => Some(WarmPool::To),
                 (Some(WARM_POOL), _) => Some(WarmPool::From),

@@ -1,4 +1,4 @@
-//! EC2's own events: a spot instance taken back or at risk, a change of state, a capacity reservation's end, a fleet that shrinks.
+//! EC2's own events: a spot instance interrupted or at risk, a change of state, a capacity reservation's end, a fleet that shrinks.
 
 use super::wire::{At, Head, Text, detail, quote};
 use super::{
@@ -28,13 +28,13 @@ struct Fields<'a> {
     end_date: Text<'a>,
 }
 
-/// Times before the end of a Capacity Block at which EC2 begins to terminate its instances: those of `UltraServers`, and the others.
+/// Times before the end of a Capacity Block at which EC2 starts to terminate its instances: those of `UltraServers`, and the others.
 const BLOCK_LEADS: [Duration; 2] = [Duration::from_hours(1), Duration::from_mins(30)];
 
 /// Time between the warning of a Capacity Block's end and the first terminations.
 const BLOCK_WARNING: Duration = Duration::from_mins(10);
 
-/// Beginnings of the instance types of `UltraServers`.
+/// Prefixes of the instance types of `UltraServers`.
 const ULTRA_SERVERS: [&str; 2] = ["p6e-", "trn2u."];
 
 /// `EC2 Spot Instance Interruption Warning`.
@@ -43,8 +43,8 @@ pub(super) fn spot(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
     let action = match fields.instance_action.get() {
         Some("hibernate") => InstanceAction::Hibernate,
         Some("stop") => InstanceAction::Stop,
-        // The warning itself says that the instance goes in two minutes; an unknown action, or none, changes nothing about that.
-        // Termination is the worst case, and its drain is right for anything less.
+        // The instance is interrupted in two minutes, whatever the action is. Termination is the worst case, and its drain suits every other
+        // action.
         _ => InstanceAction::Terminate,
     };
     fields.notice(head, Detail::Spot { action })
@@ -83,8 +83,8 @@ pub(super) fn state_change(body: &str, head: &Head<'_>) -> Result<Parsed, Malfor
 /// `EC2 Capacity Reservation Instance Interruption Warning`.
 pub(super) fn capacity_reservation(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
     let fields: Fields<'_> = detail(body)?;
-    // Best effort: without this time the notice's time + 120 s holds. One page of AWS's documents the field as the end, another one,
-    // for capacity blocks, as the current time: a time that is not after the notice would be a deadline already missed.
+    // Best effort: without this time the notice's time + 120 s counts. One AWS page documents the field as the end, another one, for
+    // capacity blocks, as the current time. A time that is not after the notice would be a missed deadline.
     let terminates_at = fields.instance_termination_time.time_if_any().filter(|end| *end > head.at);
     fields.notice(head, Detail::CapacityReservation { terminates_at })
 }
@@ -94,12 +94,12 @@ pub(super) fn capacity_block(body: &str, head: &Head<'_>) -> Result<Parsed, Malf
     let fields: Fields<'_> = detail(body)?;
     let at = At("detail.", "capacity-reservation-id");
     let reservation = fields.capacity_reservation_id.name(at)?.to_owned();
-    // It becomes a part of an identity: who forges it must not meet the marks of others.
+    // It becomes part of an identity: a forged one must not match other notices' marks.
     if !reservation.starts_with("cr-") || reservation.contains('/') {
         return Err(at.bad(format!("{} is not the id of a reservation", quote(&reservation))));
     }
     let ends = fields.end_date.time_if_any();
-    // The event does not say whether the block is one of UltraServers, but comes before the terminations.
+    // The event does not show whether the block has UltraServers, but it comes before the terminations.
     let begins = |lead: Duration| ends?.checked_sub(lead).ok().filter(|begins| *begins > head.at);
     let terminates_at = BLOCK_LEADS.into_iter().find_map(begins);
     let terminates_at = terminates_at.or_else(|| head.at.checked_add(BLOCK_WARNING).ok()).unwrap_or(head.at);
@@ -107,7 +107,7 @@ pub(super) fn capacity_block(body: &str, head: &Head<'_>) -> Result<Parsed, Malf
 }
 
 impl CapacityBlock {
-    /// Returns the end of a block of instances of this type that EC2 itself lists.
+    /// Returns the end of a block that EC2 lists, with instances of this type.
     #[must_use]
     pub fn listed(reservation: &str, instance_type: &str, ends: Timestamp, at: Timestamp) -> Self {
         let [ultra, other] = BLOCK_LEADS;
@@ -122,7 +122,7 @@ impl CapacityBlock {
         warned_before(self.terminates_at)
     }
 
-    /// Returns the time at which AWS warns of the block's end that the notice is about; `None` if it is about something else.
+    /// Returns the time at which AWS warns of the end of the notice's block; `None` if the notice is not about a block.
     #[must_use]
     pub fn warned_of(notice: &Notice) -> Option<Timestamp> {
         match (&notice.identity, &notice.detail) {

@@ -7,8 +7,8 @@ use super::wire::{At, Head, Text, quote, root};
 use super::{IgnoreReason, Malformed, MalformedReason, Parsed, autoscaling, ec2, health, zonal};
 use serde::Deserialize;
 
-/// The fields that distinguish the wrappings. `version`, `region`, `account` and `resources` are not read: nothing needs them, and AWS
-/// itself documents `resources` as a list in one event and as a string in another.
+/// The fields that distinguish the wrappings. `version`, `region`, `account` and `resources` are not read: they aren't needed, and AWS
+/// documents `resources` as a list in one event and as a string in another.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Envelope<'a> {
@@ -38,7 +38,7 @@ struct Envelope<'a> {
 
 /// Whether a body came by itself or inside an SNS notification.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Wrapped {
+enum Wrapping {
     No,
     InSns,
 }
@@ -47,10 +47,10 @@ type Reader = fn(&str, &Head<'_>) -> Result<Parsed, Malformed>;
 
 /// See [`super::parse`].
 pub(super) fn parse(body: &str) -> Parsed {
-    read(body, Wrapped::No).unwrap_or_else(Parsed::Malformed)
+    read(body, Wrapping::No).unwrap_or_else(Parsed::Malformed)
 }
 
-fn read(body: &str, wrapped: Wrapped) -> Result<Parsed, Malformed> {
+fn read(body: &str, wrapped: Wrapping) -> Result<Parsed, Malformed> {
     let envelope: Envelope<'_> = root(body)?;
     // An event always has both fields; with only one of them it is a damaged event, not an unknown shape.
     if envelope.source.is_present() || envelope.detail_type.is_present() {
@@ -59,8 +59,8 @@ fn read(body: &str, wrapped: Wrapped) -> Result<Parsed, Malformed> {
         sns(&envelope, wrapped)
     // Any field that only a lifecycle message has, so that the error names the missing one.
     } else if envelope.transition.is_present() || envelope.token.is_present() || envelope.hook.is_present() {
-        // A topic may send it to the queues of several clusters, so the message is not necessarily meant for us.
-        autoscaling::bare(body, wrapped == Wrapped::No)
+        // A topic may send it to the queues of several clusters, so the message may be for another one.
+        autoscaling::bare(body, wrapped == Wrapping::No)
     } else if envelope.event.is_present() {
         notification(envelope.event.text(At("", "Event"))?)
     } else {
@@ -110,18 +110,18 @@ fn reader(source: &str, detail_type: &str) -> Option<Reader> {
 }
 
 /// SNS's own message. Only one notification is unwrapped, so that the depth of a body is bounded.
-fn sns(envelope: &Envelope<'_>, wrapped: Wrapped) -> Result<Parsed, Malformed> {
-    if wrapped == Wrapped::InSns {
+fn sns(envelope: &Envelope<'_>, wrapped: Wrapping) -> Result<Parsed, Malformed> {
+    if wrapped == Wrapping::InSns {
         return Err(unknown("an SNS message inside an SNS notification".to_owned()));
     }
     match envelope.sns_type.text(At("", "Type"))? {
-        "Notification" => read(envelope.message.text(At("", "Message"))?, Wrapped::InSns).map_err(in_message),
+        "Notification" => read(envelope.message.text(At("", "Message"))?, Wrapping::InSns).map_err(in_message),
         "SubscriptionConfirmation" | "UnsubscribeConfirmation" => Ok(Parsed::Ignored(IgnoreReason::SnsControl)),
         other => Err(unknown(format!("the type {} is none of SNS's", quote(other)))),
     }
 }
 
-/// Auto Scaling's notifications that are no lifecycle actions: the test, and reports of past events.
+/// Auto Scaling's notifications that aren't lifecycle actions: the test, and reports of past events.
 fn notification(event: &str) -> Result<Parsed, Malformed> {
     match event {
         "autoscaling:TEST_NOTIFICATION" => Ok(Parsed::Ignored(IgnoreReason::TestNotification)),

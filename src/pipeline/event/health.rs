@@ -37,7 +37,7 @@ struct Entity<'a> {
 }
 
 /// The entities of an event that are instances.
-struct Affected {
+struct AffectedInstances {
     /// The instances, each once, in the event's order, and whether the event no longer concerns them.
     instances: Vec<(InstanceId, bool)>,
     /// The first instance whose id can't be read.
@@ -70,7 +70,7 @@ pub(super) fn event(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
         return Ok(Parsed::Ignored(IgnoreReason::NotScheduledChange));
     }
     let closed = fields.status_code.get() == Some("closed");
-    let Affected { instances, unreadable } = fields.affected(closed)?;
+    let AffectedInstances { instances, unreadable } = fields.affected(closed)?;
     if instances.is_empty() {
         if let Some(unreadable) = unreadable {
             return Err(unreadable);
@@ -80,7 +80,7 @@ pub(super) fn event(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
     }
     let at = At("detail.", "eventArn");
     let arn = fields.event_arn.arn(at)?;
-    // Other notices have identities without: who forges one of Health's must not meet their marks.
+    // Identities of other notices have none: a forged Health event must not match their marks.
     if !arn.starts_with("arn:") {
         return Err(at.bad(format!("{} is not an ARN", quote(arn))));
     }
@@ -105,8 +105,8 @@ pub(super) fn event(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
 }
 
 impl Notice {
-    /// Returns the notice of a change that EC2 itself lists for an instance, by its id there and its code, such as `instance-retirement`.
-    /// `withdrawn` says that the change is over, or was called off.
+    /// Returns the notice of a change that EC2 lists for an instance, by its ID there and its code, such as `instance-retirement`.
+    /// `withdrawn`: the change is over, or was called off.
     #[must_use]
     pub fn listed(
         (id, code): (&str, &str),
@@ -115,7 +115,7 @@ impl Notice {
         withdrawn: bool,
         at: Timestamp,
     ) -> Self {
-        // In the words of Health's codes, which say what the change does to the instance.
+        // In the form of Health's codes, which name the change's effect on the instance.
         let code = code.to_uppercase().replace('-', "_");
         let hard = takes_capacity(&code);
         let change = ScheduledChange { code, start, hard, withdrawn, is_issue: false };
@@ -125,8 +125,8 @@ impl Notice {
 }
 
 impl Fields<'_> {
-    /// Returns the affected instances. The event may be `closed`. Dedicated hosts, volumes and accounts are entities, too.
-    fn affected(&self, closed: bool) -> Result<Affected, Malformed> {
+    /// Returns the affected instances. The event may be `closed`. Dedicated hosts, volumes and accounts are entities too.
+    fn affected(&self, closed: bool) -> Result<AffectedInstances, Malformed> {
         let entities = match &self.affected_entities {
             List::Is(entities) => entities.as_slice(),
             // The list is optional in the schema: an event may concern the whole account.
@@ -149,18 +149,18 @@ impl Fields<'_> {
             let settled = closed || entity.is_settled();
             let place = *places.entry(id).or_insert(instances.len());
             match instances.get_mut(place) {
-                // Of two that contradict each other, the one that announces a change counts.
+                // If two contradict each other, the one that announces the change counts.
                 Some((_, both)) => *both &= settled,
                 None => instances.push((instance, settled)),
             }
         }
-        Ok(Affected { instances, unreadable })
+        Ok(AffectedInstances { instances, unreadable })
     }
 }
 
-/// Whether an event with this code takes the instance's capacity away when it begins.
+/// Whether an event with this code ends the instance's capacity when it starts.
 ///
-/// AWS builds its codes of words: `AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED`, `AWS_EC2_INSTANCE_RETIREMENT_EXPEDITED`,
+/// AWS's codes consist of words: `AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED`, `AWS_EC2_INSTANCE_RETIREMENT_EXPEDITED`,
 /// `AWS_EC2_INSTANCE_STOP_SCHEDULED`, `AWS_EC2_INSTANCE_TERMINATION_SCHEDULED`, `AWS_EC2_DEDICATED_HOST_RETIREMENT_SCHEDULED`.
 /// The others are reboots and maintenance of power, network or system. An unknown code counts as one of those, because a hard deadline
 /// overrides disruption budgets.

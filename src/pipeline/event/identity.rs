@@ -1,4 +1,4 @@
-//! What makes two messages copies of one notice.
+//! The identity of a notice: messages with the same identity are copies of one notice.
 
 use super::InstanceId;
 use crate::fact::NoticeKind;
@@ -46,14 +46,14 @@ pub enum Identity {
         /// The lifecycle action's token.
         token: String,
     },
-    /// An event of AWS Health about a scheduled change, and one of the instances it affects. AWS sends the event again when it changes.
+    /// An AWS Health event about a scheduled change, for one affected instance. AWS sends the event again when it changes.
     HealthEvent {
         /// The event's ARN.
         arn: String,
         /// The affected instance.
         instance: InstanceId,
     },
-    /// The same about a fault (`issue`). EC2 can't confirm one: a forged fault must not revise a scheduled change.
+    /// An AWS Health event about a fault (`issue`). EC2 can't confirm one: a forged fault must not revise a scheduled change.
     HealthIssue {
         /// The event's ARN.
         arn: String,
@@ -69,7 +69,7 @@ pub enum Identity {
         /// The instance.
         instance: InstanceId,
     },
-    /// A scheduled change by EC2's own id, which EC2's list and the instance's metadata name.
+    /// A scheduled change by EC2's own ID, which EC2's list and the instance metadata have.
     Ec2Event {
         /// The change's id, such as `instance-event-0d59937288b749b32`.
         id: String,
@@ -85,11 +85,11 @@ pub enum Identity {
         /// The instance.
         instance: InstanceId,
     },
-    /// A notice of the Node's agent that has no id.
+    /// An agent notice without an ID.
     Agent {
         /// The kind of the notice.
         kind: NoticeKind,
-        /// The time that the instance's metadata name, if they name one.
+        /// The time in the instance metadata, if there is one.
         at: Option<Timestamp>,
         /// The instance.
         instance: InstanceId,
@@ -101,7 +101,7 @@ pub enum Identity {
         /// The instance.
         instance: InstanceId,
     },
-    /// Any other event, by EventBridge's id. Of another kind it is another: who forges one must not take the place of a real one.
+    /// Any other event, by EventBridge's ID. The kind is part of the identity: a forged event must not replace a genuine one of another kind.
     Event {
         /// The kind of the notice.
         kind: NoticeKind,

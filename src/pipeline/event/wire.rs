@@ -11,8 +11,8 @@ use jiff::fmt::rfc2822;
 use serde::Deserialize;
 use std::borrow::Cow;
 
-/// Maximum number of characters of a name: that of hooks and groups. A longer name is not AWS's; it would get into annotations and logs,
-/// and each notice that waits holds several copies.
+/// Maximum number of characters of a name: the limit for hooks and groups. A longer name is not AWS's. It would get into annotations and
+/// logs, and each waiting notice holds several copies.
 const MAX_NAME: usize = 255;
 
 /// Maximum length of an ARN in bytes: Health's have up to 1,600 characters.
@@ -92,8 +92,8 @@ impl Text<'_> {
         }
     }
 
-    /// Returns a name or identifier, which is required, not empty, and of a plausible length. None of AWS's has control characters, which
-    /// would be six bytes each in an annotation.
+    /// Returns a name or identifier, which is required, not empty, and of a plausible length. AWS's have no control characters, which would
+    /// take six bytes each in an annotation.
     pub(super) fn name(&self, at: At) -> Result<&str, Malformed> {
         self.short(at, |text| text.chars().nth(MAX_NAME).is_some())
     }
@@ -193,7 +193,7 @@ pub(super) fn quote(text: &str) -> String {
     format!("`{}`", clip(text))
 }
 
-/// Returns at most [`MAX_QUOTE`] characters, all printable: any text may come, and it goes to logs and terminals.
+/// Returns at most [`MAX_QUOTE`] characters, all printable: any text may come, and it is written to logs and terminals.
 fn clip(text: &str) -> String {
     let printable = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
     let mut clipped: String = text.chars().take(MAX_QUOTE).map(printable).collect();

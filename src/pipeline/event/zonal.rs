@@ -7,11 +7,11 @@ use serde::Deserialize;
 /// Source of the events.
 pub const SHIFT_SOURCE: &str = "aws.arc-zonal-shift";
 
-/// The events by which a shift begins or goes on. Not practice runs: they only try what a shift would do.
+/// Events that start or continue a shift. Practice runs are left out, because they only test a shift.
 pub const SHIFT_BEGINS: [&str; 4] =
     ["Autoshift In Progress", "FIS Experiment Autoshift In Progress", "Manual Shift Started", "Manual Shift Updated"];
 
-/// The events by which a shift ends.
+/// Events that end a shift.
 pub const SHIFT_ENDS: [&str; 4] = [
     "Autoshift Completed",
     "FIS Experiment Autoshift Completed",
@@ -66,7 +66,7 @@ fn read(body: &str, head: &Head<'_>, begins: bool) -> Result<Parsed, Malformed> 
         List::Other(found) => return Err(At("", "resources").bad(format!("{found} where a list is expected"))),
     };
     if resources.is_empty() {
-        // A notification for whoever watches all of AWS's shifts: nothing of the account is shifted.
+        // A notification for observers of all of AWS's shifts: no resource of the account is shifted.
         return Ok(Parsed::Ignored(IgnoreReason::OtherShift));
     }
     let names = resources.iter().take(MAX_RESOURCES).map(|name| name.arn(At("", "resources")).map(str::to_owned));

@@ -1,10 +1,10 @@
-//! Whether a notice may have its node drained: within the maximum number of drains, or once AWS confirms it.
+//! Admits a notice to the cordon and drain of its node: within the maximum number of drains, or once AWS confirms it.
 
 use super::completion::KeptHook;
 use super::confirmation::{Proof, SPOT_TOLERANCE};
-use super::draining::{Admitted, UnprovenWait};
+use super::draining::{DrainPlace, UnprovenWait};
 use super::step::Finding;
-use super::waits::Waiting;
+use super::waits::ActiveWait;
 use super::{Case, Interrupter, NoticeOutcome, Verify, WaitLog};
 use crate::clients::gate::Category;
 use crate::fact::{Fact, Unusual, Wait, WaitOutcome};
@@ -19,28 +19,28 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-/// Time for which AWS's word on a copy that revises a notice is awaited without haste.
+/// Time in which AWS's confirmation of a revised notice is not urgent.
 const REVISION_PATIENCE: Duration = Duration::from_hours(1);
 
 impl Case {
-    /// Waits until the notice is admitted, which `admitted` then holds: there is room, or AWS has confirmed it.
+    /// Waits until the notice is admitted, because there is room or AWS confirms it. `admitted` holds its place then.
     pub(super) async fn admit(
         &self,
         node: Option<Arc<Node>>,
         until: Instant,
         hook: Option<&KeptHook>,
         log: &WaitLog,
-        admitted: &mut Option<Admitted>,
+        admitted: &mut Option<DrainPlace>,
     ) -> Finding {
         let Self { interrupter, notice, .. } = self;
         let (verify, key) = (interrupter.policy.admission.verify, notice.key());
         let proof =
             Proof::of(notice, verify).filter(|_| verify == Verify::Never || interrupter.policy.admission.asks_aws);
         let proof = proof.map(|proof| proof.of_known(node.as_ref().and_then(|node| start_of(node, key))));
-        // A message names the token; without it Auto Scaling itself has shown that the instance waits.
+        // A hook without a token is not from a message: Auto Scaling itself has shown that the instance waits.
         let is_shown = notice.hook().is_some_and(|hook| hook.token.is_none());
         let must_be_confirmed = verify == Verify::Always && proof.is_some() && !is_shown;
-        // A revision was confirmed before it was taken up, if it had to be.
+        // A revision that needed confirmation was confirmed before it was taken up.
         if admitted.is_some() {
             return Finding::Admitted;
         }
@@ -56,7 +56,7 @@ impl Case {
             Ok(None) => {}
             Err(drains) => self.is_unusual(Unusual::TooManyDrains, Some(drains)),
         }
-        let waiting = Waiting::new(self, log, Wait::Admission, until);
+        let waiting = ActiveWait::new(self, log, Wait::Admission, until);
         let (unproven, crowded_out) = (OnceLock::new(), CancellationToken::new());
         let waits_unproven = || {
             unproven.get_or_init(|| {
@@ -72,11 +72,11 @@ impl Case {
         let confirmed = async {
             match &proof {
                 _ if is_shown => {}
-                // Its capacity goes by itself.
+                // Its capacity ends in any case.
                 Some(_) if verify == Verify::Never => {}
                 Some(proof) => {
-                    self.confirmed(proof, must_be_confirmed, until, |reason| waiting.says(reason), waits_unproven)
-                        .await;
+                    let set_reason = |reason: String| waiting.set_reason(reason);
+                    self.confirmed(proof, must_be_confirmed, until, set_reason, waits_unproven).await;
                 }
                 None => {
                     waits_unproven();
@@ -89,7 +89,7 @@ impl Case {
                 return pending().await;
             }
             if proof.is_none() {
-                waiting.says(
+                waiting.set_reason(
                     "more nodes are drained than --max-draining allows, and AWS is not asked to confirm such a notice",
                 );
             }
@@ -124,7 +124,7 @@ impl Case {
                 (WaitOutcome::Met, Finding::Admitted)
             }
             () = crowded_out.cancelled() => {
-                waiting.says("too many notices wait that AWS has not confirmed");
+                waiting.set_reason("too many notices wait that AWS has not confirmed");
                 (WaitOutcome::CutShort, Finding::NotAdmitted)
             }
             () = over.cancelled() => (WaitOutcome::CutShort, Finding::NotAdmitted),
@@ -134,23 +134,24 @@ impl Case {
         finding
     }
 
-    /// Whether the notice has left its mark, before a takeover. One that presses more than the mark says is another's.
+    /// Whether the notice has left its mark before a takeover. A notice with an earlier deadline than the mark's is not the one that left
+    /// it.
     fn was_admitted(&self, node: &Node) -> bool {
         let Self { interrupter, notice, .. } = self;
         let Interrupter { policy, clock, .. } = &**interrupter;
         let key = notice.key();
         let is_hard = matches!(notice.detail, Detail::ScheduledChange(ScheduledChange { hard: true, .. }));
-        let presses = || {
+        let is_earlier = || {
             let deadline = policy.deadline(notice, Some(node), None, clock, Instant::now()).at();
             let least = clock.timestamp_of(deadline + SPOT_TOLERANCE);
             matches!(notice.detail, Detail::Spot { .. })
                 && deadline_of(node, key, None).is_some_and(|marked| marked > least)
         };
-        !notice.is_withdrawn() && is_drained_for(node, key, notice.start(), is_hard) && !presses()
+        !notice.is_withdrawn() && is_drained_for(node, key, notice.start(), is_hard) && !is_earlier()
     }
 
-    /// Waits for a copy that revises the notice and may be taken up: a drain for which there was no room is changed, and called off, as
-    /// AWS says, and not by any message.
+    /// Waits for a copy that revises the notice and may be taken up. A drain beyond the maximum is changed or called off only with AWS's
+    /// confirmation, not by any message.
     pub(super) async fn revised(&self, newest: &mut watch::Receiver<Arc<Notice>>) -> Arc<Notice> {
         loop {
             let copy = Arc::clone(&newest.borrow_and_update());
@@ -170,7 +171,7 @@ impl Case {
 
     async fn accepts(&self, copy: &Notice) {
         let Interrupter { policy, draining, .. } = &*self.interrupter;
-        // Auto Scaling knows no action of the hook, which is left out: that harms nobody.
+        // Auto Scaling knows no action of the hook. Dropping the hook does no harm.
         let is_without_hook = self.notice.hook().is_some() && matches!(copy.detail, Detail::AsgTermination { .. });
         let (verify, needed) = (policy.admission.verify, policy.is_wary() && policy.admits(copy) && !is_without_hook);
         let Some(proof) = Proof::of(copy, verify).filter(|_| needed) else { return };
@@ -188,11 +189,11 @@ impl Case {
         }
     }
 
-    /// Takes a place among the nodes that are drained.
+    /// Takes a place among the nodes being drained.
     ///
     /// # Errors
-    /// The number of nodes that are drained, and its maximum.
-    fn enter(&self) -> Result<Admitted, (usize, usize)> {
+    /// The number of nodes being drained, and its maximum.
+    fn enter(&self) -> Result<DrainPlace, (usize, usize)> {
         let Self { interrupter, notice, .. } = self;
         match self.at_most() {
             None => Ok(interrupter.draining.admit_anyway(&notice.instance)),
@@ -212,46 +213,46 @@ impl Case {
             .map_or(Ok(()), |max| draining.has_room(instance, max, || self.marked()).map_err(|drains| (drains, max)))
     }
 
-    /// Returns the maximum number of nodes that are drained, if there is one.
+    /// Returns the maximum number of nodes being drained, if there is one.
     fn at_most(&self) -> Option<usize> {
         self.interrupter.policy.admission.max_draining.map(|limit| limit.of(self.interrupter.index.len()))
     }
 
-    /// Returns the instances whose nodes are drained, by their marks.
+    /// Returns the instances whose nodes are being drained, by their marks.
     fn marked(&self) -> HashSet<InstanceId> {
         let index = &self.interrupter.index;
         index.all_that(is_drained).into_iter().map(|node| node.instance.clone()).chain(index.let_go()).collect()
     }
 
-    /// Waits until AWS confirms the notice, which is of use until `by`. Asks at once, and then less and less often: what EC2 and Auto
-    /// Scaling say follows the event after a while.
+    /// Waits until AWS confirms the notice, which must happen before `by`. Asks at once, then at growing intervals: EC2 and Auto Scaling
+    /// show an event some time after its message.
     async fn confirmed(
         &self,
         proof: &Proof,
         is_usual: bool,
         by: Instant,
-        says: impl Fn(String),
+        set_reason: impl Fn(String),
         was_denied: impl Fn(),
     ) {
         let Self { interrupter, notice, .. } = self;
-        let mut told: Option<Category> = None;
+        let mut reported: Option<Category> = None;
         let mut denials = 0;
         for questions in 1.. {
             match interrupter.confirmations.shows(&notice.instance, proof).await {
                 Ok(true) => return,
                 Ok(false) => {
                     was_denied();
-                    says(format!("AWS has not confirmed that {}", proof.expected()));
+                    set_reason(format!("AWS has not confirmed that {}", proof.expected()));
                     denials += 1;
                     if is_usual && denials == 2 {
                         self.is_unusual(Unusual::NotConfirmed, None);
                     }
                 }
                 Err(error) => {
-                    says(format!("AWS was asked whether {}, and did not answer", proof.expected()));
+                    set_reason(format!("AWS was asked whether {}, and did not answer", proof.expected()));
                     let category = error.category;
-                    if told.replace(category) != Some(category) {
-                        self.tell(&Fact::ConfirmationFailed { about: self.about(), category, error: &error });
+                    if reported.replace(category) != Some(category) {
+                        self.emit(&Fact::ConfirmationFailed { about: self.about(), category, error: &error });
                     }
                 }
             }
@@ -260,6 +261,6 @@ impl Case {
     }
 
     fn is_unusual(&self, why: Unusual, drains: Option<(usize, usize)>) {
-        self.tell(&Fact::NoticeUnusual { about: self.about(), why, drains });
+        self.emit(&Fact::NoticeUnusual { about: self.about(), why, drains });
     }
 }

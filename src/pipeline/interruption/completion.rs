@@ -1,7 +1,7 @@
 //! A lifecycle hook that waits for this interruption: kept alive by a heartbeat, and completed in the end.
 
 use super::decisions::{comes_back, life_begin};
-use super::heartbeat::{Beating, Heartbeat, HookState};
+use super::heartbeat::{Heartbeat, HeartbeatTask, HookState};
 use super::hook::HookReply;
 use super::late::may_be_over;
 use super::{Case, Completion, HookTimes, MessageLink};
@@ -19,10 +19,10 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-/// Interval between calls about a lifecycle action that are not permitted: rights may come late, and seldom do.
+/// Retry interval of denied calls about a lifecycle action: the permission may be granted later.
 pub(super) const DENIED_RETRY: Duration = Duration::from_mins(1);
 
-/// Maximum time for the question whether the lifecycle action is over, and for the note that it is.
+/// Maximum time to ask whether the lifecycle action is over, and to note that it is.
 const NOTE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Minimum time from the completion until an instance that returns has restarted.
@@ -33,10 +33,10 @@ pub(super) struct KeptHook {
     hook: Hook,
     state: Arc<watch::Sender<HookState>>,
     heartbeat: Option<Heartbeat>,
-    /// The begin of the lifecycle action, as far as it is known.
+    /// The start of the lifecycle action, as far as it is known.
     begun: Instant,
     link: Arc<MessageLink>,
-    /// How long the API server was away.
+    /// The API server's absences.
     absence: Absence,
     /// The end of the hook's life, once its heartbeats have been stopped.
     ends: Option<Instant>,
@@ -49,7 +49,7 @@ impl KeptHook {
         let node = interrupter.index.get(&case.notice.instance);
         let begun = life_begin(&case.notice, node.as_deref(), state.times, &interrupter.clock);
         let state = Arc::new(watch::Sender::new(state));
-        let beating = Beating {
+        let task = HeartbeatTask {
             case: case.clone(),
             hook: hook.clone(),
             link: Arc::clone(link),
@@ -57,12 +57,12 @@ impl KeptHook {
             begun,
             over: CancellationToken::new(),
         };
-        let heartbeat = (!interrupter.policy.dry_run).then(|| Heartbeat::start(&interrupter.tasks, beating));
+        let heartbeat = (!interrupter.policy.dry_run).then(|| Heartbeat::start(&interrupter.tasks, task));
         let absence = interrupter.drainer.gate.absence().clone();
         Self { hook: hook.clone(), state, heartbeat, begun, link: Arc::clone(link), absence, ends: None }
     }
 
-    /// Returns the deadline of the work, as far as the hook's times and the pods are known now.
+    /// Returns the deadline of the work, by the hook's times and the pods known now.
     pub(super) fn deadline(&self) -> Deadline {
         self.state.borrow().deadline
     }
@@ -72,12 +72,12 @@ impl KeptHook {
         self.state.borrow().own_deadline
     }
 
-    /// Moves the deadline of the work, which has waited, unless the hook's own times have just replaced those that it comes from.
+    /// Moves the deadline of work that has waited, unless the hook's times have changed since `from`.
     pub(super) fn set_own_deadline(&self, deadline: Deadline, from: HookTimes) {
         self.change(from, |state| (state.own_deadline, state.deadline) = (deadline, deadline));
     }
 
-    /// Moves the deadline of the work for its pods, unless as above.
+    /// Moves the deadline of the work to make room for its pods, unless the hook's times have changed since `from`.
     pub(super) fn set_deadline(&self, deadline: Deadline, from: HookTimes) {
         self.change(from, |state| state.deadline = deadline);
     }
@@ -92,12 +92,12 @@ impl KeptHook {
         });
     }
 
-    /// Says that the work goes on: from now on the hook's end may override a budget.
+    /// Notes that the work is admitted: from now on the hook's expiry may override a budget.
     pub(super) fn admit(&self) {
         self.state.send_if_modified(|state| !std::mem::replace(&mut state.admitted, true));
     }
 
-    /// Returns the hook with its present times.
+    /// Returns the hook with its current times.
     pub(super) fn with_times(&self) -> (&Self, HookTimes) {
         (self, self.state.borrow().times)
     }
@@ -109,13 +109,13 @@ impl KeptHook {
         let _ = hook.state.subscribe().wait_for(|state| state.times != known).await;
     }
 
-    /// The sum of the absences of the API server by which the deadline is put off; 0 without a hook.
+    /// Returns the sum of the API server's absences that the deadline counts; 0 without a hook.
     pub(super) fn absent(hook: Option<&Self>) -> Duration {
         hook.map_or(Duration::ZERO, |hook| hook.state.borrow().absent.counted)
     }
 
-    /// Waits until the API server has been away for longer than is `known`, and puts the deadline off by that time: nothing of it was of use.
-    /// Does so about each second while it is away, and returns the sum. Without a hook, waits forever.
+    /// Waits until the API server's absences exceed `known`, puts the deadline off by the difference, and returns the sum. Called in a loop,
+    /// it returns about once a second while the API server is unreachable. Without a hook, waits forever.
     pub(super) async fn put_off_by_absence(hook: Option<&Self>, known: Duration) -> Duration {
         let Some(hook) = hook else { return std::future::pending().await };
         hook.absence.grown(known).await;
@@ -124,27 +124,27 @@ impl KeptHook {
         total
     }
 
-    /// Returns the time until which the hook can be completed at all.
+    /// Returns the end of the hook's life, until which it can be completed.
     fn ends(&self) -> Instant {
         self.ends.unwrap_or_else(|| self.begun + self.state.borrow().times.life())
     }
 
-    /// Cancelled when AWS has said that the lifecycle action is over.
+    /// Cancelled when AWS reports that the lifecycle action is over.
     pub(super) fn over(&self) -> CancellationToken {
         self.heartbeat.as_ref().map(Heartbeat::over).unwrap_or_default()
     }
 
-    /// Asks by a heartbeat whether the action is over. Without an answer it counts as one that waits.
+    /// Sends a heartbeat to find out whether the action is over. Without an answer it counts as waiting.
     pub(super) async fn is_over(&self, case: &Case) -> bool {
         let backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(2));
         if case.ask_hook(&self.hook, backoff, Instant::now() + NOTE_TIMEOUT).await == Some(HookReply::Over) {
             self.over().cancel();
         }
-        // Its own heartbeats may have heard so.
+        // The heartbeat task may have found out first.
         self.over().is_cancelled()
     }
 
-    /// Stops the heartbeat, and returns when no beat can go out any more.
+    /// Stops the heartbeat, and returns when no more beats can be sent.
     pub(super) async fn stop(self) {
         if let Some(heartbeat) = self.heartbeat {
             heartbeat.stop().await;
@@ -158,13 +158,13 @@ impl KeptHook {
             Completion::Abandon => ("complete the lifecycle action with ABANDON", CompletionResult::Abandon),
         };
         if case.interrupter.policy.dry_run {
-            case.tell(&Fact::DryRun { about: case.about(), instead });
+            case.emit(&Fact::DryRun { about: case.about(), instead });
             return true;
         }
         self.link.completes.store(true, Ordering::Release);
         let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
         let returns = comes_back(&case.notice.detail).is_some();
-        // What others are known to have completed is not ours.
+        // An action that was over before was not completed by this call.
         let (was_over, mut unanswered) = (self.over().is_cancelled(), None::<Instant>);
         loop {
             let Case { interrupter, notice, .. } = case;
@@ -172,10 +172,10 @@ impl KeptHook {
             let error = match Box::pin(call).await {
                 Ok(answer) => {
                     let result = if answer == HookReply::Done { done } else { CompletionResult::Over };
-                    case.tell(&Fact::HookCompleted { about: case.about(), result });
+                    case.emit(&Fact::HookCompleted { about: case.about(), result });
                     if let Some(node) = case.node.as_ref().filter(|_| returns) {
                         self.stop_heartbeat().await;
-                        // An action that is over may have ended by our own call before, if the instance was there.
+                        // An action that is over may have been completed by our own earlier call, if the instance was there.
                         let was_there = || !was_over && !case.is_of_unknown_boot();
                         let is_ours = answer == HookReply::Done
                             || unanswered.is_some_and(|at| at.elapsed() < AWAY && was_there());
@@ -186,7 +186,7 @@ impl KeptHook {
                 Err(error) => error,
             };
             let wait = match error.category {
-                // An unknown group or hook stays unknown, and an invalid request invalid.
+                // A retry doesn't create a group or hook, or make a request valid.
                 Category::Invalid | Category::NotFound => return give_up(case, &error),
                 Category::Denied => {
                     self.stop_heartbeat().await;
@@ -202,15 +202,14 @@ impl KeptHook {
                 return give_up(case, &error);
             }
             let category = error.category;
-            case.tell(&Fact::CompletionRetried { about: case.about(), category, error: &error });
-            // Until it is completed, a Node that can come back has not.
+            case.emit(&Fact::CompletionRetried { about: case.about(), category, error: &error });
+            // Until the completion, a Node that can come back has not left.
             let ends = Some(self.ends()).filter(|_| returns && !was_over);
             let _ = timeout(wait, Box::pin(case.keep_marked(ends))).await;
         }
     }
 
-    /// Leaves the hook to its own timeout. A missing permission may be granted, but must not keep an instance alive for two days until
-    /// then.
+    /// Leaves the hook to its own timeout: a missing permission must not keep an instance alive for two days.
     async fn stop_heartbeat(&mut self) {
         if let Some(heartbeat) = self.heartbeat.take() {
             heartbeat.stop().await;
@@ -220,49 +219,49 @@ impl KeptHook {
 }
 
 impl Case {
-    /// Returns the Node if it has restarted since the mark of this notice, whose instance can return: so far nobody knows whether it has.
+    /// Returns the Node if it has restarted since this notice's mark and its instance can return. Whether it has returned is not known yet.
     pub(super) fn restarted(&self) -> Option<Arc<Node>> {
         let known = self.interrupter.index.newest(self.node.as_ref()?)?;
         may_be_back(&known, self.notice.key()).then_some(known)
     }
 
-    /// Returns when AWS last accepted a heartbeat of this process for the notice's hook: then the instance waited.
+    /// Returns when AWS last accepted a heartbeat of this process for the notice's hook: the instance waited at that time.
     pub(super) fn waited(&self) -> Option<Timestamp> {
         let at = self.interrupter.hooks.last_beat(self.notice.hook()?)?;
         Some(self.interrupter.clock.timestamp_of(at))
     }
 
-    /// Whether the instance may have come back from the lifecycle action that is to be completed, for all that AWS has said.
+    /// Whether the instance may have come back from the lifecycle action that is still to be completed.
     pub(super) fn is_in_doubt(&self, node: &Node) -> bool {
         let touched = self.interrupter.policy.touched_hook(&self.notice).is_some();
         touched && may_be_over(&self.notice, node, self.waited())
     }
 
-    /// Whether the mark says that the Node may have come back before it.
+    /// Whether the mark records that the Node may have come back before it was written.
     fn is_of_unknown_boot(&self) -> bool {
         let known = self.node.as_ref().and_then(|node| self.interrupter.index.newest(node));
         known.is_some_and(|node| is_of_unknown_boot(&node, self.notice.key()))
     }
 
-    /// Returns the mark to write on the Node, which says so if the instance may have come back already.
+    /// Returns the mark to write on the Node, with a record of that doubt.
     pub(super) fn doubted(&self, mark: Mark, node: &Node) -> Mark {
         if self.is_in_doubt(node) { mark.of_unknown_boot() } else { mark }
     }
 
-    /// Sends one heartbeat. If AWS accepts it, says on a Node that has restarted before that the hook waits still.
+    /// Sends one heartbeat. If AWS accepts it for a Node that restarted before, records on the Node that the hook still waits.
     pub(super) async fn beat(&self, hook: &Hook, by: Instant) -> Result<HookReply, AwsError> {
         let Self { interrupter, notice, .. } = self;
         let restarted = self.restarted();
         let reply = interrupter.hooks.beat(hook, notice.instance.as_str(), by).await?;
         if let Some(node) = restarted.filter(|_| reply == HookReply::Done) {
             let (key, by) = (notice.key(), Instant::now() + LAST_CALL);
-            // If the write fails, the next heartbeat says it.
+            // If the write fails, the next heartbeat repeats it.
             let _ = interrupter.marker.still_waits(&node, key, by).await;
         }
         Ok(reply)
     }
 
-    /// Asks by heartbeats whether the lifecycle action waits or is over. `None` without an answer by then.
+    /// Sends heartbeats to find out whether the lifecycle action waits or is over. `None` without an answer in time.
     pub(super) async fn ask_hook(&self, hook: &Hook, mut backoff: Backoff, by: Instant) -> Option<HookReply> {
         loop {
             let error = match self.beat(hook, by).await {
@@ -270,7 +269,7 @@ impl Case {
                 Err(error) => error,
             };
             let about = self.about();
-            self.tell(&Fact::Heartbeat { about, result: HeartbeatResult::Failed(error.category), error: Some(&error) });
+            self.emit(&Fact::Heartbeat { about, result: HeartbeatResult::Failed(error.category), error: Some(&error) });
             let wait = if error.category == Category::Denied { DENIED_RETRY } else { backoff.step() };
             match error.category {
                 Category::Invalid | Category::NotFound => return None,
@@ -281,8 +280,8 @@ impl Case {
     }
 }
 
-/// Says on the Node of an instance that returns that its lifecycle action is over. If no write comes through, a restart counts as the
-/// return once the hook would have ended.
+/// Records on the Node of an instance that returns that its lifecycle action is over. If every write fails, a restart counts as the return
+/// once the hook would have expired.
 async fn note_end(case: &Case, node: &Node, is_ours: bool) {
     let (marker, clock) = (&case.interrupter.marker, &case.interrupter.clock);
     let (key, at) = (case.notice.key(), clock.now());
@@ -292,19 +291,19 @@ async fn note_end(case: &Case, node: &Node, is_ours: bool) {
         if is_ours {
             marker.complete(node, key, at, within).await
         } else {
-            // Others completed it, and nobody knows whether a restart so far was before that.
+            // Another actor completed it, and whether a restart came before that is unknown.
             marker.end(node, key, at, within).await
         }
     };
     let failed = |error: &KubeError| {
-        case.tell(&Fact::ReleaseFailed { on: node.named(), category: error.category, error });
+        case.emit(&Fact::ReleaseFailed { on: node.named(), category: error.category, error });
         true
     };
-    // Its failures are told.
+    // Failures are reported above.
     let _ = Backoff::new(Duration::from_millis(200), Duration::from_secs(2)).retry(Some(by), note, failed).await;
 }
 
 fn give_up(case: &Case, error: &AwsError) -> bool {
-    case.tell(&Fact::CompletionFailed { about: case.about(), error });
+    case.emit(&Fact::CompletionFailed { about: case.about(), error });
     false
 }

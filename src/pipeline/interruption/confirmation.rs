@@ -1,5 +1,5 @@
-//! AWS's word on a notice: whether EC2 or Auto Scaling says the same as the message. Messages have no signature, and whoever may write
-//! to the queue may send one.
+//! AWS's confirmation of a notice: whether EC2 or Auto Scaling agrees with the message. Messages have no signature, so an attacker with
+//! access to the queue can forge one.
 
 use super::group_lookup::{GroupLookup, InGroup};
 use super::policy::Verify;
@@ -20,63 +20,63 @@ use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
-/// Maximum number of instances in a call to EC2: as many as a filter has values.
+/// Maximum number of instances in a call to EC2: the limit for a filter's values.
 const MAX_INSTANCES: usize = 200;
 
-/// Interval of the turns in which what was not confirmed is asked again, by all at once: a thousand notices share a few calls.
+/// Interval between turns. All unconfirmed notices are asked about again in the same turn, so that a thousand share a few calls.
 const TURN: Duration = Duration::from_secs(5);
 
 /// Maximum number of turns between two questions.
 const MAX_TURNS: u32 = 6;
 
-/// Time before the last moment for an answer in which each turn asks: AWS may show what it has told half a minute later.
+/// Time before the deadline for an answer in which each turn asks: AWS's APIs may show an event half a minute after its message.
 const NEAR: Duration = Duration::from_mins(3);
 
-/// Time that a question waits for others to share its calls.
+/// Time for which a question waits for others to share its call.
 const BATCH_WAIT: Duration = Duration::from_millis(50);
 
-/// Time ahead for which AWS's warnings of the ends of Capacity Blocks are looked up.
+/// Time ahead for which ending Capacity Blocks are looked up.
 const BLOCK_LOOK_AHEAD: Duration = Duration::from_hours(1);
 
-/// Maximum difference between the times of a change, or of a block's end, that a message names and that EC2 lists: a nearer one presses
-/// its drain, a later one puts it off.
+/// Maximum difference between a message's time of a change, or of a block's end, and EC2's: an earlier time would rush the drain, a later
+/// one would put it off.
 const START_TOLERANCE: Duration = Duration::from_mins(5);
 
-/// Maximum time by which a spot warning may be older than the mark of EC2 on its request: an older one presses its drain.
+/// Maximum age of a spot warning relative to EC2's mark on the spot request: an older one would rush the drain.
 pub(super) const SPOT_TOLERANCE: Duration = Duration::from_mins(1);
 
 const SPOT_REQUESTS: Operation = Operation::new("ec2", "DescribeSpotInstanceRequests");
 
-/// What AWS shows of an instance that a notice is about. An instance that stops or is terminated is a proof of all but a hook.
+/// AWS's evidence for a notice. An instance that stops or is terminated proves every notice except a hook's.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Proof {
-    /// The request of the spot instance is marked for its end, since then; or for its hibernation, which begins at once.
+    /// The spot request is marked for termination since then, or for hibernation, which starts at once.
     SpotRequest {
         /// AWS's time of the warning.
         at: Timestamp,
         /// Whether the instance hibernates.
         hibernates: bool,
     },
-    /// The instance waits in its Auto Scaling group: in this, if the message names it.
+    /// The instance waits in its Auto Scaling group, or in this one if the message names it.
     WaitsInGroup {
         /// The group.
         group: Option<String>,
     },
     /// The instance stops or is terminated.
     Stops,
-    /// EC2 lists a change of the instance with this begin.
+    /// EC2 lists a change of the instance with this start.
     ListedChange {
-        /// Whether the capacity ends with it. Its codes differ from those of AWS Health.
+        /// Whether the capacity ends with it. EC2's codes differ from AWS Health's.
         hard: bool,
-        /// The begin.
+        /// The start.
         start: Option<Timestamp>,
     },
-    /// EC2 no longer lists a change of the instance with this begin.
+    /// EC2 no longer lists a change of the instance with this start.
     UnlistedChange {
-        /// The begin.
+        /// The start.
         start: Option<Timestamp>,
     },
-    /// The Capacity Block in which the instance runs is about to end, and its instances are terminated at this time.
+    /// The instance's Capacity Block is about to end, and its instances are terminated at this time.
     EndingBlock {
         /// The end of the reservation.
         ends: Option<Timestamp>,
@@ -86,8 +86,8 @@ pub enum Proof {
 }
 
 impl Proof {
-    /// Returns the proof of a notice; `None` if AWS shows none. If all are verified, one with a hard deadline has one: too late is better
-    /// than by anybody's word.
+    /// Returns the proof of a notice; `None` if AWS has none. With [`Verify::Always`], a notice with a hard deadline always has one: a late
+    /// drain is better than a forged one.
     #[must_use]
     pub fn of(notice: &Notice, verify: Verify) -> Option<Self> {
         match &notice.detail {
@@ -104,7 +104,7 @@ impl Proof {
             Detail::ScheduledChange(ScheduledChange { hard, start, is_issue: false, .. }) => {
                 Some(Self::ListedChange { hard: *hard, start: *start })
             }
-            // No call shows the interruption of another reservation, before it comes.
+            // No API shows the interruption of another reservation in advance.
             Detail::CapacityReservation { terminates_at } => match notice.identity {
                 Identity::Block { ends, .. } => Some(Self::EndingBlock { ends, terminates_at: *terminates_at }),
                 _ => (verify == Verify::Always).then_some(Self::Stops),
@@ -118,18 +118,18 @@ impl Proof {
         }
     }
 
-    /// Returns the proof that a change is called off which is known to begin at `start`: the message that calls it off may name any other
-    /// begin, of which EC2 lists nothing.
+    /// Returns the proof that a change with the known `start` is called off: a forged cancellation could name any other start, which EC2
+    /// doesn't list.
     #[must_use]
     pub fn of_known(self, start: Option<Timestamp>) -> Self {
         match self {
-            Self::UnlistedChange { start: said } => Self::UnlistedChange { start: start.or(said) },
+            Self::UnlistedChange { start: named } => Self::UnlistedChange { start: start.or(named) },
             other => other,
         }
     }
 
-    /// Returns how easily AWS shows this, compared with what proves other notices of the kind about the instance: it shows a spot warning
-    /// and all that say to be newer, but a hibernation only where the instance hibernates.
+    /// Returns how easily AWS confirms this, compared with other notices of the kind about the instance: it confirms a spot warning and all
+    /// that claim a later time, but a hibernation only for an instance that hibernates.
     #[must_use]
     pub const fn ease(&self) -> Timestamp {
         match self {
@@ -138,7 +138,7 @@ impl Proof {
         }
     }
 
-    /// What AWS has to say, in words.
+    /// Returns the expected evidence, in words.
     #[must_use]
     pub const fn expected(&self) -> &'static str {
         match self {
@@ -151,7 +151,7 @@ impl Proof {
         }
     }
 
-    /// The calls that show it, of which each is made about many instances at once.
+    /// Returns the calls that show it. Each call covers many instances.
     #[must_use]
     pub const fn calls(&self) -> &'static [&'static str] {
         match self {
@@ -170,11 +170,11 @@ type Question = (InstanceId, Proof);
 /// Asks AWS about many notices at once.
 #[derive(Debug)]
 pub struct Confirmations {
-    /// Of spot requests, and of all others in EC2: who has little time waits for no other answer.
+    /// Questions about spot requests, and all other EC2 questions: spot warnings have little time and wait for no other answer.
     spot: Batcher<Question, bool>,
     others: Batcher<Question, bool>,
     groups: GroupLookup,
-    /// The begin of all turns.
+    /// The start of the first turn.
     begun: Instant,
 }
 
@@ -183,7 +183,7 @@ impl Confirmations {
     #[must_use]
     pub fn new(ec2: Client, groups: GroupLookup, clock: Clock, tasks: &Tasks, facts: &Facts) -> Self {
         let listing = Listing::new(ec2.clone(), facts.clone());
-        let asked = Asked { ec2, gate: Gate::new(facts.clone()), listing, clock };
+        let asked = Ec2Queries { ec2, gate: Gate::new(facts.clone()), listing, clock };
         let start = |operation| {
             let asked = asked.clone();
             Batcher::start(tasks, operation, MAX_INSTANCES, BATCH_WAIT, move |questions| {
@@ -209,31 +209,31 @@ impl Confirmations {
         batcher.ask((instance.clone(), proof.clone())).await
     }
 
-    /// Waits for the turn in which to ask again, after so many questions: each time twice as long, up to half a minute; the next turn if an
-    /// answer is needed `by` a time that is near.
+    /// Waits for the turn of the next question, after this number of `questions`: twice as long each time, up to half a minute. Waits for
+    /// one turn if the deadline for an answer, `by`, is near.
     pub async fn next_turn(&self, questions: u32, by: Instant) {
         let is_near = by.saturating_duration_since(Instant::now()) < NEAR;
         let turns = if is_near { 1 } else { (1_u32 << (questions - 1).min(3)).min(MAX_TURNS) };
-        // Fewer have passed in a century.
+        // A century has fewer turns.
         let passed = u32::try_from(self.begun.elapsed().as_secs() / TURN.as_secs()).unwrap_or(u32::MAX - MAX_TURNS);
         sleep_until(self.begun + TURN * (passed + turns)).await;
     }
 }
 
-/// What is asked: EC2.
+/// Answers questions by calls to EC2.
 #[derive(Clone)]
-struct Asked {
+struct Ec2Queries {
     ec2: Client,
     gate: Gate<AwsClass>,
     listing: Listing,
     clock: Clock,
 }
 
-/// The instances of which something is proven.
-type Proven = Result<HashSet<Question>, AwsError>;
+/// The questions that AWS confirms.
+type ProvenQuestions = Result<HashSet<Question>, AwsError>;
 
-impl Asked {
-    /// Answers each question, in their order.
+impl Ec2Queries {
+    /// Returns an answer to each question, in the same order.
     async fn answer(self, questions: Vec<Question>) -> Vec<Result<bool, AwsError>> {
         let of = |wanted: fn(&Proof) -> bool| -> Vec<Question> {
             questions.iter().filter(|(_, proof)| wanted(proof)).cloned().collect()
@@ -241,12 +241,12 @@ impl Asked {
         let spot = of(|proof| matches!(proof, Proof::SpotRequest { .. }));
         let changes = of(|proof| matches!(proof, Proof::ListedChange { .. } | Proof::UnlistedChange { .. }));
         let blocks = of(|proof| matches!(proof, Proof::EndingBlock { .. }));
-        let going = of(|proof| !matches!(proof, Proof::UnlistedChange { .. }));
-        let asked: [(&[Question], BoxFuture<'_, Proven>); 4] = [
+        let stopping = of(|proof| !matches!(proof, Proof::UnlistedChange { .. }));
+        let asked: [(&[Question], BoxFuture<'_, ProvenQuestions>); 4] = [
             (&spot, Box::pin(self.marked_requests(&spot))),
             (&changes, Box::pin(self.listed_changes(&changes))),
             (&blocks, Box::pin(self.in_ending_blocks(&blocks))),
-            (&going, Box::pin(self.stopping(&going))),
+            (&stopping, Box::pin(self.stopping(&stopping))),
         ];
         let asked = asked.into_iter().filter(|(questions, _)| !questions.is_empty());
         let answers = join_all(asked.map(async |(questions, answer)| (questions, answer.await))).await;
@@ -255,16 +255,16 @@ impl Asked {
             if answers.iter().any(|(_, answer)| answer.as_ref().is_ok_and(is_proven)) {
                 return Ok(true);
             }
-            // One that failed might have had the proof.
+            // A failed call might have had the proof.
             let mut asked = answers.iter().filter(|(questions, _)| questions.contains(question));
             asked.find_map(|(_, answer)| answer.as_ref().err().cloned()).map_or(Ok(false), Err)
         };
         questions.iter().map(answer).collect()
     }
 
-    /// Spot instances of which the request's status says that they end, or have ended:
+    /// Spot instances that are ending, or have ended, by the status of their requests:
     /// <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html>.
-    async fn marked_requests(&self, questions: &[Question]) -> Proven {
+    async fn marked_requests(&self, questions: &[Question]) -> ProvenQuestions {
         let mut proven = HashSet::new();
         let mut page = None;
         loop {
@@ -283,18 +283,18 @@ impl Asked {
     }
 
     /// Instances that EC2 stops or terminates.
-    async fn stopping(&self, questions: &[Question]) -> Proven {
+    async fn stopping(&self, questions: &[Question]) -> ProvenQuestions {
         let found = self.instances(questions).await?;
-        let is_going = |instance: &&Instance| {
+        let is_stopping = |instance: &&Instance| {
             let state = instance.state().and_then(|state| state.name());
             state.is_some_and(|state| !matches!(state, InstanceStateName::Pending | InstanceStateName::Running))
         };
-        let going = found.iter().filter(is_going);
-        Ok(going.flat_map(|instance| about(questions, instance.instance_id())).collect())
+        let stopping = found.iter().filter(is_stopping);
+        Ok(stopping.flat_map(|instance| about(questions, instance.instance_id())).collect())
     }
 
     /// Instances for which EC2 lists the change, or no longer does.
-    async fn listed_changes(&self, questions: &[Question]) -> Proven {
+    async fn listed_changes(&self, questions: &[Question]) -> ProvenQuestions {
         let now = self.clock.now();
         let listed = self.listing.changes(now).await?;
         let lists = |instance: &InstanceId, hard: bool, start: Option<Timestamp>| {
@@ -307,7 +307,7 @@ impl Asked {
             })
         };
         let is_proven = |(instance, proof): &&Question| match proof {
-            // A change of which no begin is told is acted on now.
+            // A change without a start is worked on now.
             Proof::ListedChange { hard, start } => lists(instance, *hard, start.or(Some(now))),
             Proof::UnlistedChange { start } => !lists(instance, false, *start),
             _ => false,
@@ -315,8 +315,8 @@ impl Asked {
         Ok(questions.iter().filter(is_proven).cloned().collect())
     }
 
-    /// Instances in Capacity Blocks that are about to end when the message says.
-    async fn in_ending_blocks(&self, questions: &[Question]) -> Proven {
+    /// Instances in Capacity Blocks that end at the message's time.
+    async fn in_ending_blocks(&self, questions: &[Question]) -> ProvenQuestions {
         let found = self.instances(questions).await?;
         let now = self.clock.now();
         let blocks = self.listing.ending_blocks(now, now.saturating_add(BLOCK_LOOK_AHEAD).unwrap_or(now)).await?;
@@ -325,7 +325,7 @@ impl Asked {
             let block = blocks.iter().find(|block| block.reservation == reservation)?;
             Some((instance.instance_id()?, block))
         });
-        let is_then = |said: &Proof, listed: &CapacityBlock| match said {
+        let is_then = |claimed: &Proof, listed: &CapacityBlock| match claimed {
             Proof::EndingBlock { ends: Some(ends), terminates_at: Some(at) } => {
                 let is_in_time = *at > listed.terminates_at || are_near(Some(*at), Some(listed.terminates_at));
                 are_near(Some(*ends), listed.ends) && is_in_time
@@ -342,23 +342,23 @@ impl Asked {
     }
 }
 
-/// Whether the status of a spot request says that the instance ends as the warning says, or has ended.
+/// Whether the status of a spot request confirms the warning, or shows that the instance has ended.
 fn shows(request: &SpotInstanceRequest, proof: &Proof) -> bool {
     let Proof::SpotRequest { at, hibernates } = proof else { return false };
     let (code, since) = request.status().map_or((None, None), |status| (status.code(), status.update_time()));
     let code = code.unwrap_or_default();
     let does =
         !hibernates || request.instance_interruption_behavior() == Some(&InstanceInterruptionBehavior::Hibernate);
-    // The status of one that has ended is newer than its warning.
+    // The status of an ended request is newer than its warning.
     let is_new =
         since.is_none_or(|since| at.saturating_add(SPOT_TOLERANCE).is_ok_and(|at| at.as_second() >= since.secs()));
     let is_marked = code.starts_with("marked-for-") && does && is_new;
     is_marked || ["instance-terminated-", "instance-stopped-"].iter().any(|prefix| code.starts_with(prefix))
 }
 
-/// Whether the time that a message names, if it names one, is near the one that EC2 lists.
-fn are_near(said: Option<Timestamp>, listed: Option<Timestamp>) -> bool {
-    said.zip(listed).is_none_or(|(said, listed)| said.duration_since(listed).unsigned_abs() <= START_TOLERANCE)
+/// Whether a message's time, if it names one, is near EC2's.
+fn are_near(named: Option<Timestamp>, listed: Option<Timestamp>) -> bool {
+    named.zip(listed).is_none_or(|(named, listed)| named.duration_since(listed).unsigned_abs() <= START_TOLERANCE)
 }
 
 /// Names the instances in errors.

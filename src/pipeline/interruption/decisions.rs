@@ -28,17 +28,17 @@ use tokio::time::Instant;
 pub(super) const REGISTRATION_TIME: Duration = Duration::from_mins(15);
 
 /// Maximum wait after a drain until no target group lists the instance: the default deregistration delay of five minutes, and the time
-/// in which a controller notices that a node goes.
+/// that a controller needs to notice that a node leaves.
 const LOAD_BALANCER_WAIT: Duration = Duration::from_mins(6);
 
-/// Time after a drain for what is waited for before the completion of a hook, however late its default deadline lets the drain end.
+/// Minimum time for the waits between a drain and a hook's completion, however late its default deadline lets the drain end.
 const AFTER_DRAIN: Duration = Duration::from_mins(5);
 
 impl Policy {
-    /// Returns the outcome of a notice that is not acted on, whoever owns its instance.
+    /// Returns the outcome of a notice that needs no work, whatever cluster owns its instance.
     #[must_use]
     pub fn settled(&self, notice: &Notice) -> Option<NoticeOutcome> {
-        // What is no longer so is undone, whatever the settings are now.
+        // A withdrawal is carried out, whatever the settings are now.
         if self.action(notice) == Action::Ignore && !matches!(notice.detail, Detail::TakenBack(_)) {
             return Some(NoticeOutcome::Ignored);
         }
@@ -86,7 +86,7 @@ impl Policy {
         let at = clock.notice_instant(notice.at());
         let hook = times.map(|times| (times, self.heartbeats));
         let timeout = self.drain_timeout.of(notice.kind());
-        // A Node that registers for a change that is soon near has the whole time for its drain from then on.
+        // If work on the change starts soon, the drain has its whole time from then on.
         let wait = timeout.unwrap_or(times::DEFAULT_DRAIN_TIMEOUT);
         let from = self.acts_from(notice).filter(|_| !notice.is_withdrawn()).map(|from| clock.instant_of(from));
         let begin = from.filter(|from| (now..now + wait).contains(from)).unwrap_or(now);
@@ -97,7 +97,7 @@ impl Policy {
         }
     }
 
-    /// Returns the end of the wait for an instance's Node; `None` if the instance can't register, or nothing would come of it.
+    /// Returns the end of the wait for an instance's Node; `None` if the instance can't register, or a Node would not matter.
     #[must_use]
     pub fn awaits_node_until(
         &self,
@@ -107,7 +107,7 @@ impl Policy {
         now: Instant,
     ) -> Option<Instant> {
         match &notice.detail {
-            // An instance that is terminated in the pool itself is no Node, and a Node that was broken is gone.
+            // An instance that is terminated inside the pool has no Node, and an unhealthy Node that is missing is gone.
             Detail::AsgTerminate(Hook { pool: Some(WarmPool::From), .. })
             | Detail::Condition(_)
             | Detail::StatusCheck(_)
@@ -140,8 +140,8 @@ impl Policy {
             .with_hookless(matches!(notice.detail, Detail::AsgTermination { .. }))
     }
 
-    /// Returns the waits before evictions that begin, or have begun, at `begin`. Together they take at most half of the time to the
-    /// deadline; a wave or a zonal shift under a hook lasts as long as heartbeats can put the end off.
+    /// Returns the waits before evictions; `begin` is their start. They end after half of the time to the deadline at the latest, but the
+    /// waits for a wave or a zonal shift under a hook may last as long as heartbeats can put the hook's end off.
     #[must_use]
     pub fn waits_before(
         &self,
@@ -160,7 +160,7 @@ impl Policy {
             }
         };
         if let Some(delay) = self.waits.delay.of(notice.kind()) {
-            add(Wait::Delay, begin_of(notice, Some(node), clock) + delay);
+            add(Wait::Delay, started_at(notice, Some(node), clock) + delay);
         }
         if self.awaits_replacement(notice, node) {
             add(Wait::Replacement, half);
@@ -168,7 +168,7 @@ impl Policy {
         if self.waits.hold.of(notice.kind()).before_drain && !self.dry_run {
             add(Wait::HoldBeforeDrain, half);
         }
-        // The time that a hook gives the drain begins after these, because heartbeats keep the hook alive.
+        // The drain's time under a hook starts after these waits, because heartbeats keep the hook alive.
         let latest = match deadline {
             Deadline::Hook(end) => {
                 let room = end.ends.saturating_duration_since(clock.notice_instant(notice.at()));
@@ -187,19 +187,19 @@ impl Policy {
 
     /// Whether the drains of such notices have time to wait for others.
     fn has_time_to_wait(&self, notice: &Notice) -> bool {
-        // The group's hook may end at any time, if nobody tells of it, nor of its timeout.
-        let is_told = self.hooks == HookSource::Message || self.drain_timeout.of(notice.kind()).is_some();
-        let has_time = is_told || notice.detail != Detail::AsgTermination { sought: false };
+        // Without a hook message or a configured timeout, the group's hook may expire at any time.
+        let is_announced = self.hooks == HookSource::Messages || self.drain_timeout.of(notice.kind()).is_some();
+        let has_time = is_announced || notice.detail != Detail::AsgTermination { sought: false };
         !self.dry_run && has_time && notice.kind().waits_in_waves() && self.action(notice).drains()
     }
 
-    /// Whether evictions wait for the end of a zonal shift: not if they began before it, here or in another replica. If they have waited
-    /// for one, that wait is over at once, and the time of the drain counts from its end.
+    /// Whether evictions wait for the end of a zonal shift: not if they started before it, here or in another replica. If they have already
+    /// waited for one, the wait is over at once, and the drain's time counts from the end of that wait.
     #[must_use]
     pub fn awaits_shift(&self, notice: &Notice, node: &Node, shifted: bool) -> bool {
         let key = notice.key();
         let awaits = match place_of(node, key).filter(|_| mark_stands(node, key)) {
-            // A wave's place says it, too.
+            // A place in a wave has the same value.
             Some(Place::Evicts(_)) => {
                 self.waits.zonal_shift != ShiftedResources::None && !self.awaits_place(notice, node)
             }
@@ -217,19 +217,19 @@ impl Policy {
         self.has_time_to_wait(notice) && has_label()
     }
 
-    /// Whether the Node is to be replaced first: as the settings say, or because its group was asked to, and terminates it now.
+    /// Whether the Node is replaced first: by the settings, or because its group was asked for a replacement and terminates the Node now.
     fn awaits_replacement(&self, notice: &Notice, node: &Node) -> bool {
         let asked = AskedReplacement::of(node);
         let is_awaited = asked.as_ref().is_none_or(|asked| !asked.late);
         match &notice.detail {
-            // To a warm pool, or back with another root volume: the group launches nothing.
+            // The instance enters a warm pool, or returns with another root volume: the group launches nothing.
             Detail::AsgTerminate(Hook { pool: Some(_), .. } | Hook { replaces_root_volume: true, .. }) => false,
             Detail::AsgTerminate(_) if asked.is_some() => is_awaited,
             _ => self.action(notice) == Action::Replace && is_awaited,
         }
     }
 
-    /// Returns the waits between work that ended like this at `end` and the completion of its hook, within the deadline.
+    /// Returns the waits between the end of the work, with this outcome at `end`, and the completion of its hook, within the deadline.
     #[must_use]
     pub fn waits_after(
         &self,
@@ -241,7 +241,7 @@ impl Policy {
     ) -> Waits {
         let mut waits = Waits::default();
         let left = deadline.at().saturating_duration_since(end);
-        // A drain that was lengthened for its pods ends when they are gone. Heartbeats carry what follows.
+        // A drain that was lengthened for its pods ends when they are gone. Heartbeats keep the hook alive during the waits.
         let longest = deadline.latest_end().filter(|_| deadline.has_room());
         let longest = longest.map_or(Duration::ZERO, |latest| latest.saturating_duration_since(end));
         let bound = left.max(AFTER_DRAIN.min(longest));
@@ -253,7 +253,7 @@ impl Policy {
         match outcome {
             NoticeOutcome::Drained => {
                 add(Wait::CompleteAfter, self.waits.complete_after);
-                // An instance that only gets another root volume stays in its target groups.
+                // An instance whose root volume is replaced stays in its target groups.
                 let stays = notice.hook().is_some_and(|hook| hook.replaces_root_volume);
                 add(Wait::LoadBalancers, if stays { Duration::ZERO } else { self.awaits_load_balancers() });
                 add(Wait::Volumes, if had_volumes && !self.dry_run { self.waits.volumes } else { Duration::ZERO });
@@ -265,7 +265,7 @@ impl Policy {
             NoticeOutcome::Uncordoned => add(Wait::CompleteAfter, left),
             _ => {}
         }
-        // Others act on a node that could not be drained, too, while there is time.
+        // A failed drain is held as well, while there is time.
         let worked = matches!(
             outcome,
             NoticeOutcome::Drained
@@ -290,8 +290,8 @@ impl Policy {
         }
     }
 
-    /// Whether the instance is deregistered from its target groups when its drain begins: only if it goes for good. What comes back
-    /// would not be registered again.
+    /// Whether the instance is deregistered from its target groups when its drain starts: only if it is terminated. An instance that comes
+    /// back would not be registered again.
     #[must_use]
     pub fn deregisters(&self, notice: &Notice) -> bool {
         self.waits.load_balancers == ForLoadBalancers::Deregister
@@ -301,16 +301,16 @@ impl Policy {
             && comes_back(&notice.detail).is_none()
     }
 
-    /// Returns the completion of a hook after this outcome; `None` leaves the hook to its own timeout. `excluded` says whether the Node
-    /// is excluded now.
+    /// Returns the completion of a hook after this outcome; `None` leaves the hook to its own timeout. `excluded`: whether the Node is
+    /// excluded now.
     #[must_use]
     pub fn completion(&self, outcome: NoticeOutcome, detail: &Detail, excluded: bool) -> Option<Completion> {
         let chosen = match (outcome, detail) {
-            // The Node's owner takes care of it; or nothing was done, and its capacity may stay.
+            // The Node's owner completes it; or nothing was done, and the capacity may stay.
             (NoticeOutcome::Excluded | NoticeOutcome::NotAdmitted, _) => OnFailed::Leave,
-            // Somebody wants the node to stay: a completion now would end it at once.
+            // A user keeps the node: a completion now would end it at once.
             (NoticeOutcome::Uncordoned, _) if excluded || self.on_uncordon == OnUncordon::Leave => OnFailed::Leave,
-            // An instance that goes to a warm pool need not become a Node.
+            // An instance that enters a warm pool need not become a Node.
             (NoticeOutcome::NotReady, Detail::AsgLaunch(Hook { pool: Some(WarmPool::To), .. })) => OnFailed::Continue,
             (NoticeOutcome::NotReady, _) => self.on_failed_launch,
             (failed, _) if failed.failed() => self.on_failed_drain,
@@ -323,8 +323,8 @@ impl Policy {
         }
     }
 
-    /// Whether a launched instance's Node is ready for its hook's completion. After the replacement of a root volume it is only with
-    /// another boot ID than at the drain: until the kubelet's silence is noticed, the Node looks Ready.
+    /// Whether a launched instance's Node is ready for its hook's completion. After the replacement of a root volume the boot ID must differ
+    /// from the drain's: the Node looks Ready until the kubelet's silence is noticed.
     #[must_use]
     pub fn in_service(&self, notice: &Notice, node: &Node) -> bool {
         let has = |key: &String| node.taints.iter().any(|taint| taint.key == *key);
@@ -334,21 +334,21 @@ impl Policy {
     }
 }
 
-/// Returns the time from which the life of the notice's hook counts, which has these times.
+/// Returns the start of the life of the notice's hook.
 #[must_use]
 pub fn life_begin(notice: &Notice, node: Option<&Node>, times: HookTimes, clock: &Clock) -> Instant {
-    times::life_begins(begin_of(notice, node, clock), clock.notice_instant(notice.at()), times)
+    times::life_begins(started_at(notice, node, clock), clock.notice_instant(notice.at()), times)
 }
 
-/// Returns when what the notice tells of began. A Node that says that its group terminates it names no time: then its mark does, so
-/// that a hook that is found later, or a takeover, begins no delay and no life of a hook anew.
-fn begin_of(notice: &Notice, node: Option<&Node>, clock: &Clock) -> Instant {
+/// Returns the start of the announced event. An agent notice of a termination has no time; the mark's time counts then, so that a hook that
+/// is found later, or a takeover, doesn't restart a delay or a hook's life.
+fn started_at(notice: &Notice, node: Option<&Node>, clock: &Clock) -> Instant {
     let is_timeless = matches!(notice.identity, Identity::Agent { at: None, .. });
     let marked = node.filter(|_| is_timeless).and_then(|node| newest_copy(node, notice.key()));
     clock.notice_instant(marked.map_or(notice.at(), |marked| marked.min(notice.at())))
 }
 
-/// Whether the instance no longer runs, so that there is nothing to evict.
+/// Whether the instance no longer runs, so that no pod can be evicted.
 #[must_use]
 pub fn runs_no_more(detail: &Detail) -> bool {
     matches!(detail, Detail::StateChange { state: InstanceState::Stopped | InstanceState::Terminated })
@@ -372,26 +372,26 @@ pub fn comes_back(detail: &Detail) -> Option<ReturnSign> {
         | Detail::ScheduledChange(_) => Some(ReturnSign::Boot),
         Detail::Spot { action: InstanceAction::Hibernate }
         | Detail::StateChange { state: InstanceState::Stopping | InstanceState::Stopped } => Some(ReturnSign::Ready),
-        // The instance is terminated, even if it is restarted before.
+        // The instance is terminated, even if it restarts before.
         _ => None,
     }
 }
 
-/// Returns the marks that the notice ends: those that have been on the Node since its instance went to the warm pool, when it comes out
-/// of the pool, and that of a notice which AWS has withdrawn.
+/// Returns the marks that the notice ends: when an instance leaves the warm pool, those from before it entered the pool; after a withdrawal,
+/// the mark of the withdrawn notice.
 #[must_use]
 pub fn ended_marks(notice: &Notice, node: &Node) -> Option<NodeRelease> {
     match &notice.detail {
         Detail::AsgLaunch(Hook { pool: Some(WarmPool::From), .. }) => {
             NodeRelease::of_kind(node, NoticeKind::AsgTerminate.as_str(), notice.at(), UndoReason::FromWarmPool)
         }
-        // EC2's list has it, and no Node says it.
+        // EC2 reports status checks, and agents don't.
         Detail::TakenBack(NoticeKind::StatusCheck) => {
             NodeRelease::of_withdrawn(node, notice.key(), Withdrawal::of(notice), false)
         }
         Detail::TakenBack(_) => taken_back_marks(node, &notice.identity),
         _ if notice.is_withdrawn() => {
-            // What EC2 lists has no copies.
+            // A listed notice has no copies.
             let noted = notice.identity.ec2_id().is_none();
             let release = NodeRelease::of_withdrawn(node, notice.key(), Withdrawal::of(notice), noted)?;
             Some(release.leaving_to_node(node, notice.start().filter(|_| noted)))

@@ -1,4 +1,4 @@
-//! The nodes that are drained now, counted against their maximum; and the notices that wait for room although AWS has not confirmed them.
+//! Nodes being drained, counted against the maximum, and unproven notices: those that wait for room and that AWS has not confirmed.
 
 use crate::pipeline::event::{InstanceId, NoticeKind};
 use jiff::Timestamp;
@@ -11,25 +11,24 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-/// Time for which the count of drains of other replicas is kept: a storm asks a thousand times.
+/// Time for which the count of other replicas' drains is kept: a storm asks a thousand times.
 const COUNT_KEPT: Duration = Duration::from_secs(1);
 
-/// Time after which a notice that waits for room looks again: drains of other replicas end without a word.
-const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// Interval at which a waiting notice counts again: other replicas' drains end without a signal.
+const RECOUNT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Maximum number of notices that wait unproven, or twice as many as there are nodes. Each holds its message, and those who forge them
-/// have many.
+/// Maximum number of unproven notices, unless twice the number of nodes is more. Each holds its message, and an attacker can forge many.
 const UNPROVEN: usize = 1_000;
 
-/// Maximum number of them in clusters of any size: half of the messages that a process holds.
+/// Maximum number of unproven notices in clusters of any size: half of the messages that a process holds.
 const MAX_UNPROVEN: usize = 4_000;
 
-/// Maximum number of them about one instance: AWS has fewer kinds.
+/// Maximum number of unproven notices about one instance: AWS has fewer kinds.
 const MAX_UNPROVEN_OF_ONE: usize = 8;
 
-/// The instances whose nodes are drained now, by notices that this process has admitted, and as marks on Nodes say.
+/// Instances whose nodes are being drained, by the notices that this process has admitted and by the marks on Nodes.
 #[derive(Debug, Default)]
-pub struct Draining {
+pub struct DrainingNodes {
     state: Mutex<State>,
     /// Notified when a notice that was admitted has ended.
     freed: Notify,
@@ -88,8 +87,8 @@ impl State {
         self.admitted.keys().chain(only_marked).filter(|other| *other != instance).count()
     }
 
-    /// Returns the place of the notice that waits unproven and that AWS shows last, or of the oldest of several, of the instance and kind
-    /// that have the most; of as many, rather one that nothing can prove.
+    /// Returns the position of an unproven notice of the instance and kind that have the most: the one that AWS would confirm last, or the
+    /// oldest of several. Between equal numbers, prefers a notice without a proof.
     fn last_of_most(&self, of: impl Fn(&InstanceId) -> bool) -> Option<usize> {
         let mut groups = HashMap::new();
         for (place, wait) in self.unproven.iter().enumerate().filter(|(_, wait)| of(&wait.instance)) {
@@ -103,7 +102,7 @@ impl State {
     }
 }
 
-impl Draining {
+impl DrainingNodes {
     /// Admits a notice of the instance if fewer than `at_most` others are drained. `marked` reads which nodes are drained, by their
     /// marks.
     ///
@@ -114,7 +113,7 @@ impl Draining {
         instance: &InstanceId,
         at_most: usize,
         marked: impl FnOnce() -> HashSet<InstanceId>,
-    ) -> Result<Admitted, usize> {
+    ) -> Result<DrainPlace, usize> {
         let mut state = self.state.lock();
         state.has_room(instance, at_most, marked)?;
         Ok(self.admitted(state, instance, true))
@@ -134,15 +133,20 @@ impl Draining {
     }
 
     /// Admits a notice of the instance, however many nodes are drained.
-    pub(super) fn admit_anyway(self: &Arc<Self>, instance: &InstanceId) -> Admitted {
+    pub(super) fn admit_anyway(self: &Arc<Self>, instance: &InstanceId) -> DrainPlace {
         self.admitted(self.state.lock(), instance, false)
     }
 
-    fn admitted(self: &Arc<Self>, mut state: MutexGuard<'_, State>, instance: &InstanceId, by_room: bool) -> Admitted {
+    fn admitted(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, State>,
+        instance: &InstanceId,
+        by_room: bool,
+    ) -> DrainPlace {
         let places = state.admitted.entry(instance.clone()).or_default();
         places.all += 1;
         places.by_room += usize::from(by_room);
-        Admitted { draining: Arc::clone(self), instance: instance.clone(), by_room }
+        DrainPlace { draining: Arc::clone(self), instance: instance.clone(), by_room }
     }
 
     /// Whether the instance is drained because there was room.
@@ -150,10 +154,10 @@ impl Draining {
         self.state.lock().admitted.get(instance).is_some_and(|places| places.by_room > 0)
     }
 
-    /// Counts a notice of the instance that waits unproven. Where there are too many, one wait of the kind and instance that have the
-    /// most is ended by its token: what is real is confirmed within seconds, and is one of its kind.
-    /// `nodes` is their number: of each the honest notices of two kinds have room.
-    pub(super) fn wait_unproven(self: &Arc<Self>, wait: UnprovenWait, nodes: usize) -> Unproven {
+    /// Counts an unproven notice of the instance. If there are too many, ends one wait of the kind and instance that have the most: AWS
+    /// confirms a genuine notice within seconds, and it is the only one of its kind. `nodes` is the number of Nodes: there is room for
+    /// genuine notices of two kinds for each.
+    pub(super) fn wait_unproven(self: &Arc<Self>, wait: UnprovenWait, nodes: usize) -> UnprovenPlace {
         let mut state = self.state.lock();
         let of_one = state.unproven.iter().filter(|other| other.instance == wait.instance).count();
         let last = match of_one {
@@ -165,12 +169,12 @@ impl Draining {
         if let Some(crowded_out) = last.and_then(|place| state.unproven.remove(place)) {
             crowded_out.end.cancel();
         }
-        let unproven = Unproven { draining: Arc::clone(self), end: wait.end.clone() };
+        let unproven = UnprovenPlace { draining: Arc::clone(self), end: wait.end.clone() };
         state.unproven.push_back(wait);
         unproven
     }
 
-    /// Lets another notice look for room: this one can't take it.
+    /// Lets another notice try to take the room: this one can't.
     pub(super) fn pass_on(&self) {
         self.freed.notify_one();
     }
@@ -178,7 +182,7 @@ impl Draining {
     /// Waits until the instance is drained because there was room.
     pub(super) async fn until_room_of(&self, instance: &InstanceId) {
         while !self.had_room(instance) {
-            sleep(LOOK_AGAIN).await;
+            sleep(RECOUNT_INTERVAL).await;
         }
     }
 
@@ -188,33 +192,33 @@ impl Draining {
             biased;
             // One at a time: there is room for one.
             () = self.freed.notified() => {}
-            () = sleep(LOOK_AGAIN) => {}
+            () = sleep(RECOUNT_INTERVAL) => {}
         }
     }
 }
 
 /// A notice that was admitted. Its node counts as drained while this lives.
 #[derive(Debug)]
-pub(super) struct Admitted {
-    draining: Arc<Draining>,
+pub(super) struct DrainPlace {
+    draining: Arc<DrainingNodes>,
     instance: InstanceId,
     by_room: bool,
 }
 
 /// A notice that waits unproven. Counts while this lives.
 #[derive(Debug)]
-pub(super) struct Unproven {
-    draining: Arc<Draining>,
+pub(super) struct UnprovenPlace {
+    draining: Arc<DrainingNodes>,
     end: CancellationToken,
 }
 
-impl Drop for Unproven {
+impl Drop for UnprovenPlace {
     fn drop(&mut self) {
         self.draining.state.lock().unproven.retain(|wait| wait.end != self.end);
     }
 }
 
-impl Drop for Admitted {
+impl Drop for DrainPlace {
     fn drop(&mut self) {
         let mut state = self.draining.state.lock();
         if let Some(places) = state.admitted.get_mut(&self.instance) {
@@ -243,7 +247,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_node_counts_once_whoever_drains_it() {
-        let draining = Arc::new(Draining::default());
+        let draining = Arc::new(DrainingNodes::default());
         let marked = || HashSet::from([id(1), id(2)]);
         let first = draining.admit(&id(1), 3, marked).unwrap();
         let again = draining.admit(&id(1), 3, marked).unwrap();
@@ -262,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_wait_that_is_over_counts_no_more() {
-        let draining = Arc::new(Draining::default());
+        let draining = Arc::new(DrainingNodes::default());
         let wait_of = |instance, kind| {
             let end = CancellationToken::new();
             let ease = (kind == NoticeKind::Spot).then_some(Timestamp::UNIX_EPOCH);
@@ -292,7 +296,7 @@ mod tests {
     /// Some of them come twice: AWS recommends what it takes soon.
     #[test]
     fn the_honest_notices_of_all_nodes_wait_side_by_side() {
-        let (draining, nodes) = (Arc::new(Draining::default()), 2 * UNPROVEN);
+        let (draining, nodes) = (Arc::new(DrainingNodes::default()), 2 * UNPROVEN);
         let wait = |n, kind| {
             let (instance, end) = (id(n), CancellationToken::new());
             let ease = (kind == NoticeKind::Spot).then_some(Timestamp::UNIX_EPOCH);

@@ -1,5 +1,5 @@
-//! Looks up where instances are in their Auto Scaling groups. All who ask share the calls: searches of hooks, confirmations of notices,
-//! and those who want to know the target groups of an instance.
+//! Looks up the Auto Scaling groups and lifecycle states of instances. Hook searches, confirmations of notices and searches for target
+//! groups share the calls.
 
 use crate::clients::batch::Batcher;
 use crate::clients::gate::{AwsClass, AwsError, CALL_TIMEOUT, Gate, Operation};
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 /// Maximum number of instances in a call.
 const MAX_INSTANCES: usize = 50;
 
-/// Time that a question waits for others to share its call.
+/// Time for which a question waits for others to share its call.
 const BATCH_WAIT: Duration = Duration::from_millis(100);
 
 const DESCRIBE: Operation = Operation::new("autoscaling", "DescribeAutoScalingInstances");
@@ -52,15 +52,15 @@ impl InGroup {
         self.state.ends_with("Terminating:Proceed") || self.state.ends_with("Terminated") || self.is_retained()
     }
 
-    /// Whether the instance stays although its termination failed, as an instance lifecycle policy can say.
+    /// Whether an instance lifecycle policy keeps the instance after a failed termination.
     fn is_retained(&self) -> bool {
         self.state.ends_with("Terminating:Retained")
     }
 
-    /// Whether the group terminates the instance, takes it back into its warm pool, or holds it at a hook for one of both.
+    /// Whether the group terminates the instance, returns it to its warm pool, or holds it at a hook for either.
     #[must_use]
     pub fn leaves(&self) -> bool {
-        // An instance that is launched waits, too.
+        // A launching instance waits too.
         let waits = self.state.ends_with(":Wait") && self.state != "Pending:Wait";
         waits || self.state.contains("Terminat") && !self.is_retained()
     }
@@ -75,7 +75,7 @@ impl InGroup {
 pub struct GroupLookup(Arc<Batcher<InstanceId, Option<InGroup>>>);
 
 impl GroupLookup {
-    /// Asks with `client`, through a gate of its own: a lifecycle call waits for no look.
+    /// Asks with `client`, through a gate of its own, so that lifecycle calls don't wait for look-ups.
     #[must_use]
     pub fn new(client: Client, tasks: &Tasks, facts: Facts) -> Self {
         let gate = Gate::new(facts);

@@ -1,4 +1,4 @@
-//! Calls to Auto Scaling about groups: their state, and the wish for a replacement.
+//! Calls to Auto Scaling about groups: their state, and requests for a replacement.
 
 use super::replaceable::{Group, Member, MemberState};
 use crate::clients::answers::{Answers, DENIAL_KEPT, Denials, FAILURE_KEPT, sweep};
@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
-/// Maximum number of attempts of a call that may work later, or may have been lost on its way. A second one changes nothing.
+/// Maximum number of attempts of a call that may succeed later, or that may have been lost. Repeating it is harmless.
 const ATTEMPTS: usize = 3;
 
 const DESCRIBE_GROUPS: Operation = Operation::new("autoscaling", "DescribeAutoScalingGroups");
@@ -25,14 +25,14 @@ pub struct Groups {
     client: Client,
     gate: Gate<AwsClass>,
     facts: Facts,
-    /// The last look-ups, by group.
+    /// Last answers, by group.
     known: Answers<String, Result<Arc<Group>, Replacement>>,
-    /// By group: held by the caller that decides whether one more of its instances may be replaced.
+    /// Locks by group, held by the caller that decides whether one more of its instances may be replaced.
     turns: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
-    /// Denied requests for a replacement, by group. The right may exist for other groups.
+    /// Denied requests for a replacement, by group. The permission may exist for other groups.
     denials: Denials<String>,
-    /// The last failure that was told.
-    told: Mutex<Option<(Category, Instant)>>,
+    /// Last failure that was reported.
+    reported: Mutex<Option<(Category, Instant)>>,
 }
 
 impl Groups {
@@ -40,10 +40,10 @@ impl Groups {
     #[must_use]
     pub fn new(client: Client, gate: Gate<AwsClass>, facts: Facts) -> Self {
         let (known, turns, denials) = (Answers::default(), Mutex::default(), Denials::default());
-        Self { client, gate, facts, known, turns, denials, told: Mutex::default() }
+        Self { client, gate, facts, known, turns, denials, reported: Mutex::default() }
     }
 
-    /// Waits for one's turn to decide about the group.
+    /// Waits for the turn to decide about the group.
     pub(super) async fn turn(&self, group: &str) -> OwnedMutexGuard<()> {
         let turn = {
             let mut turns = self.turns.lock();
@@ -56,7 +56,7 @@ impl Groups {
     /// Returns the group as it was at most `max_age` ago. Only the first of several callers asks AWS; the others wait for its reply.
     ///
     /// # Errors
-    /// There is no such group, or AWS did not say. A failure is told once in some minutes, and kept for a while.
+    /// There is no such group, or AWS did not answer. A failure is cached for a while, and reported once in some minutes.
     pub async fn get(&self, group: &str, max_age: Duration) -> Result<Arc<Group>, Replacement> {
         let max_age = |answer: &Result<_, _>| match answer {
             Ok(_) => max_age,
@@ -91,7 +91,7 @@ impl Groups {
         Ok(Some(Group { hooks, ..read(&found) }))
     }
 
-    /// Tells Auto Scaling that the instance is unhealthy, so that its group replaces it.
+    /// Marks the instance as unhealthy in Auto Scaling, so that its group replaces it.
     ///
     /// # Errors
     /// Auto Scaling did not accept it.
@@ -129,11 +129,11 @@ impl Groups {
         Ok(())
     }
 
-    /// Tells of a failure, once for each of a row of the same category.
+    /// Reports a failure, once for a series of the same category.
     fn failed(&self, group: &str, error: &AwsError, otherwise: Replacement) -> Replacement {
-        let mut told = self.told.lock();
-        if told.is_none_or(|(category, at)| category != error.category || at.elapsed() >= DENIAL_KEPT) {
-            *told = Some((error.category, Instant::now()));
+        let mut reported = self.reported.lock();
+        if reported.is_none_or(|(category, at)| category != error.category || at.elapsed() >= DENIAL_KEPT) {
+            *reported = Some((error.category, Instant::now()));
             self.facts.emit(&Fact::ReplacementFailed { group, error });
         }
         if error.category == Category::Denied { Replacement::Denied } else { otherwise }
@@ -144,7 +144,7 @@ impl Groups {
 pub fn read(group: &AutoScalingGroup) -> Group {
     let size = |size: Option<i32>| size.and_then(|size| usize::try_from(size).ok()).unwrap_or_default();
     let launches_first = group.instance_maintenance_policy().is_some_and(|policy| {
-        // What is cleared is -1.
+        // A cleared value is -1.
         policy.min_healthy_percentage() >= Some(100) && policy.max_healthy_percentage() > Some(100)
     });
     let suspended = group.suspended_processes().iter().filter_map(|process| process.process_name());

@@ -22,33 +22,33 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-/// Maximum share of the time to a beat by which the beat goes out earlier, so that a storm's hooks don't beat together.
+/// Maximum jitter of a beat, as a share of the time to it: it is sent early, so that a storm's hooks don't beat together.
 const JITTER: f64 = 0.1;
 
-/// Maximum wait before the first heartbeat of an action of which nobody told when it ends is tried again.
+/// Maximum retry delay for the first heartbeat of a hook whose expiry is unknown.
 const FIRST_RETRY: Duration = Duration::from_secs(5);
 
-/// Share of a hook's timeout after which a message about it is old.
+/// Divisor of a hook's timeout: a message older than that share is old.
 const OLD: u32 = 4;
 
-/// Waits between look-ups of a hook whose times are only assumed.
+/// Waits between look-ups of a hook whose times are assumed.
 const LOOK_UP_AGAIN: Backoff = Backoff::new(Duration::from_mins(1), Duration::from_mins(5));
 
 /// The state of a hook that waits for the interruption.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HookState {
     pub times: HookTimes,
-    /// The deadline of the work that the hook's times and the settings give.
+    /// The deadline of the work, from the hook's times and the settings.
     pub own_deadline: Deadline,
-    /// The same with room for the pods: the latest time at which the completion is expected.
+    /// The deadline with room for the pods: the latest time at which the completion is expected.
     pub deadline: Deadline,
-    /// Whether the work goes on, and does not wait for its admission.
+    /// Whether the work is admitted.
     pub admitted: bool,
-    /// The absence of the API server before the work, and that by which the deadline was put off.
+    /// How long the API server was unreachable before the work, and how much of that time the deadline counts.
     pub absent: Absent,
 }
 
-/// The sums of the absences of the API server before the work, and until the deadline was last put off.
+/// The sums of the API server's absences, before the work and until the deadline was last put off.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Absent {
     pub before: Duration,
@@ -56,14 +56,14 @@ pub(super) struct Absent {
 }
 
 impl HookState {
-    /// Takes this deadline of the hook's times, put off by the time that the API server was away.
+    /// Sets the hook's times and their deadline, put off by the API server's absences.
     fn take(&mut self, times: HookTimes, deadline: Deadline) {
         let Absent { before, counted } = self.absent;
         let deadline = deadline.put_off(counted.saturating_sub(before));
         (self.times, self.own_deadline, self.deadline) = (times, deadline, deadline);
     }
 
-    /// Puts the deadline off by what the sum of the absences, `total`, has grown.
+    /// Puts the deadline off by the growth of `total`, the sum of the absences.
     pub fn put_off(&mut self, total: Duration) {
         let by = total.saturating_sub(self.absent.counted);
         (self.own_deadline, self.deadline) = (self.own_deadline.put_off(by), self.deadline.put_off(by));
@@ -71,18 +71,18 @@ impl HookState {
     }
 }
 
-/// The input of a heartbeat.
+/// The task of a heartbeat.
 #[derive(Clone)]
-pub(super) struct Beating {
+pub(super) struct HeartbeatTask {
     pub case: Case,
     pub hook: Hook,
-    /// Shared with the interruption, for the visibility timeout that it wants for its messages.
+    /// Shared with the interruption, for the visibility timeout of its messages.
     pub link: Arc<MessageLink>,
     /// Shared with the interruption, which moves the deadline.
     pub state: Arc<watch::Sender<HookState>>,
-    /// The begin of the lifecycle action: the notice's time, or of a hook of which no message has told, that of its mark.
+    /// The start of the lifecycle action: the notice's time, or the mark's for a hook that no message announced.
     pub begun: Instant,
-    /// Cancelled when AWS says that the action is over.
+    /// Cancelled when AWS reports that the action is over.
     pub over: CancellationToken,
 }
 
@@ -95,27 +95,27 @@ pub(super) struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// Starts beating.
-    pub(super) fn start(tasks: &Tasks, beating: Beating) -> Self {
+    /// Starts the heartbeat.
+    pub(super) fn start(tasks: &Tasks, work: HeartbeatTask) -> Self {
         let stop = CancellationToken::new();
-        let over = beating.over.clone();
-        Self { task: tasks.spawn(TaskKind::Heartbeat, beating.run(stop.clone())), stop, over }
+        let over = work.over.clone();
+        Self { task: tasks.spawn(TaskKind::Heartbeat, work.run(stop.clone())), stop, over }
     }
 
-    /// Cancelled when AWS has said that the action is over.
+    /// Cancelled when AWS reports that the action is over.
     pub(super) fn over(&self) -> CancellationToken {
         self.over.clone()
     }
 
-    /// Stops, and returns when no beat can go out any more.
+    /// Stops, and returns when no more beats can be sent.
     pub(super) async fn stop(self) {
         self.stop.cancel();
-        // A beat in flight is cut off: it may arrive, but no other follows. The task itself reports a panic.
+        // A beat in flight is cancelled: it may arrive, but no other follows. The task itself reports a panic.
         let _ = self.task.await;
     }
 }
 
-impl Beating {
+impl HeartbeatTask {
     async fn run(self, stop: CancellationToken) {
         let (beats, look_up) = (pin!(self.beats()), pin!(self.look_up_again()));
         tokio::select! {
@@ -125,7 +125,7 @@ impl Beating {
         }
     }
 
-    /// Looks up assumed times until AWS answers. They decide when beats go out, and when the work must end.
+    /// Looks up assumed times until AWS answers. They decide when beats are sent, and when the work must end.
     async fn look_up_again(&self) {
         let mut pause = LOOK_UP_AGAIN;
         while self.state.borrow().times.assumed {
@@ -140,7 +140,7 @@ impl Beating {
         }
     }
 
-    /// Takes the hook's own times in place of the assumed ones, if AWS tells them.
+    /// Replaces the assumed times by the hook's own, if AWS returns them.
     async fn look_up(&self) {
         // Boxed: the call is rare, and large.
         let Ok(times) = Box::pin(self.case.interrupter.hooks.times(&self.hook)).await else { return };
@@ -148,16 +148,16 @@ impl Beating {
         self.take(times);
     }
 
-    /// Takes the end of the hook for our patience only, until AWS accepts a heartbeat.
-    fn doubt(&self) {
+    /// Treats the hook's expiry as a soft limit until AWS accepts a heartbeat.
+    fn distrust(&self) {
         let times = self.state.borrow().times;
         if !times.assumed {
             self.take(HookTimes { assumed: true, ..times });
         }
     }
 
-    /// Ends the work in time for the expiry of the hook, because AWS denies heartbeats; or, with `None`, no longer does, because it has accepted
-    /// one. Of a hook whose timeout is not known nobody can tell when it expires.
+    /// Ends the work in time for the hook's expiry, because AWS denies heartbeats; `None` lifts that, because AWS has accepted one. Without
+    /// the hook's timeout the expiry is unknown, and nothing changes.
     fn expire(&self, expires: Option<Instant>) {
         let times = self.state.borrow().times;
         if times.assumed || times.expires == expires {
@@ -166,11 +166,11 @@ impl Beating {
         self.take(HookTimes { expires, ..times });
         if expires.is_some() {
             let until = self.state.borrow().deadline.at().saturating_duration_since(Instant::now());
-            self.case.tell(&Fact::HeartbeatsDenied { about: self.case.about(), until });
+            self.case.emit(&Fact::HeartbeatsDenied { about: self.case.about(), until });
         }
     }
 
-    /// Takes these times of the hook, and the deadline that comes from them.
+    /// Sets the hook's times and the resulting deadline.
     fn take(&self, times: HookTimes) {
         let Case { interrupter, notice, .. } = &self.case;
         let (node, now) = (interrupter.index.get(&notice.instance), Instant::now());
@@ -178,7 +178,7 @@ impl Beating {
         self.state.send_modify(|state| state.take(times, deadline));
     }
 
-    /// Notes that the instance waits at the hook.
+    /// Notes proof that the instance waits at the hook.
     async fn is_proven(&self) {
         self.link.proven.store(true, Ordering::Release);
         if self.state.borrow().times.assumed {
@@ -186,7 +186,7 @@ impl Beating {
         }
     }
 
-    /// Returns when AWS says that the action is over, or when no more beats are due.
+    /// Sends heartbeats until AWS reports that the action is over, or until no more are due.
     async fn beats(&self) {
         let interrupter = &self.case.interrupter;
         let mut last = interrupter.hooks.last_beat(&self.hook).unwrap_or(self.begun).max(self.begun);
@@ -194,7 +194,7 @@ impl Beating {
         let times = state.borrow().times;
         let must_be_proven = self.case.must_be_proven(&self.link, &self.hook, times);
         if must_be_proven || self.hook.token.is_none() && interrupter.policy.sends_heartbeats() {
-            // Nobody said when the action began: after a heartbeat it is known when it ends. Until then it may end at any time.
+            // The action's start is unknown, so it may expire at any time until a heartbeat is accepted.
             let Some(beaten) = self.beat(times, Instant::now(), !must_be_proven).await else { return };
             self.is_proven().await;
             last = beaten;
@@ -202,14 +202,14 @@ impl Beating {
         loop {
             let HookState { times, deadline, admitted, .. } = *state.borrow_and_update();
             let expires = last + times.heartbeat;
-            // The first shows whether there is such an action at all, before its end overrides a budget.
+            // The first beat proves that the action exists, before its expiry overrides a budget.
             let is_shown = !is_wary || !admitted || self.link.proven.load(Ordering::Acquire);
             let finish = if is_shown { deadline.at() } else { expires.max(deadline.at()) };
             let due = due_beat(interrupter.policy.heartbeats, self.begun, expires, times, finish);
             if due.is_none() && !times.assumed {
                 return;
             }
-            // A beat that is due after the expected completion is for a completion that is late.
+            // A beat due after the expected completion is only for a late completion.
             let floor = |due| if due >= finish { finish } else { Instant::now() };
             tokio::select! {
                 biased;
@@ -224,13 +224,13 @@ impl Beating {
         }
     }
 
-    /// Sends one beat, with retries. Returns when it went out; `None` when no more beats are of any use. Only AWS knows whether the hook
-    /// has expired: another process may have sent beats before. `is_known` says whether there is such an action at all: one that was
-    /// found by its instance may be that of another hook.
+    /// Sends one beat, with retries. Returns the time at which it was sent; `None` when further beats are useless. Only AWS knows whether
+    /// the hook has expired, because another process may have sent beats before. `is_known`: whether the action is known to exist. One
+    /// that was found by its instance may belong to another hook.
     async fn beat(&self, times: HookTimes, expires: Instant, is_known: bool) -> Option<Instant> {
         let is_wary = self.case.is_wary();
         let dead_at = self.begun + times.life();
-        // Nobody knows what is left of an action that is not known.
+        // The time left to an unproven action is unknown.
         let mut late = Backoff::new(Duration::from_secs(1), if is_known { times.heartbeat / 2 } else { FIRST_RETRY });
         loop {
             let sent = Instant::now();
@@ -238,13 +238,13 @@ impl Beating {
             // Boxed: a heartbeat mostly sleeps, and a call is ten times as large.
             let error = match Box::pin(self.case.beat(&self.hook, by)).await {
                 Ok(HookReply::Done) => {
-                    self.tell(HeartbeatResult::Sent, None);
+                    self.report(HeartbeatResult::Sent, None);
                     self.expire(None);
                     return Some(sent);
                 }
                 Ok(HookReply::Over) => {
-                    self.tell(HeartbeatResult::Over, None);
-                    // AWS does not know the action of a test message: that says nothing about the instance. But anybody can name one so.
+                    self.report(HeartbeatResult::Over, None);
+                    // Test messages use an action that AWS doesn't know, so "over" proves nothing. An attacker could forge a test name, though.
                     if self.hook.is_test() && !is_wary {
                         return None;
                     }
@@ -257,23 +257,23 @@ impl Beating {
                 }
                 Err(error) => error,
             };
-            self.tell(HeartbeatResult::Failed(error.category), Some(&error));
+            self.report(HeartbeatResult::Failed(error.category), Some(&error));
             let is_denied = error.category == Category::Denied;
             if is_denied && is_wary && self.hook.token.is_some() {
-                // Whoever writes to the queue may name a group for which Ebbtide has no right.
-                self.doubt();
+                // An attacker could name a group for which Ebbtide has no permission.
+                self.distrust();
             } else if is_denied {
                 if !is_known {
-                    // Nothing will prove it.
+                    // No heartbeat will ever prove the action.
                     self.is_proven().await;
                 }
-                // Of an action of which nobody told, the time counts from when it was found.
+                // The time of an unannounced action counts from when it was found.
                 let heartbeat = self.state.borrow().times.heartbeat;
                 self.expire(Some(expires.max(self.begun + heartbeat)));
             }
             let is_final = match error.category {
                 Category::NotFound => true,
-                // Other codes than that of a hook which does not exist may be AWS's own trouble.
+                // Codes other than a missing hook's may be AWS's own failures.
                 Category::Invalid => is_known || error.code.as_deref() == Some("ValidationError"),
                 _ => false,
             };
@@ -288,8 +288,8 @@ impl Beating {
         }
     }
 
-    /// Asks Auto Scaling, which knows no action of this hook for the instance, where the instance is: if its group no longer has it wait, the
-    /// action is over. Else it is drained without the hook, of which others may have told.
+    /// Looks up the instance in Auto Scaling, which knows no action of this hook for it. If its group no longer makes it wait, the action is
+    /// over. Otherwise the instance is drained without the hook, which may be forged.
     async fn denied(&self) {
         let Case { interrupter, notice, .. } = &self.case;
         let is_back = |node: &Node| self.case.is_in_doubt(node) && !marked_since_boot(node, notice.key());
@@ -316,23 +316,23 @@ impl Beating {
     }
 
     fn disown(&self, why: &HookLack) {
-        self.case.tell(&Fact::HookNotFound { about: self.case.about(), hook: &self.hook.name, why });
+        self.case.emit(&Fact::HookNotFound { about: self.case.about(), hook: &self.hook.name, why });
         self.link.disown_hook();
     }
 
-    fn tell(&self, result: HeartbeatResult, error: Option<&dyn std::fmt::Display>) {
-        self.case.tell(&Fact::Heartbeat { about: self.case.about(), result, error });
+    fn report(&self, result: HeartbeatResult, error: Option<&dyn std::fmt::Display>) {
+        self.case.emit(&Fact::Heartbeat { about: self.case.about(), result, error });
     }
 }
 
 impl Case {
-    /// Whether the message may have been made up by others who may write to the queue, to end an instance's pods: a launch ends none.
+    /// Whether an attacker who can write to the queue may have forged the message to end an instance's pods. A launch ends none.
     fn is_wary(&self) -> bool {
         self.interrupter.policy.is_wary() && matches!(self.notice.detail, Detail::AsgTerminate(_))
     }
 
-    /// Whether AWS has still to accept a heartbeat, before the end of the hook counts as that of the instance: nobody told of the action, or
-    /// the message that did is old, and comes perhaps from others who may write to the queue.
+    /// Whether AWS must accept a heartbeat before the hook's expiry counts as the instance's end. True if no message announced the hook, or
+    /// if the message is old and could be forged.
     pub(super) fn must_be_proven(&self, link: &MessageLink, hook: &Hook, times: HookTimes) -> bool {
         let (policy, clock) = (&self.interrupter.policy, &self.interrupter.clock);
         let is_old = || clock.notice_instant(self.notice.at()) + times.heartbeat / OLD < Instant::now();
@@ -341,7 +341,7 @@ impl Case {
     }
 }
 
-/// Returns the wait before a retry: a few tries in the time left, because all of the account shares the rate of these calls.
+/// Returns the wait before a retry: a few tries in the time left, because the whole account shares the rate limit of these calls.
 fn retry_in(times: HookTimes, expires: Instant) -> Duration {
     let left = expires.saturating_duration_since(Instant::now() + times.margin());
     let least = (times.margin() / 4).max(Duration::from_secs(1));

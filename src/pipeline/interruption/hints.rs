@@ -1,5 +1,5 @@
-//! The nodes that hints hold cordoned: each may go, and nobody knows whether it does. Such hints come for whole clusters at once, so that
-//! they take a fifth of the nodes at most.
+//! Nodes cordoned because of hints, whose instances may be interrupted or not. Hints can come for a whole cluster at once, so they may cordon
+//! at most a fifth of the nodes.
 
 use crate::pipeline::node::{FullOfHints, HintedNodes, Index, Node};
 use parking_lot::Mutex;
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 /// Time for which a count is kept: a storm asks a thousand times.
 const COUNT_KEPT: Duration = Duration::from_secs(1);
 
-/// The nodes that hints hold cordoned, or are about to.
+/// Nodes that are cordoned, or about to be, because of hints.
 #[derive(Debug, Default)]
 pub struct Hints(Mutex<State>);
 
@@ -26,7 +26,7 @@ impl Hints {
     /// Returns a seat for the node.
     ///
     /// # Errors
-    /// Hints hold as many nodes as they may.
+    /// Hints already hold the maximum number of nodes.
     pub(super) fn seat(&self, index: &Index, node: &Node) -> Result<HintSeat<'_>, FullOfHints> {
         let now = Instant::now();
         let mut state = self.0.lock();
@@ -51,8 +51,8 @@ pub(super) struct HintSeat<'a> {
 }
 
 impl HintSeat<'_> {
-    /// Whether the node is held beyond the limits, and others were before it: another replica's. That nodes go for other reasons takes no
-    /// seat away.
+    /// Whether the node is beyond the limits, because another replica's nodes came first. Nodes that leave for other reasons take no seat
+    /// away.
     pub(super) fn is_late(&self, index: &Index, node: &Node) -> bool {
         count(index).is_late(node, self.limits)
     }

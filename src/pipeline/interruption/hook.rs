@@ -1,4 +1,4 @@
-//! Calls to Auto Scaling: a hook's times, heartbeats, completions, and the action of an instance of which a Node tells.
+//! Calls to Auto Scaling: a hook's times, heartbeats, completions, and the search for the action of an instance from an agent notice.
 
 use super::group_lookup::GroupLookup;
 use super::times::HookTimes;
@@ -13,10 +13,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
-/// Time that a hook's times are kept: users change them rarely, and a storm must not ask twice.
+/// Time for which a hook's times are kept: users change them rarely, and a storm must not ask twice.
 const TIMES_KEPT: Duration = Duration::from_mins(10);
 
-/// Timeout of the look-up of a hook's times: a drain waits for it.
+/// Timeout for looking up a hook's times: a drain waits for it.
 const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Maximum heartbeat timeout of a lifecycle hook: an older beat keeps nothing alive.
@@ -39,7 +39,7 @@ pub enum HookReply {
 /// The result that a lifecycle action is completed with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion {
-    /// The group goes on.
+    /// The group continues.
     Continue,
     /// The group skips the remaining hooks; an instance that was being launched is terminated.
     Abandon,
@@ -59,15 +59,15 @@ impl Completion {
 /// Whether an instance that its group terminates waits at a hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HookSearch {
-    /// It waits at one, at this if there is one of the name: then its first heartbeat is accepted.
+    /// It waits at a hook. If AWS accepts a heartbeat for this one, it is the one.
     Found(Hook),
-    /// It does not wait yet: before that, a group deregisters an instance from its load balancers, which takes minutes.
+    /// It does not wait yet: its group first deregisters it from load balancers, which takes minutes.
     NotYet,
-    /// Its group keeps it, as far as Auto Scaling shows by now.
+    /// Its group keeps it, as far as Auto Scaling shows now.
     InService,
-    /// It is in no group, as far as Auto Scaling shows by now.
+    /// It is in no group, as far as Auto Scaling shows now.
     NoGroup,
-    /// It will wait at none of this name: its group has no such hook, or all hooks are over.
+    /// It will not wait at a hook of this name: its group has no such hook, or all hooks are over.
     Nowhere(HookLack),
 }
 
@@ -76,7 +76,7 @@ pub enum HookSearch {
 pub struct Hooks {
     client: Client,
     gate: Gate<AwsClass>,
-    /// By group and hook, and whether a message has told of it: they differ.
+    /// Times by group, hook, and whether a message announced it: the answers differ.
     times: Arc<Answers<(String, String, bool), TimesResult>>,
     beats: Beats,
     groups: GroupLookup,
@@ -98,10 +98,10 @@ impl Beats {
     }
 }
 
-/// The times of a hook, or the reason why they are not known.
+/// The times of a hook, or the reason why they are unknown.
 type TimesResult = Result<HookTimes, NoTimes>;
 
-/// Why a hook's times are not known.
+/// Why a hook's times are unknown.
 #[derive(Clone, Debug)]
 struct NoTimes {
     error: Arc<AwsError>,
@@ -122,8 +122,8 @@ impl Hooks {
         Self { client, gate, times: Arc::default(), beats: Beats::default(), groups }
     }
 
-    /// Searches the lifecycle action at which the instance waits for its termination, by the hook's name. A few calls serve the
-    /// instances of a storm.
+    /// Searches for the lifecycle action at which the terminating instance waits, by the hook's name. A few calls serve the instances of a
+    /// storm.
     ///
     /// # Errors
     /// AWS did not answer. The caller retries.
@@ -187,7 +187,7 @@ impl Hooks {
         };
         match timeout(LOOK_UP_TIMEOUT, tries).await {
             Ok(looked) => looked,
-            // The call may have waited for its turn all the time.
+            // The call may have waited for its turn the whole time.
             Err(_) => Err(last.unwrap_or_else(|| {
                 let message = format!("no answer within {LOOK_UP_TIMEOUT:?}");
                 AwsError::new(DESCRIBE_HOOKS, &subject(hook), Category::TimedOut, message).into()
@@ -196,18 +196,18 @@ impl Hooks {
     }
 
     async fn describe(&self, hook: &Hook, by: Instant) -> TimesResult {
-        // Only messages, which have the token, tell of launches.
-        let is_told = hook.token.is_some();
+        // Only messages, which have the token, announce launches.
+        let is_announced = hook.token.is_some();
         let request = self
             .client
             .describe_lifecycle_hooks()
             .auto_scaling_group_name(&hook.group)
-            // All hooks of a group, to tell which it has instead of one that the settings name.
-            .set_lifecycle_hook_names(is_told.then(|| vec![hook.name.clone()]));
+            // All hooks of a group, to report which it has instead of the one in the settings.
+            .set_lifecycle_hook_names(is_announced.then(|| vec![hook.name.clone()]));
         let answer = self.gate.aws(DESCRIBE_HOOKS, &subject(hook), AwsClass::Describe, by, || request.send()).await?;
         let mut hooks = answer.lifecycle_hooks.unwrap_or_default();
         hooks.retain(|found| {
-            is_told || found.lifecycle_transition.as_deref().is_none_or(|kind| kind.ends_with("TERMINATING"))
+            is_announced || found.lifecycle_transition.as_deref().is_none_or(|kind| kind.ends_with("TERMINATING"))
         });
         let found = hooks.iter().find(|found| found.lifecycle_hook_name.as_deref() == Some(&hook.name));
         let seconds = found.and_then(|found| found.heartbeat_timeout).and_then(|seconds| u64::try_from(seconds).ok());
@@ -220,8 +220,8 @@ impl Hooks {
         Err(NoTimes { error, others: hooks.into_iter().filter_map(|found| found.lifecycle_hook_name).collect() })
     }
 
-    /// Returns the last heartbeat of the action that AWS has accepted from this process: a notice that comes back need not send one at
-    /// once. `None` of an action without a token: nobody said when it began, so that only a heartbeat tells when it ends.
+    /// Returns the last heartbeat that AWS has accepted from this process for the action: a notice that comes back need not send one at
+    /// once. `None` for an action without a token: its start is unknown, so that only a new heartbeat makes its expiry known.
     #[must_use]
     pub fn last_beat(&self, hook: &Hook) -> Option<Instant> {
         self.beats.last(hook.token.as_ref()?)
@@ -273,8 +273,7 @@ impl Hooks {
     }
 }
 
-/// Returns the instance that a call names besides the token: none for a test, whose token is made up, so that AWS does not find a real
-/// action by the instance.
+/// Returns the instance that a call names besides the token: none for a test, so that AWS does not find a real action by the instance.
 fn named(hook: &Hook, instance: &str) -> Option<String> {
     (!hook.is_test()).then(|| instance.to_owned())
 }

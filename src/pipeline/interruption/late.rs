@@ -1,4 +1,4 @@
-//! Whether a notice comes too late: its instance has come back already. Pure.
+//! Whether a notice is late: its instance has already come back. Pure.
 
 use super::decisions::comes_back;
 use super::times::SHUTDOWN_TIME;
@@ -12,30 +12,30 @@ use crate::runtime::clock::Clock;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-/// Whether any restart is the return from what was announced. A spot instance that restarts before is stopped all the same.
+/// Whether any restart counts as the return from the announced event. A spot instance that restarts before its stop is stopped all the same.
 #[must_use]
 pub fn returns_by_boot(detail: &Detail) -> bool {
     !matches!(detail, Detail::Spot { .. }) && comes_back(detail) == Some(ReturnSign::Boot)
 }
 
-/// Whether the notice's lifecycle action may be over, and the instance back from it already: the Node has restarted since, or has only
-/// flapped. AWS knows, and has accepted a heartbeat when the instance last `waited`.
+/// Whether the notice's lifecycle action may be over, with the instance back from it: the Node has restarted since, or has only flapped.
+/// Only AWS knows. `waited` is the time of the last accepted heartbeat, when the instance still waited.
 #[must_use]
 pub fn may_be_over(notice: &Notice, node: &Node, waited: Option<Timestamp>) -> bool {
-    let is_asked = |hook: &Hook| hook.token.is_some() && !hook.is_test();
-    notice.hook().is_some_and(is_asked)
+    let is_known_to_aws = |hook: &Hook| hook.token.is_some() && !hook.is_test();
+    notice.hook().is_some_and(is_known_to_aws)
         && comes_back(&notice.detail) == Some(ReturnSign::Boot)
         && node.ready
         && (restarted_after(node, last_known(notice, waited)) || may_be_back(node, notice.key()))
 }
 
-/// Returns the last time at which the announced event was still ahead: AWS's of the notice, or that of an accepted heartbeat.
+/// Returns the last time at which the announced event was still ahead: the notice's, or an accepted heartbeat's.
 fn last_known(notice: &Notice, waited: Option<Timestamp>) -> Timestamp {
     waited.map_or(notice.at(), |waited| waited.max(notice.at()))
 }
 
-/// Whether the instance has come back from the announced event already, or a newer copy of the notice has left its mark. It is `now`, and
-/// the instance `waited` at its hook then, as a heartbeat has shown.
+/// Whether the instance has already come back from the announced event, or a newer copy of the notice has left its mark. `waited` is the
+/// time of the last accepted heartbeat.
 #[must_use]
 pub fn is_late(
     notice: &Notice,
@@ -47,31 +47,31 @@ pub fn is_late(
 ) -> bool {
     let key = notice.key();
     let kept_until = || notice.hook().and_then(|_| end_of(node, key)).map(|end| clock.instant_of(end));
-    let goes_at = match &notice.detail {
+    let ends_at = match &notice.detail {
         Detail::StateChange { .. } => Some(clock.notice_instant(notice.at()) + SHUTDOWN_TIME),
         // It begins at once, and its deadline is always now.
         Detail::Spot { action: InstanceAction::Hibernate } => Some(clock.notice_instant(notice.at())),
         // AWS sends the event again after the change, with a newer time.
         Detail::ScheduledChange(ScheduledChange { start: Some(start), .. }) => Some(clock.instant_of(*start)),
-        // Nothing but its end stops a drain that others keep alive.
+        // Another hook keeps this drain running; only its own end stops it.
         _ if comes_back(&notice.detail).is_none() => deadline.latest_end(),
         // A replica that was killed may have given the hook's drain more time.
         _ => deadline.capacity_ends().map(|at| at.max(kept_until().unwrap_or(at))),
     };
-    let passed = goes_at.is_some_and(|at| now > at + LATE_AFTER);
+    let passed = ends_at.is_some_and(|at| now > at + LATE_AFTER);
     // Only scheduled changes are revised by later copies, and only AWS's own times order them.
     let changes = matches!((&notice.detail, notice.time), (Detail::ScheduledChange(_), NoticeTime::Announced(_)));
     let newest = newest_told(node, key, notice.start()).max(node.record.withdrawn_at(key)).filter(|_| changes);
     let superseded = newest.is_some_and(|at| at > notice.at());
     // A Node that flaps during a long drain carries the mark of this boot.
     let awaits_boot = comes_back(&notice.detail) == Some(ReturnSign::Boot) && marked_since_boot(node, key);
-    // A copy comes to another replica right after the restart, before its mark is removed or after that.
+    // Another replica may receive a copy right after the restart, before or after the mark is removed.
     let begins = match &notice.detail {
         Detail::Spot { action: InstanceAction::Hibernate } | Detail::StateChange { .. } => Some(notice.at()),
         _ => notice.start(),
     };
-    // A restart before the begin is a return, too, from what was announced before it. A spot instance is stopped all the same.
-    // An instance that waits at a hook has not gone yet.
+    // A restart after the announcement and before the start counts as the return too. A spot instance is stopped all the same.
+    // An instance that waits at a hook has not left yet.
     let waits = notice.hook().is_some() && newest_copy(node, key).is_some();
     let ahead = last_known(notice, waited);
     let announced = Some(ahead).filter(|_| returns_by_boot(&notice.detail) && !waits);

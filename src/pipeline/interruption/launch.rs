@@ -1,4 +1,4 @@
-//! A launched instance: its hook is completed as soon as its Node is Ready. And the marks that a notice ends.
+//! Completes the hook of a launched instance as soon as its Node is Ready, and removes the marks that a notice ends.
 
 use super::Case;
 use super::completion::KeptHook;
@@ -15,12 +15,12 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 impl Case {
-    /// Waits until the watch shows the instance's Node in service, or excluded, while the action lives and the hook's times stay.
+    /// Waits until the watch shows the instance's Node in service or excluded, until the action is over, or until the hook's times change.
     pub(super) async fn await_ready(&self, until: Instant, hook: Option<&KeptHook>) -> Finding {
         let Self { interrupter, notice, .. } = self;
         let over = hook.map(KeptHook::over).unwrap_or_default();
         let at_most = until.saturating_duration_since(Instant::now());
-        self.tell(&Fact::LaunchAwaited { about: self.about(), at_most });
+        self.emit(&Fact::LaunchAwaited { about: self.about(), at_most });
         let in_service = |node: Option<&Arc<Node>>| {
             node.filter(|node| node.is_excluded() || interrupter.policy.in_service(notice, node)).map(Arc::clone)
         };
@@ -33,8 +33,8 @@ impl Case {
         })
     }
 
-    /// Removes the marks that the notice ends. An instance that was stopped in the warm pool has another boot ID now, which releases it;
-    /// one that went on running has not.
+    /// Removes the marks that the notice ends. An instance that was stopped in the warm pool has a new boot ID, which releases it; one that
+    /// continued to run has not.
     pub(super) async fn release_marks(&self, node: &Node, by: Instant) -> Finding {
         let others = self.interrupter.index.others(node);
         let has_marks = |node: &Node| ended_marks(&self.notice, node).is_some();
@@ -54,8 +54,8 @@ impl Case {
         Finding::MarksReleased(all)
     }
 
-    /// Whether Auto Scaling knows the lifecycle action of a launch, as it shows by accepting a heartbeat: whoever may write to the queue can
-    /// tell of any, also of a group for which there is no right. Nothing shows it without heartbeats, or in a dry run.
+    /// Whether Auto Scaling knows the lifecycle action of a launch, which it shows by accepting a heartbeat. An attacker with access to the
+    /// queue can forge one, even for a group that Ebbtide has no permission for. Without heartbeats, or in a dry run, there is no proof.
     async fn is_shown(&self, hook: &Hook, by: Instant) -> bool {
         let backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
         !self.interrupter.policy.sends_heartbeats() || self.ask_hook(hook, backoff, by).await == Some(HookReply::Done)
@@ -71,13 +71,13 @@ impl Case {
         let marker = &self.interrupter.marker;
         let release = || marker.release(node, Instant::now() + CALL_TIMEOUT, &over);
         let failed = |error: &KubeError| {
-            self.tell(&Fact::ReleaseFailed { on: node.named(), category: error.category, error });
+            self.emit(&Fact::ReleaseFailed { on: node.named(), category: error.category, error });
             true
         };
         let backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
         let Ok(released) = backoff.retry(Some(by), release, failed).await else { return false };
         if let Some(released) = released.filter(|released| released.release.has_marks()) {
-            released.tell(node, |fact| self.tell(fact));
+            released.tell(node, |fact| self.emit(fact));
         }
         true
     }

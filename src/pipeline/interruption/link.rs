@@ -1,4 +1,4 @@
-//! What an interruption shares with the messages that brought its notice, and with the heartbeat of its hook.
+//! State that an interruption shares with the messages that brought its notice, and with the heartbeat of its hook.
 
 use crate::pipeline::event::{Detail, Notice};
 use std::sync::Arc;
@@ -11,19 +11,18 @@ use tokio::sync::watch;
 pub struct MessageLink {
     /// The notice, by its newest copy.
     pub notice: watch::Sender<Arc<Notice>>,
-    /// The visibility timeout that the interruption wants for the messages.
+    /// The visibility timeout that the interruption needs for the messages.
     pub visibility_timeout: watch::Sender<Duration>,
-    /// Whether a Node of this cluster has given the notice: then the instance is ours, also when that Node is gone.
+    /// Whether a Node of this cluster reported the notice: then the instance is ours, even when that Node is gone.
     pub by_node: AtomicBool,
-    /// Whether a message came from the hook itself, whatever the other copies say: that settles whose an instance is that other clusters'
-    /// could be.
+    /// Whether a message came from the hook itself. That decides the owner of an instance that could be another cluster's.
     pub direct: AtomicBool,
-    /// Whether a message has brought it: then no Node takes it back.
-    pub told: AtomicBool,
-    /// Whether AWS has accepted a heartbeat for a hook of which no message has told, or only an old one. That proves that the instance
-    /// waits at it.
+    /// Whether a message announced the notice: then the Node's agent can't withdraw it.
+    pub confirmed: AtomicBool,
+    /// Whether AWS has accepted a heartbeat for a hook that no message, or only an old one, announced. It proves that the instance waits at
+    /// the hook.
     pub(super) proven: AtomicBool,
-    /// Whether such a hook is being completed: what AWS says of it from now on may be our own doing.
+    /// Whether such a hook is being completed: AWS's answers may be the effect of our own calls from now on.
     pub(super) completes: AtomicBool,
 }
 
@@ -36,17 +35,17 @@ impl MessageLink {
             visibility_timeout: watch::Sender::new(visibility_timeout),
             by_node: AtomicBool::new(false),
             direct: AtomicBool::new(false),
-            told: AtomicBool::new(false),
+            confirmed: AtomicBool::new(false),
             proven: AtomicBool::new(false),
             completes: AtomicBool::new(false),
         }
     }
 
-    /// Passes on a copy that revises the notice: the interruption begins again with it.
+    /// Passes on a copy that revises the notice: the interruption restarts with it.
     pub fn revise(&self, copy: &Arc<Notice>) {
         self.notice.send_if_modified(|known| {
-            let is_told = || self.told.load(Ordering::Acquire);
-            let newer = copy.revises(known) && !(matches!(copy.detail, Detail::TakenBack(_)) && is_told());
+            let is_confirmed = || self.confirmed.load(Ordering::Acquire);
+            let newer = copy.revises(known) && !(matches!(copy.detail, Detail::TakenBack(_)) && is_confirmed());
             if newer {
                 known.clone_from(copy);
             }
@@ -54,7 +53,7 @@ impl MessageLink {
         });
     }
 
-    /// Has the interruption of a termination begin again without the hook, at which the instance does not wait.
+    /// Restarts the interruption of a termination without the hook, because the instance does not wait at it.
     pub(super) fn disown_hook(&self) {
         self.notice.send_if_modified(|known| {
             let has_hook = matches!(known.detail, Detail::AsgTerminate(_));

@@ -1,4 +1,4 @@
-//! The search for the Node of an instance.
+//! Finds the Node of an instance.
 
 use super::Case;
 use super::step::Finding;
@@ -18,28 +18,28 @@ impl Case {
         if let Some(node) = index.get(&self.notice.instance) {
             return Finding::Node(node);
         }
-        // While the index is blind, the time that is granted for registration does not run.
+        // The time for registration does not run while the index is blind.
         if timeout_at(by, index.live()).await.is_err() {
             return Finding::NodesUnknown;
         }
         index.get(&self.notice.instance).map_or(Finding::NoNode, Finding::Node)
     }
 
-    /// Waits until the instance registers as a Node; `by` is the end of the wait for a silent watch of Nodes.
+    /// Waits until the instance registers as a Node, or until `until`. While the watch of Nodes is silent, waits until `by` at most.
     pub(super) async fn await_node(&self, until: Instant, by: Instant) -> Finding {
         let at_most = until.saturating_duration_since(Instant::now());
-        self.tell(&Fact::NodeAwaited { about: self.about(), at_most });
+        self.emit(&Fact::NodeAwaited { about: self.about(), at_most });
         let index = &self.interrupter.index;
         let registered = index.until(&self.notice.instance, |node| node.map(Arc::clone));
         if let Ok(node) = timeout_at(until, registered).await {
             return Finding::Node(node);
         }
-        // The end of the deadline is the end in any case.
+        // The wait ends at the deadline in any case.
         let _ = timeout_at(by, index.shows(until)).await;
         index.get(&self.notice.instance).map_or_else(|| none_in_time(index), Finding::Node)
     }
 
-    /// Waits until another Node has taken this one's place; `by` is the end of the wait for a silent watch of Nodes.
+    /// Waits until another Node has replaced this one. While the watch of Nodes is silent, waits until `by` at most.
     pub(super) async fn await_successor(&self, node: &Node, by: Instant) -> Finding {
         let index = &self.interrupter.index;
         let other = |known: Option<&Arc<Node>>| known.filter(|known| known.uid != node.uid).map(Arc::clone);
@@ -53,7 +53,7 @@ impl Case {
     }
 }
 
-/// Returns the finding that there is no Node in time, if the index can say so.
+/// Returns the finding that there is no Node in time, if the index is current.
 fn none_in_time(index: &Index) -> Finding {
     if index.is_live() { Finding::NoNodeInTime } else { Finding::NodesUnknown }
 }

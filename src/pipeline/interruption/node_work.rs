@@ -1,4 +1,4 @@
-//! An instance that goes: its Node is found, cordoned and drained.
+//! Cordons and drains the Node of an instance.
 
 use super::completion::KeptHook;
 use super::late::{is_late, returns_by_boot};
@@ -23,10 +23,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-/// Maximum time of the cordon of other Nodes of the instance.
+/// Maximum time to cordon other Nodes of the instance.
 const OTHERS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Time after a cordon at which the index shows what other replicas have cordoned at the same time.
+/// Time after a cordon at which the index shows other replicas' cordons of the same time.
 const RECOUNTED_AFTER: Duration = Duration::from_secs(2);
 
 /// A seat in a Node's drain.
@@ -38,7 +38,7 @@ impl Ending for Arc<Report> {
     }
 }
 
-/// A seat in a drain of the Node that runs before the interruption's own step: the drain learns of the deadline at once, whatever
+/// A seat in a drain of the Node that is already running before the interruption's own step: the drain gets the deadline at once, whatever
 /// happens to the mark and the delay.
 pub(super) struct EarlySeat {
     _deadline: DeadlineEntry,
@@ -46,17 +46,17 @@ pub(super) struct EarlySeat {
 }
 
 impl Case {
-    /// Passes on newer copies of the notice that other replicas have received. What was heard may wait until AWS confirms it, and the work
-    /// goes on meanwhile. Never ends.
-    pub(super) async fn hear_elsewhere(&self, link: &MessageLink) -> Infallible {
+    /// Passes on newer copies of the notice that other replicas have received. A copy may wait for AWS's confirmation while the work
+    /// continues. Never ends.
+    pub(super) async fn follow_revisions(&self, link: &MessageLink) -> Infallible {
         loop {
-            let heard = Arc::clone(&link.notice.borrow());
-            link.revise(&Arc::new(self.revised_elsewhere(&heard).await));
+            let known = Arc::clone(&link.notice.borrow());
+            link.revise(&Arc::new(self.revised_elsewhere(&known).await));
         }
     }
 
-    /// Waits until another replica has received a newer copy of the notice than this: the mark on the Node has another begin of the change
-    /// then, or is gone, because AWS has called the change off. Returns the copy.
+    /// Waits until another replica has received a newer copy of the notice: the mark on the Node then has another start, or is gone because
+    /// AWS has called the change off. Returns the copy.
     async fn revised_elsewhere(&self, notice: &Notice) -> Notice {
         let Detail::ScheduledChange(change) = &notice.detail else { return pending().await };
         let (key, begins) = (notice.key(), change.start.map(Timestamp::as_second));
@@ -64,7 +64,7 @@ impl Case {
         let newer = |known: Option<&Arc<Node>>| {
             let known = known?;
             if newest_copy(known, key).is_none() {
-                // Without another mark, the end of the cordon says it; and a restart removes marks, too, first seen or not.
+                // Without other marks the Node is uncordoned now, which another check notices. A restart removes marks too.
                 let is_marked = marked.as_ref() == Some(&(Arc::clone(&known.uid), known.boot.clone()));
                 return (known.cordoned && is_marked).then_some((None, change.start));
             }
@@ -74,12 +74,12 @@ impl Case {
         };
         let (at, start) = self.interrupter.index.until(&notice.instance, newer).await;
         let change = ScheduledChange { start, withdrawn: at.is_none(), ..change.clone() };
-        // AWS's time of the withdrawal is known to the other replica only.
+        // Only the other replica knows AWS's time of the withdrawal.
         let at = at.unwrap_or(notice.at() + Duration::from_secs(1));
         notice.revised(NoticeTime::Announced(at), Detail::ScheduledChange(change))
     }
 
-    /// Returns the work on the other Nodes of the instance: a kubelet that has changed its name leaves one, with pods.
+    /// Returns the work on the instance's other Nodes: a kubelet that changed its name leaves an old Node with pods.
     fn others(&self, target: &Target) -> Vec<(Self, Target)> {
         let others = self.interrupter.index.others(&target.node).into_iter().filter(|node| !node.is_excluded());
         let case = |node: Arc<Node>| {
@@ -89,13 +89,13 @@ impl Case {
         others.map(case).collect()
     }
 
-    /// Cordons the Node, and others of its instance: for a hint only if no more nodes are held than may be. What is held beyond that,
-    /// because another replica has cordoned at the same time, is given back.
+    /// Cordons the Node and the instance's other Nodes. For a hint this is limited by the number of nodes that hints hold. A cordon beyond
+    /// the limit, made because another replica cordoned at the same time, is undone.
     pub(super) async fn cordon(&self, target: Target, mark: &Mark, early: &mut Option<EarlySeat>) -> Finding {
         let Self { interrupter, notice, .. } = self;
         let Interrupter { hints, index, policy, .. } = &**interrupter;
         let is_hint = notice.kind().is_hint() && policy.action(notice) == Action::Cordon;
-        // What is cordoned already takes no new pods, whatever this adds.
+        // A node that is already cordoned loses no capacity by this.
         let takes = |node: &Node| !node.cordoned && !self.has_mark(node);
         let Some(node) = index.newest(&target.node).filter(|node| is_hint && takes(node)) else {
             return self.cordon_all(target, mark, early).await;
@@ -103,7 +103,7 @@ impl Case {
         let seat = match hints.seat(index, &node) {
             Ok(seat) => seat,
             Err(FullOfHints { group, held, of }) => {
-                self.tell(&Fact::CordonLimited { about: self.about(), group: &group, held, of });
+                self.emit(&Fact::CordonLimited { about: self.about(), group: &group, held, of });
                 return Finding::Ended(NoticeOutcome::Reported);
             }
         };
@@ -128,7 +128,7 @@ impl Case {
 
     async fn cordon_all(&self, target: Target, mark: &Mark, early: &mut Option<EarlySeat>) -> Finding {
         let others = self.others(&target);
-        // A future that is named, and awaited at two places, has room for each.
+        // A named future that is awaited at two places takes memory for each.
         if others.is_empty() {
             return self.cordon_one(target, mark, early).await;
         }
@@ -136,20 +136,20 @@ impl Case {
             let mut early = None;
             case.cordon_one(target.clone(), mark, &mut early).await
         });
-        // Only for some time, because the Node that is Ready waits for them: a drain restores a missing cordon, too.
+        // Only for a limited time, because the Ready Node waits for them. A drain restores a missing cordon anyway.
         let others = timeout(OTHERS_TIMEOUT, join_all(others));
         Box::pin(join(self.cordon_one(target, mark, early), others)).await.0
     }
 
-    /// Drains the Node, and others of its instance. The worst end counts.
+    /// Drains the Node and the instance's other Nodes. The worst result counts.
     pub(super) async fn drain(&self, target: &Target, hook: Option<&KeptHook>, early: Option<EarlySeat>) -> Finding {
         let others = self.others(target);
         if others.is_empty() {
             return self.drain_marked(target, hook, early).await;
         }
         let others = others.iter().map(|(case, target)| async move {
-            // One that has joined the instance since its cordon gets it, with the notice's mark, by which the cordon is undone. Only for
-            // some time, as before.
+            // A Node that registered since the cordon is cordoned now, with the notice's mark, which carries the undo. Only for a limited
+            // time, as above.
             if !case.has_mark(&target.node) {
                 let (mark, mut early) = (case.mark(target), None);
                 let _ = timeout(OTHERS_TIMEOUT, Box::pin(case.cordon_one(target.clone(), &mark, &mut early))).await;
@@ -161,7 +161,7 @@ impl Case {
         if failed(&found) { found } else { others.into_iter().find(failed).unwrap_or(found) }
     }
 
-    /// Drains the Node, whose cordon may have been forgone: then it is tried beside, with the mark by which it is undone.
+    /// Drains the Node. If its cordon was forgone, tries meanwhile to set it, with the mark that carries the undo.
     async fn drain_marked(&self, target: &Target, hook: Option<&KeptHook>, early: Option<EarlySeat>) -> Finding {
         let known = self.interrupter.index.newest(&target.node);
         if self.interrupter.policy.dry_run || known.is_none_or(|node| self.has_mark(&node)) {
@@ -187,10 +187,10 @@ impl Case {
         self.interrupter.marker.cordon(&target.node, &mark, by, |node| self.is_late(node, target)).await
     }
 
-    /// Whether the notice is over, as the Node shows now: the cordon may have taken several tries.
+    /// Whether the Node shows now that the notice is late: the cordon may have taken several tries.
     fn is_late(&self, node: &Node, target: &Target) -> bool {
         let Self { interrupter, notice, .. } = self;
-        // Without a mark before, nobody notes a restart.
+        // Without an earlier mark, no other check notices a restart.
         let returns = returns_by_boot(&notice.detail) && notice.hook().is_none();
         let has_booted = returns && node.boot != target.node.boot;
         has_booted || is_late(notice, node, target.deadline, &interrupter.clock, Instant::now(), self.waited())
@@ -216,25 +216,25 @@ impl Case {
         name_of(self.notice.key())
     }
 
-    /// Says on the Node that this notice's hook keeps the instance until `at`, for a replica that has another hook.
+    /// Records on the Node that this notice's hook keeps the instance until `at`, for a replica that works on another hook.
     async fn move_mark(&self, node: &Node, at: Instant) {
         let Self { interrupter, notice, .. } = self;
         let (key, at) = (notice.key(), interrupter.clock.timestamp_of(at));
-        // If the write fails, the other replica waits as long as was said before, but only while its own hook lives.
+        // If the write fails, the other replica waits until the time recorded before, but only while its own hook lives.
         let _ = Box::pin(interrupter.marker.end(node, key, at, Instant::now() + LAST_CALL)).await;
     }
 
-    /// Says on the Node at its mark's deadline that its drain goes on until `at`: a restart before that is no return.
+    /// Records on the Node, at its mark's deadline, that the drain continues until `at`: a restart before that is no return.
     async fn put_off_mark(&self, node: &Node, deadline: Instant, at: Instant) {
         let Self { interrupter, notice, .. } = self;
-        // Most drains end before, and need no call.
+        // Most drains end earlier, and need no call.
         sleep_until(deadline).await;
         let (key, at) = (notice.key(), interrupter.clock.timestamp_of(at));
         let put_off = || interrupter.marker.put_off(node, key, at, Instant::now() + CALL_TIMEOUT);
         let _ = Backoff::new(Duration::from_secs(1), Duration::from_secs(10)).retry(None, put_off, |_| true).await;
     }
 
-    /// Says on the Node that the work goes on until `ends`, which is later than its mark tells, when that is so. Never ends.
+    /// Records on the Node that the work continues until `ends`, if that is later than its mark's deadline. Never ends.
     pub(super) async fn keep_marked(&self, ends: Option<Instant>) -> Infallible {
         if let (Some(node), Some(ends)) = (&self.node, ends) {
             let marked = self.marked_deadline(node);
@@ -245,7 +245,7 @@ impl Case {
         pending().await
     }
 
-    /// Returns the deadline that the notice's mark on the Node names.
+    /// Returns the deadline of the notice's mark on the Node.
     fn marked_deadline(&self, node: &Node) -> Option<Instant> {
         let Self { interrupter, notice, .. } = self;
         let known = interrupter.index.newest(node)?;
@@ -253,8 +253,8 @@ impl Case {
         Some(interrupter.clock.instant_of(marked))
     }
 
-    /// Cordons the Node, with retries until the deadline. Before a hard deadline only a third of the time is spent on that: then pods
-    /// are evicted from a Node without a cordon, which the drain goes on trying to set.
+    /// Cordons the Node, with retries until the deadline. Before a hard deadline only a third of the time is spent on that: afterwards pods
+    /// are evicted without a cordon, and the drain continues to try to set it.
     async fn cordon_one(&self, target: Target, mark: &Mark, early: &mut Option<EarlySeat>) -> Finding {
         let Self { interrupter, notice, .. } = self;
         let about = self.about();
@@ -272,7 +272,7 @@ impl Case {
             let error = match Box::pin(self.try_cordon(&target, mark.clone(), try_until)).await {
                 Ok(CordonOutcome::Cordoned { already }) => {
                     let after = interrupter.clock.notice_instant(notice.at()).elapsed();
-                    self.tell(&Fact::NodeCordoned { about, already, after });
+                    self.emit(&Fact::NodeCordoned { about, already, after });
                     return Finding::Cordoned(target);
                 }
                 Ok(CordonOutcome::Late) => return Finding::Ended(NoticeOutcome::Stale),
@@ -282,10 +282,10 @@ impl Case {
             if drains {
                 self.join_early(&target, early);
             }
-            self.tell(&Fact::CordonFailed { about, category: error.category, error: &error });
+            self.emit(&Fact::CordonFailed { about, category: error.category, error: &error });
             let wait = error.wait(backoff.step());
             if drains && forgo_at.is_some_and(|forgo_at| Instant::now() + wait >= forgo_at) {
-                self.tell(&Fact::CordonForgone { about });
+                self.emit(&Fact::CordonForgone { about });
                 return Finding::Cordoned(target);
             }
             // The last try is made at the deadline: until then the hook keeps the instance, and its pods run.
@@ -296,7 +296,7 @@ impl Case {
         }
     }
 
-    /// Waits before the drain until no more notices come. A drain that `runs` already does not wait.
+    /// Waits before the drain until no more notices come. A running drain (`runs`) does not wait.
     pub(super) async fn settle(&self, target: Target, quiet: Duration, at_most: Duration, runs: bool) -> Finding {
         if !runs {
             let Interrupter { settling, index, .. } = &*self.interrupter;
@@ -305,8 +305,8 @@ impl Case {
         Finding::Delayed(target)
     }
 
-    /// Joins the Node's drain, or starts it, and waits for its end, or for that of the notice's patience. When the lifecycle action is
-    /// over, the instance is going, and the deadline is now.
+    /// Joins the Node's drain, or starts it, and waits for its end or for this notice's soft deadline. When the lifecycle action is over,
+    /// the instance is being terminated, and the deadline is now.
     async fn drain_one(
         &self,
         target: &Target,
@@ -318,14 +318,14 @@ impl Case {
         let over = hook.map(KeptHook::over).unwrap_or_default();
         let (seat, joined) = self.join_drain(target);
         if joined {
-            self.tell(&Fact::DrainJoined { about: self.about() });
+            self.emit(&Fact::DrainJoined { about: self.about() });
         }
         let shared = seat.shared();
         let (mut known, mut absent) = (hook.map(KeptHook::with_times), KeptHook::absent(hook));
         let (mut deadline, mut plan) = (shared.add(self.mark_name(), own()), shared.plan());
-        // Its deadline does not move.
+        // The early seat's deadline does not move.
         drop(early);
-        // Another replica's mark names an earlier end, if our patience has begun later.
+        // Another replica's mark has an earlier end, if our soft deadline started later.
         let (mut is_over, mut marked) = (false, self.marked_deadline(&target.node).unwrap_or(target.deadline.at()));
         let end = own().at();
         if known.is_some() && end.max(marked).duration_since(end.min(marked)) > TERMINATION_GRACE {
@@ -337,12 +337,12 @@ impl Case {
             let lengthened = deadline.deadline();
             let ends = lengthened.at();
             if let Some((hook, times)) = known {
-                // The drain makes room for its pods, and the hook lives as long: as the longest, if the instance has several Nodes.
+                // The drain makes room for its pods, and the hook lives until it ends. With several Nodes, the latest end counts.
                 if leads || ends > hook.deadline().at() {
                     hook.set_deadline(lengthened, times);
                 }
             }
-            // The drain goes on as long as another hook keeps the instance.
+            // The drain continues while another hook keeps the instance.
             let stays = known.and(plan.borrow().hooks_end()).map_or(ends, |hooks_end| hooks_end.max(ends));
             tokio::select! {
                 biased;
@@ -358,7 +358,7 @@ impl Case {
                     Err(TaskError::Panicked | TaskError::Cancelled) => Finding::Ended(NoticeOutcome::Crashed),
                 },
                 () = over.cancelled(), if !is_over => {
-                    // AWS waits for the other hook; or the instance has gone already, and is back.
+                    // AWS waits for the other hook, or the instance has already restarted.
                     if deadline.has_other_hook() || self.restarted().is_some() {
                         self.move_mark(&target.node, Instant::now()).await;
                         return Finding::Ended(shared.progress.outcome().into());
@@ -366,7 +366,7 @@ impl Case {
                     is_over = true;
                     deadline.set(Deadline::hard(Instant::now() + LAST_CALL));
                     if returns_by_boot(&self.notice.detail) {
-                        // The hook may be left, and the mark with it.
+                        // The hook may be left to its timeout, and the mark stays then.
                         self.move_mark(&target.node, Instant::now()).await;
                     }
                 }
@@ -392,7 +392,7 @@ impl Case {
         }
     }
 
-    /// Keeps what the waits after the drain need of its report.
+    /// Keeps the parts of the drain's report that the waits after it need.
     fn remember(&self, report: &Report) {
         if !report.addresses.is_empty() {
             let mut addresses = self.drained_addresses.lock();
@@ -405,7 +405,7 @@ impl Case {
         self.interrupter.drains.join(
             Arc::clone(&node.uid),
             || Deadlines::new(*deadline),
-            // A drain that nobody waits for any more has no report to make: it is aborted.
+            // A drain that no interruption waits for is aborted, without a report.
             |deadlines, _stop| {
                 let node = Arc::clone(node);
                 async move { Arc::new(drainer.run(&node, &deadlines).await) }

@@ -1,4 +1,4 @@
-//! An instance that is gone: its Node's taint lets its pods be moved.
+//! Taints the Node of an instance that is gone, so that its pods can be moved.
 
 use super::Case;
 use super::step::Finding;
@@ -27,7 +27,7 @@ impl Case {
             if self.is_back(&node) {
                 return;
             }
-            // Asked each time: the instance may have been started again since a patch failed.
+            // Asked again each time: the instance may have been restarted since a patch failed.
             match interrupter.owner.ask_anew(&notice.instance).await {
                 Ok(InstanceRecord::Known { stopped: true, .. } | InstanceRecord::Terminated { .. })
                     if self.taint(&node, mark, by).await =>
@@ -40,7 +40,7 @@ impl Case {
                 Ok(_) => {}
                 Err(error) => {
                     let category = error.category;
-                    self.tell(&Fact::OwnerUnknown { about: self.about(), category, error: &error });
+                    self.emit(&Fact::OwnerUnknown { about: self.about(), category, error: &error });
                 }
             }
             sleep(backoff.step()).await;
@@ -50,11 +50,11 @@ impl Case {
     /// Returns whether the Node carries the taint, or is gone.
     async fn taint(&self, node: &Arc<Node>, mark: &Mark, by: Instant) -> bool {
         match self.interrupter.marker.cordon(node, mark, by, |_| false).await {
-            Ok(CordonOutcome::Cordoned { .. }) => self.tell(&Fact::NodeOutOfService { about: self.about() }),
+            Ok(CordonOutcome::Cordoned { .. }) => self.emit(&Fact::NodeOutOfService { about: self.about() }),
             Ok(CordonOutcome::NodeGone | CordonOutcome::Late) => {}
             Err(error) => {
                 let category = error.category;
-                self.tell(&Fact::CordonFailed { about: self.about(), category, error: &error });
+                self.emit(&Fact::CordonFailed { about: self.about(), category, error: &error });
                 return false;
             }
         }

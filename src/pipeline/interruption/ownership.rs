@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 const VISIBLE_AFTER: Duration = Duration::from_mins(1);
 
 impl Case {
-    /// Finds out which cluster owns the instance. `link` says who has given the notice.
+    /// Finds out which cluster owns the instance. `link` has the source of the notice.
     pub(super) async fn find_owner(&self, link: &MessageLink, by: Instant) -> Finding {
         let ours = self.owned_without_asking(link, self.node.is_some());
         if ours.is_some() {
@@ -47,14 +47,14 @@ impl Case {
             match fate {
                 Ok(InstanceRecord::Unknown) if launching => {}
                 Ok(fate) => {
-                    // A copy of the message that came from the hook itself may have arrived meanwhile.
+                    // A copy from the hook itself may have arrived meanwhile.
                     let direct = link.direct.load(Ordering::Acquire);
                     let owned = |has_node| {
                         let ours = self.owned_without_asking(link, has_node);
                         ours.unwrap_or_else(|| owned_by_record(fate, has_node, direct, notice))
                     };
                     if owned(false) != Ownership::Ours {
-                        // An index that is blind does not know a Node that has come meanwhile.
+                        // A blind index does not know a Node that has registered meanwhile.
                         interrupter.index.live().await;
                     }
                     if !is_certain(fate) && owned(false) != owned(true) {
@@ -64,7 +64,7 @@ impl Case {
                 }
                 Err(error) => {
                     let category = error.category;
-                    self.tell(&Fact::OwnerUnknown { about: self.about(), category, error: &error });
+                    self.emit(&Fact::OwnerUnknown { about: self.about(), category, error: &error });
                 }
             }
             sleep(backoff.step()).await;
@@ -72,8 +72,8 @@ impl Case {
     }
 }
 
-/// Whether a Node that the watch has not shown yet can't be the instance's: its tags name another cluster, or it is gone. Most of an
-/// account's events are about such instances.
+/// Whether the instance certainly has no Node here that the watch has not shown yet: its tags name another cluster, or it is gone. Most of
+/// an account's events are about such instances.
 const fn is_certain(record: InstanceRecord) -> bool {
     matches!(
         record,

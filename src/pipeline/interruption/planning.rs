@@ -1,30 +1,35 @@
-//! A change that is not near yet: its notice is kept on the Node.
+//! Keeps the notice of a change on its Node until the change is near.
 
 use super::step::Finding;
-use super::{Case, Interrupter};
+use super::{Case, Interrupter, NoticeOutcome};
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, KubeError};
 use crate::fact::Fact;
 use crate::pipeline::node::Node;
 use crate::pipeline::node::record::Plan;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
 impl Case {
     /// Writes the plan on the Node, with retries until `by`.
-    pub(super) async fn plan(&self, node: &Node, plan: &Plan, by: Instant) -> Finding {
+    pub(super) async fn plan(&self, node: &Arc<Node>, plan: &Plan, by: Instant) -> Finding {
         let Interrupter { marker, index, .. } = &*self.interrupter;
         let write = || marker.plan(node, plan, true, Instant::now() + CALL_TIMEOUT);
         let failed = |error: &KubeError| {
-            self.tell(&Fact::CordonFailed { about: self.about(), category: error.category, error });
+            self.emit(&Fact::CordonFailed { about: self.about(), category: error.category, error });
             true
         };
         let backoff = Backoff::new(Duration::from_millis(200), Duration::from_mins(1));
         let written = backoff.retry(Some(by), write, failed).await;
-        // Others of the same burst may have taken the room.
+        if written.as_ref().is_ok_and(|exists| !exists) {
+            // The instance's next Node keeps it.
+            return Finding::NodeGone(Arc::clone(node), NoticeOutcome::NothingToDrain);
+        }
+        // Other plans of the same burst may have taken the space.
         if written.is_err() || index.newest(node).is_some_and(|node| !plan.fits(&node)) {
             return Finding::Planned(false);
         }
-        self.tell(&Fact::ChangePlanned { about: self.about(), start: plan.start });
+        self.emit(&Fact::ChangePlanned { about: self.about(), start: plan.start });
         Finding::Planned(true)
     }
 }

@@ -36,10 +36,10 @@ impl<T: Copy> PerKind<T> {
     }
 }
 
-/// A limit on a number of things of which there is a whole.
+/// A limit on a part of a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtMost {
-    /// So many.
+    /// A fixed number.
     Number(usize),
     /// This share of the whole, but at least one.
     Percent(usize),
@@ -56,7 +56,7 @@ impl AtMost {
     }
 }
 
-/// A limit of the drains that have time, among the Nodes with the same value of a label.
+/// A limit on the drains that can wait, among the Nodes with the same value of a label.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wave {
     /// The label.
@@ -103,7 +103,7 @@ pub enum OnFailed {
     Leave,
 }
 
-/// The treatment of a terminating hook whose Node somebody has uncordoned.
+/// The treatment of a terminating hook whose Node a user has uncordoned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnUncordon {
     /// Leave it to its own timeout.
@@ -112,18 +112,18 @@ pub enum OnUncordon {
     AtDeadline,
 }
 
-/// What is done for the load balancers of an instance that goes.
+/// The treatment of load balancers when an instance is terminated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForLoadBalancers {
     /// Nothing.
     Nothing,
     /// A hook's completion waits until no target group lists the instance.
     Wait,
-    /// As `Wait`; and the instance is deregistered when its drain begins.
+    /// As `Wait`, and the instance is deregistered when its drain starts.
     Deregister,
 }
 
-/// When heartbeats go out.
+/// When heartbeats are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heartbeats {
     /// When the completion may come after the hook's expiry.
@@ -134,19 +134,19 @@ pub enum Heartbeats {
     Every(Duration),
 }
 
-/// The points at which interruptions by one kind of notice wait for somebody else.
+/// The hold points of the interruptions of one kind of notice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holds {
-    /// Before evictions begin.
+    /// Before evictions start.
     pub before_drain: bool,
     /// Before the hook is completed.
     pub before_completion: bool,
 }
 
-/// Which notices AWS has to confirm before their nodes are cordoned and drained.
+/// Which notices AWS must confirm before their nodes are cordoned and drained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verify {
-    /// All of which AWS can tell.
+    /// All that AWS can confirm.
     Always,
     /// Those beyond the maximum number of drains.
     Unusual,
@@ -154,14 +154,14 @@ pub enum Verify {
     Never,
 }
 
-/// The limits for who may write to the queue.
+/// Limits on notices, against an attacker who can write to the queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Admission {
     /// Maximum number of nodes that are drained at the same time, unless AWS confirms more; a share is of the cluster's Nodes.
     pub max_draining: Option<AtMost>,
-    /// Which notices AWS has to confirm.
+    /// Which notices AWS must confirm.
     pub verify: Verify,
-    /// Whether AWS can be asked: not if the Nodes alone say what comes.
+    /// Whether AWS can be asked: not if agents are the only source of notices.
     pub asks_aws: bool,
 }
 
@@ -200,21 +200,21 @@ pub struct WaitPolicy {
     pub waves: Vec<Wave>,
     /// The resources whose zonal shift holds back drains in other zones.
     pub zonal_shift: ShiftedResources,
-    /// The points at which others are waited for.
+    /// The hold points.
     pub hold: PerKind<Holds>,
     /// Wait between a drain and the hook's completion.
     pub complete_after: Duration,
     /// Maximum wait between a drain and the hook's completion for the volumes of the drained pods to be detached.
     pub volumes: Duration,
-    /// What is done for the load balancers of an instance that goes.
+    /// The treatment of load balancers when an instance is terminated.
     pub load_balancers: ForLoadBalancers,
 }
 
-/// What tells of lifecycle hooks.
+/// Source of the names of lifecycle hooks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HookSource {
     /// Messages: each names its hook and its action.
-    Message,
+    Messages,
     /// A setting: the terminating hook of this name, in each group.
     Setting(String),
     /// Nothing: no hook is completed.
@@ -226,7 +226,7 @@ pub enum HookSource {
 pub struct Policy {
     /// The action for each kind.
     pub actions: Actions,
-    /// The conditions of Nodes that are acted on. The action for their kind is the farthest of theirs.
+    /// The Node conditions that are acted on. The action for their kind is the most far-reaching of theirs.
     pub conditions: Arc<[ConditionRule]>,
     /// The actions for faults that AWS Health reports, by code. Others are ignored.
     pub health_issues: BTreeMap<String, Action>,
@@ -234,13 +234,13 @@ pub struct Policy {
     pub lead: Option<Duration>,
     /// Maximum duration of a drain: lengthens a hook's, shortens all others.
     pub drain_timeout: PerKind<Option<Duration>>,
-    /// The limits for who may write to the queue.
+    /// Limits on notices, against an attacker who can write to the queue.
     pub admission: Admission,
-    /// What is waited for.
+    /// The waits before evictions and completions.
     pub waits: WaitPolicy,
-    /// Time without a new notice of a drain after which evictions begin.
+    /// Time without a new drain notice after which evictions start.
     pub settle: Duration,
-    /// Time after which a cordon is undone that no interruption followed: by default 20 minutes for `rebalance=cordon`.
+    /// Time after which to undo a cordon that no interruption followed: by default 20 minutes for `rebalance=cordon`.
     pub uncordon_after: Option<Duration>,
     /// Taints and labels that come with each mark, besides the cordon.
     pub mark_settings: MarkSettings,
@@ -248,27 +248,27 @@ pub struct Policy {
     pub out_of_service_taint: bool,
     /// The completion of a terminating hook after a drain that failed.
     pub on_failed_drain: OnFailed,
-    /// The treatment of a terminating hook whose Node somebody has uncordoned.
+    /// The treatment of a terminating hook whose Node a user has uncordoned.
     pub on_uncordon: OnUncordon,
     /// The completion of a launch hook whose Node did not become Ready.
     pub on_failed_launch: OnFailed,
     /// Keys of taints that a launched Node must have lost.
     pub startup_taints: Vec<String>,
-    /// When heartbeats go out.
+    /// When heartbeats are sent.
     pub heartbeats: Heartbeats,
-    /// Maximum time that a terminating instance of ours takes to register as a Node.
+    /// Maximum time for which a terminating instance of ours may take to register as a Node.
     pub registration_grace: Duration,
     /// Whether only the managed tag makes an instance ours.
     pub require_tag: bool,
     /// Hooks that other programs complete.
     pub ignored_hooks: Vec<String>,
-    /// What tells of lifecycle hooks.
+    /// Source of the names of lifecycle hooks.
     pub hooks: HookSource,
     /// Whether to change nothing.
     pub dry_run: bool,
 }
 
-/// Default time after which a recommended cordon is undone that no interruption followed.
+/// Default time after which to undo a rebalance cordon that no interruption followed.
 const DEFAULT_UNCORDON_AFTER: Duration = Duration::from_mins(20);
 
 impl Policy {
@@ -287,15 +287,15 @@ impl Policy {
         }
     }
 
-    /// Whether AWS is asked about what is out of the ordinary, because others may write to the queue.
+    /// Whether AWS is asked about unusual notices, because an attacker may be able to write to the queue.
     #[must_use]
     pub fn is_wary(&self) -> bool {
         let Admission { max_draining, verify, asks_aws } = self.admission;
         asks_aws && (verify == Verify::Always || verify == Verify::Unusual && max_draining.is_some())
     }
 
-    /// Returns when the notice is acted on, if the user wants that shortly before the announced change. A retirement is acted on at once:
-    /// the instance's host fails already.
+    /// Returns when work on the notice starts, if the settings delay it until shortly before the change. A retirement is never delayed,
+    /// because the instance's host is already failing.
     #[must_use]
     pub fn acts_from(&self, notice: &Notice) -> Option<Timestamp> {
         let Detail::ScheduledChange(change) = &notice.detail else { return None };
@@ -303,7 +303,7 @@ impl Policy {
         change.start?.checked_sub(self.lead.filter(|_| !retires)?).ok()
     }
 
-    /// Returns the name of the terminating hook that is kept alive and completed for what a Node says, which does not tell it.
+    /// Returns the name of the terminating hook that is kept alive and completed for agent notices, which don't name one.
     #[must_use]
     pub fn node_hook(&self) -> Option<&str> {
         if let HookSource::Setting(name) = &self.hooks { Some(name) } else { None }
@@ -313,7 +313,7 @@ impl Policy {
     #[must_use]
     pub fn completes(&self, hook: &str) -> bool {
         let is_ours = match &self.hooks {
-            HookSource::Message => true,
+            HookSource::Messages => true,
             HookSource::Setting(name) => name == hook,
             HookSource::None => false,
         };
@@ -326,7 +326,7 @@ impl Policy {
         self.actions.with_faults(&self.health_issues).any(|action| wanted.contains(&action))
     }
 
-    /// Returns the labels that waits read: those of the waves, and of zones.
+    /// Returns the labels that waits read: those of the waves and of zones.
     #[must_use]
     pub fn labels(&self) -> Vec<Box<str>> {
         let zone = (self.waits.zonal_shift != ShiftedResources::None).then(|| ZONE_LABEL.into());
@@ -339,7 +339,7 @@ impl Policy {
         self.waits.waves.iter().any(|wave| *wave.label == *label)
     }
 
-    /// Returns the time after which the mark of a notice of this kind with this action is removed, if it is.
+    /// Returns the time after which to remove the mark of a notice of this kind with this action, if that is set.
     #[must_use]
     pub fn stands(&self, kind: NoticeKind, action: Action) -> Option<Duration> {
         match self.uncordon_after {
@@ -349,8 +349,8 @@ impl Policy {
         }
     }
 
-    /// Returns the quiet time before evictions, and its maximum: less where little time is left to the deadline. `None` if evictions
-    /// begin at once.
+    /// Returns the quiet time before evictions, and its maximum: less if little time is left to the deadline. `None` if evictions start at
+    /// once.
     #[must_use]
     pub fn settles(&self, now: Instant, deadline: Instant) -> Option<(Duration, Duration)> {
         let spared = deadline.saturating_duration_since(now) / 20;

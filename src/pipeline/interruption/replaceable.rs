@@ -1,4 +1,4 @@
-//! Whether an Auto Scaling group can replace an instance first, so that its pods have a place to go to. Pure.
+//! Whether an Auto Scaling group can replace an instance before its drain, so that its pods have a node to move to. Pure.
 
 use crate::fact::Replacement;
 use std::collections::BTreeMap;
@@ -27,14 +27,14 @@ pub struct Group {
 pub struct Member {
     /// Its state in the group.
     pub state: MemberState,
-    /// Whether Auto Scaling takes it for healthy.
+    /// Whether Auto Scaling considers it healthy.
     pub healthy: bool,
     /// Whether it is protected from scale-in.
     pub protected: bool,
 }
 
 impl Member {
-    /// Whether it is in service, and nobody has asked for its replacement.
+    /// Whether it is in service, and no replacement has been requested.
     #[must_use]
     pub fn is_in_service(self) -> bool {
         self.state == MemberState::InService && self.healthy
@@ -55,15 +55,15 @@ pub enum MemberState {
 /// The processes without which a group does not replace an unhealthy instance, or not in the right order.
 const PROCESSES: [&str; 4] = ["Launch", "Terminate", "HealthCheck", "ReplaceUnhealthy"];
 
-/// Checks whether the group would replace the instance as it should if the instance were unhealthy. One that is so already is replaced in
-/// any case.
+/// Checks whether the group would launch a replacement first if the instance were marked unhealthy. One that is already unhealthy is replaced
+/// in any case.
 ///
 /// # Errors
 /// Why not.
 pub fn replaceable(group: &Group, instance: &str, completes: impl Fn(&str) -> bool) -> Result<(), Replacement> {
     group.replaces(completes)?;
     match group.members.get(instance) {
-        // Auto Scaling replaces an unhealthy instance in spite of the protection, which its owner may not want.
+        // Auto Scaling replaces an unhealthy instance despite its protection, which its owner may not want.
         Some(member) if member.protected => Err(Replacement::Protected),
         Some(member) if member.state == MemberState::InService => Ok(()),
         _ => Err(Replacement::NotInService),
@@ -71,7 +71,7 @@ pub fn replaceable(group: &Group, instance: &str, completes: impl Fn(&str) -> bo
 }
 
 impl Group {
-    /// Checks whether the group launches first, and terminates under a hook that Ebbtide completes: one that it `completes`.
+    /// Checks whether the group launches first, and terminates under a hook that Ebbtide `completes`.
     ///
     /// # Errors
     /// Why not.
@@ -85,7 +85,7 @@ impl Group {
         if self.suspends(&PROCESSES) {
             return Err(Replacement::Suspended);
         }
-        // AWS does not say whether a policy lets a group exceed its maximum for an unhealthy instance.
+        // AWS does not document whether a policy lets a group exceed its maximum for an unhealthy instance.
         if self.desired >= self.max {
             return Err(Replacement::AtMaximum);
         }
@@ -98,7 +98,7 @@ impl Group {
         self.suspended.iter().any(|suspended| processes.contains(&suspended.as_str()))
     }
 
-    /// Whether the group has its desired capacity in Nodes that are `ready`, without this instance, which goes.
+    /// Whether the group has its desired capacity in `ready` Nodes without this instance.
     #[must_use]
     pub fn is_whole_without(&self, instance: &str, ready: impl Fn(&str) -> bool) -> bool {
         let stays =

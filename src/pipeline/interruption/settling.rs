@@ -1,7 +1,7 @@
 //! The quiet time between cordons and evictions.
 //!
-//! Capacity goes in bursts, and the messages of one burst come in several receives. A pod that is evicted after the first may be moved to
-//! the node of the next. So evictions wait until no notice of a drain has come for a while, and all cordons are set.
+//! Capacity is reclaimed in bursts, and one burst's messages come in several receives. A pod evicted after the first could be moved to the
+//! next interrupted node, so evictions wait until no drain notice has come for a while and all cordons are set.
 
 use parking_lot::Mutex;
 use std::pin::pin;
@@ -9,14 +9,14 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-/// Maximum time from the first notice of a burst to its evictions.
+/// Maximum time between the first notice of a burst and its evictions.
 pub const MAX_SETTLE: Duration = Duration::from_secs(5);
 
-/// The burst of notices that goes on.
+/// The current burst of notices.
 #[derive(Debug, Default)]
-pub struct Settling {
+pub struct NoticeBurst {
     burst: Mutex<Burst>,
-    /// Notified when no cordon is under way any more.
+    /// Notified when the last cordon in progress is done.
     cordoned: Notify,
 }
 
@@ -24,25 +24,25 @@ pub struct Settling {
 struct Burst {
     /// The first and the last notice of a drain.
     notices: Option<(Instant, Instant)>,
-    /// Number of cordons under way.
+    /// Number of cordons in progress.
     cordons: usize,
 }
 
-impl Settling {
-    /// Reports a notice of a drain, whose Node is cordoned while the guard lives. One that comes after `quiet`, or when the burst has
-    /// lasted long enough, begins a burst.
-    pub(super) fn cordoning(&self, quiet: Duration) -> Cordoning<'_> {
+impl NoticeBurst {
+    /// Counts a drain notice, whose cordon is in progress while the guard lives. A notice that comes after `quiet`, or after the burst's
+    /// maximum time, starts a new burst.
+    pub(super) fn cordoning(&self, quiet: Duration) -> CordonGuard<'_> {
         let now = Instant::now();
         let mut burst = self.burst.lock();
-        let goes_on = |(first, last): &(Instant, Instant)| now < *last + quiet && now < *first + MAX_SETTLE;
-        let first = burst.notices.filter(goes_on).map_or(now, |(first, _)| first);
+        let continues = |(first, last): &(Instant, Instant)| now < *last + quiet && now < *first + MAX_SETTLE;
+        let first = burst.notices.filter(continues).map_or(now, |(first, _)| first);
         burst.notices = Some((first, now));
         burst.cordons += 1;
-        Cordoning(self)
+        CordonGuard(self)
     }
 
-    /// Waits until no notice of a drain has come for `quiet`, and no cordon is under way; no longer than `at_most`, or than a burst may
-    /// last. `elsewhere` returns when another replica has last cordoned a Node.
+    /// Waits until no drain notice has come for `quiet` and no cordon is in progress; no longer than `at_most`, or than a burst may last.
+    /// `elsewhere` returns the time of the last cordon by another replica.
     pub(super) async fn settled(
         &self,
         quiet: Duration,
@@ -76,10 +76,10 @@ impl Settling {
     }
 }
 
-/// A cordon under way.
-pub(super) struct Cordoning<'a>(&'a Settling);
+/// A cordon in progress.
+pub(super) struct CordonGuard<'a>(&'a NoticeBurst);
 
-impl Drop for Cordoning<'_> {
+impl Drop for CordonGuard<'_> {
     fn drop(&mut self) {
         let mut burst = self.0.burst.lock();
         burst.cordons -= 1;
@@ -98,7 +98,7 @@ mod tests {
         Duration::from_millis(milliseconds)
     }
 
-    async fn settles_after(settling: &Settling, quiet: Duration, at_most: Duration) -> u64 {
+    async fn settles_after(settling: &NoticeBurst, quiet: Duration, at_most: Duration) -> u64 {
         let begun = Instant::now();
         settling.settled(quiet, at_most, || None).await;
         u64::try_from(begun.elapsed().as_millis()).unwrap()
@@ -106,7 +106,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn evictions_wait_for_a_quiet_time_and_for_cordons() {
-        let settling = Settling::default();
+        let settling = NoticeBurst::default();
         drop(settling.cordoning(ms(1000)));
         assert_eq!(settles_after(&settling, ms(1000), MAX_SETTLE).await, 1000);
         assert_eq!(settles_after(&settling, ms(1000), MAX_SETTLE).await, 0, "it is quiet");
@@ -120,7 +120,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn evictions_wait_no_longer_than_a_burst_may_last() {
-        let settling = Settling::default();
+        let settling = NoticeBurst::default();
         let stuck = settling.cordoning(ms(1000));
         assert_eq!(settles_after(&settling, ms(1000), ms(300)).await, 300, "little time is left");
         assert_eq!(settles_after(&settling, ms(1000), MAX_SETTLE).await, 4700);

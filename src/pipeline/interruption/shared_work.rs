@@ -1,8 +1,8 @@
 //! One key, one worker: work with the same key is joined while it runs, and ends with its last seat.
 //!
-//! A [`Seat`] is a share in the work. [`Seat::leave`] is the polite end: the last one tells the work to stop, and waits until it has.
-//! Dropping the last seat aborts the work. Work that is started while its predecessor is still stopping begins after it, so that the
-//! two never run side by side.
+//! A [`Seat`] is a share in the work. [`Seat::leave`] is the graceful end: the last seat stops the work, and waits until it has stopped.
+//! Dropping the last seat aborts the work. Work that is started while its predecessor is still stopping waits for it, so that the two never
+//! run at the same time.
 
 use crate::fact::TaskKind;
 use crate::runtime::task::{Ending, Handle, TaskError, Tasks};
@@ -79,7 +79,7 @@ where
         let work = Box::pin(work(Arc::clone(&shared), stop.clone()));
         let task = self.tasks.spawn(self.kind, async move {
             if let Some(mut before) = before {
-                // An error says that it panicked, which is an end, too.
+                // An error means that it panicked, which is an end too.
                 let _ = before.wait_for(Option::is_some).await;
             }
             sender.send_replace(Some(work.await));
@@ -117,7 +117,7 @@ impl<K: Hash + Eq, X, T> Slots<K, X, T> {
 }
 
 impl<K: Hash + Eq, X, T> Entry<K, X, T> {
-    /// Whether the work has neither ended nor been told to stop.
+    /// Whether the work has neither ended nor been asked to stop.
     fn is_joinable(&self) -> bool {
         !self.stop.is_cancelled() && self.result.borrow().is_none() && self.result.has_changed().is_ok()
     }
@@ -140,10 +140,10 @@ impl<K: Hash + Eq, X, T: Clone> Seat<K, X, T> {
         ended.ok().and_then(|result| result.clone()).ok_or(TaskError::Panicked)
     }
 
-    /// Gives the seat up. The last one tells the work to stop, and waits until it has.
+    /// Gives up the seat. The last one stops the work, and waits until it has stopped.
     pub async fn leave(self) {
         let entry = Arc::clone(&self.entry);
-        // The drop counts down, and tells the work to stop if this was the last seat; our share in the entry prevents the abort.
+        // The drop counts down, and asks the work to stop if this was the last seat. Our share in the entry prevents the abort.
         drop(self);
         if entry.stop.is_cancelled() {
             let mut result = entry.result.clone();
@@ -154,7 +154,7 @@ impl<K: Hash + Eq, X, T: Clone> Seat<K, X, T> {
 
 impl<K: Hash + Eq, X, T> Drop for Seat<K, X, T> {
     fn drop(&mut self) {
-        // Under the lock, so that no seat is taken in work that is told to stop.
+        // Under the lock, so that no seat is taken in work that is asked to stop.
         let _entries = self.entry.entries.lock();
         if self.entry.seats.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.entry.stop.cancel();
@@ -179,14 +179,14 @@ mod tests {
     use std::time::Duration;
     use tokio::time::sleep;
 
-    type Worked = Result<u32, ()>;
+    type Outcome = Result<u32, ()>;
 
-    fn slots() -> (Tasks, Slots<&'static str, AtomicUsize, Worked>) {
+    fn slots() -> (Tasks, Slots<&'static str, AtomicUsize, Outcome>) {
         let tasks = Tasks::new(Facts::to(Vec::new()));
         (tasks.clone(), Slots::new(tasks, TaskKind::Drain))
     }
 
-    async fn work(started: Arc<AtomicUsize>, stop: CancellationToken) -> Worked {
+    async fn work(started: Arc<AtomicUsize>, stop: CancellationToken) -> Outcome {
         started.fetch_add(1, Ordering::SeqCst);
         tokio::select! {
             () = sleep(Duration::from_secs(10)) => Ok(7),

@@ -1,4 +1,4 @@
-//! The zones from which traffic is shifted away, as the Nodes note it.
+//! The zones from which traffic is shifted away, by the notes on Nodes.
 
 use super::policy::ShiftedResources;
 use crate::pipeline::node::shift::{Shift, holding_back, notes_shift, shifts};
@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Time for which what the Nodes note is not read anew: a thousand drains may begin at once.
+/// Minimum interval between reads of the Nodes' notes: a thousand drains may start at once.
 const READ_EVERY: Duration = Duration::from_secs(1);
 
-/// Returns the shifts of these resources that count at `now`, as these Nodes note them.
+/// Returns the shifts of these resources that count at `now`, by these Nodes' notes.
 #[must_use]
 pub fn shifts_of(resources: &ShiftedResources, nodes: &[Arc<Node>], now: Timestamp) -> Vec<Shift> {
     shifts(nodes, now).into_iter().filter(|shift| resources.has(&shift.resource)).collect()

@@ -1,4 +1,4 @@
-//! The vocabulary of the steps that a notice leads to: what is done, what was found, and the state in which the next is chosen.
+//! The types of the steps: the next step, its result, and the state of the world when it is chosen.
 
 use super::times::HookTimes;
 use super::{Completion, NoticeOutcome};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The next thing to do about a notice.
+/// The next step for a notice.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step<'a> {
     /// Find out which cluster owns the instance.
@@ -30,7 +30,7 @@ pub enum Step<'a> {
     },
     /// Look up the times of the lifecycle hook.
     LookUpHook(&'a Hook),
-    /// Begin the work: report it, and keep the hook alive.
+    /// Start the work: report it, and keep the hook alive.
     Begin {
         /// The deadline of the work.
         deadline: Deadline,
@@ -61,7 +61,7 @@ pub enum Step<'a> {
         /// The latest end, if the watch of Nodes is silent.
         by: Instant,
     },
-    /// Ask AWS whether the lifecycle action is over, from which the Node may have come back.
+    /// Ask AWS whether the lifecycle action is over, because the Node may have come back from it.
     AskHook(Arc<Node>),
     /// Keep the notice on the Node, without a cordon, until the announced change is near.
     Plan {
@@ -72,7 +72,7 @@ pub enum Step<'a> {
         /// The deadline of the attempt.
         by: Instant,
     },
-    /// Wait until the notice may be acted on: until fewer nodes are drained, or AWS confirms it.
+    /// Wait until the notice is admitted: until fewer nodes are being drained, or AWS confirms it.
     Admit {
         /// The Node; `None` if the notice only has a hook to complete.
         node: Option<Arc<Node>>,
@@ -86,11 +86,11 @@ pub enum Step<'a> {
         /// The mark.
         mark: Mark,
     },
-    /// Wait before evictions begin.
+    /// Wait before evictions start.
     Delay {
         /// The Node.
         target: Target,
-        /// What for.
+        /// The waits.
         waits: Waits,
     },
     /// Wait before evictions until no more notices come.
@@ -104,8 +104,8 @@ pub enum Step<'a> {
     },
     /// Drain the Node.
     Drain(Target),
-    /// Wait for another Node of the same instance: one that is deleted while its kubelet runs registers again. With the latest end of
-    /// the wait, if the watch of Nodes is silent.
+    /// Wait for another Node of the same instance: a Node that is deleted while its kubelet runs registers again. The time is the latest end
+    /// of the wait, if the watch of Nodes is silent.
     AwaitSuccessor(Arc<Node>, Instant),
     /// Wait between the work, which ended with this outcome, and the hook's completion.
     Wait(Waits, NoticeOutcome),
@@ -115,7 +115,7 @@ pub enum Step<'a> {
     LeaveHook,
     /// Leave the hook of an instance that may belong to another cluster.
     LeaveUnprovenHook,
-    /// Stop: this is the notice's outcome.
+    /// Stop, with this outcome of the notice.
     End(NoticeOutcome),
 }
 
@@ -149,7 +149,7 @@ impl Waits {
         self.iter().find(|(other, _)| *other == wait).map(|(_, until)| until)
     }
 
-    /// Returns the latest end of the wait for other drains or zones, by which a hook's time for the drain is put off.
+    /// Returns the latest end of the waits for other drains or zones, which put off a hook's time for the drain.
     #[must_use]
     pub fn put_off_until(&self) -> Option<Instant> {
         self.until(Wait::Wave).or_else(|| self.until(Wait::ZonalShift))
@@ -186,13 +186,13 @@ impl Waits {
 pub enum Finding {
     /// The notice has been received.
     Received,
-    /// The owner of the instance; `None` if it could not be found out in time.
+    /// The owner of the instance; `None` if it was not found in time.
     Owner(Option<Ownership>),
     /// The attempt to mark the Node as out of service is over.
     OutOfService,
     /// The times of the hook.
     HookTimes(HookTimes),
-    /// The work has begun, or its deadline has moved while the launched instance was waited for.
+    /// The work has started, or its deadline has moved during the wait for a launched instance.
     Begun,
     /// The launched instance's Node, in service or excluded; `None` if neither was so in time.
     Launched(Option<Arc<Node>>),
@@ -206,13 +206,13 @@ pub enum Finding {
     NoNodeInTime,
     /// The watch of Nodes has shown nothing in time.
     NodesUnknown,
-    /// Whether AWS says that the lifecycle action is over; with the Node.
+    /// The Node, and whether AWS reports that the lifecycle action is over.
     HookAsked(Arc<Node>, bool),
     /// Whether the Node keeps the notice until the announced change is near.
     Planned(bool),
     /// The notice may have its Node cordoned and drained.
     Admitted,
-    /// Until the end neither were fewer nodes drained, nor did AWS confirm the notice.
+    /// There was no room until the end, and AWS did not confirm the notice.
     NotAdmitted,
     /// The Node carries the mark and is cordoned.
     Cordoned(Target),
@@ -239,9 +239,9 @@ pub struct Present<'a> {
     pub now: Instant,
     /// The instance's Node, if it has one.
     pub node: Option<&'a Node>,
-    /// The deadline of the work, if the hook's times or the pods have moved it since the begin.
+    /// The deadline of the work, if the hook's times or the pods have moved it since the start.
     pub deadline: Option<Deadline>,
-    /// Whether traffic is shifted away from another zone than that of the Node that was found.
+    /// Whether traffic is shifted away from a zone other than the found Node's.
     pub shifted: bool,
     /// When AWS last accepted a heartbeat for the notice's hook, as far as this process knows.
     pub waited: Option<Timestamp>,

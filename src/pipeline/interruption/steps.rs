@@ -8,9 +8,9 @@
 //!     └▶ MarkOutOfService ─▶ End                        End ◀─ Complete | LeaveHook ◀─── Wait ◀───┘
 //! ```
 //!
-//! A change that is not near is kept by `Plan` in place of `Admit`; a hook that nothing has proven by `LeaveUnprovenHook`. Every step but
-//! the last may be left out. [`Sequence::next`] takes what the step before has found, and returns the next step. The
-//! interruption executes the steps, and `simulate` narrates them: what is decided about a notice is decided here and nowhere else.
+//! A change that is not near yet gets `Plan` in place of `Admit`; an unproven hook ends with `LeaveUnprovenHook`. Every step except the last
+//! may be left out. [`Sequence::next`] takes the result of the last step, and returns the next step. The interruption executes the steps,
+//! and `simulate` narrates them: all decisions about a notice are made here.
 
 use super::NoticeOutcome;
 use super::decisions::{REGISTRATION_TIME, out_of_service_mark, runs_no_more};
@@ -30,14 +30,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Maximum number of Nodes that one notice is worked on for, if each of them is deleted and another takes its place.
+/// Maximum number of Nodes that one notice is worked on for, if each is deleted and another takes its place.
 const MAX_NODES: usize = 5;
 
-/// Minimum time for AWS's answers about the instance, even if the notice's deadline is nearer.
+/// Minimum time for AWS's answers about the instance, even if the notice's deadline is earlier.
 const OWNER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Maximum time for which a change that is ahead waits for room, or for AWS's word: less than the 12 hours for which a queue leaves a
-/// message with its receiver, because every receipt counts towards the dead-letter queue.
+/// Maximum time for which a future change waits for room or for AWS's confirmation: less than SQS's maximum visibility of 12 hours, because
+/// every receive counts towards the dead-letter queue.
 const MAX_ADMISSION: Duration = Duration::from_hours(11);
 
 /// The steps of one notice, chosen one by one.
@@ -54,11 +54,11 @@ pub struct Sequence<'a> {
     admitted: bool,
     /// Whether evictions wait while traffic is shifted away from another zone.
     awaits_shift: bool,
-    /// When the waits before evictions began: a deadline that moves gives them no more time.
+    /// Start of the waits before evictions: a deadline that moves doesn't lengthen them.
     cordoned: Option<Instant>,
     /// Whether a Node of the instance has had volumes. Its status forgets them before they are detached.
     had_volumes: bool,
-    /// When the work ended, and the waits before the completion began.
+    /// End of the work, and start of the waits before the completion.
     worked: Option<Instant>,
     /// The outcome, as far as the work has come.
     outcome: NoticeOutcome,
@@ -114,7 +114,7 @@ impl<'a> Sequence<'a> {
             },
             Finding::NoNode => self.await_node(present),
             Finding::NodesUnknown if self.notice.is_withdrawn() => Step::End(NoticeOutcome::Failed),
-            // Nobody knows whether there is something to drain.
+            // Whether there is something to drain is unknown.
             Finding::NodesUnknown if self.outcome == NoticeOutcome::NothingToDrain => {
                 self.finish(NoticeOutcome::Failed, present)
             }
@@ -122,7 +122,7 @@ impl<'a> Sequence<'a> {
                 self.finish(self.outcome, present)
             }
             Finding::HookAsked(_, true) => {
-                // The completion of what is over, by which its mark learns of that, ends nothing.
+                // Completing an action that is over ends nothing. It records the end in the mark.
                 self.admitted = true;
                 self.finish(NoticeOutcome::Stale, present)
             }
@@ -133,7 +133,7 @@ impl<'a> Sequence<'a> {
             Finding::Admitted => {
                 self.admitted = true;
                 if self.policy.touched_hook(self.notice).is_none() {
-                    // The wait for room takes nothing of its time, but of what AWS has set.
+                    // The wait for room takes time from AWS's deadline only, not from the drain's own.
                     self.deadline = self.policy.deadline(self.notice, None, None, &self.clock, present.now);
                 }
                 match self.worked {
@@ -152,8 +152,8 @@ impl<'a> Sequence<'a> {
         }
     }
 
-    /// Whether a terminating instance without a Node, of which nothing proves that it is ours, has had the time to register: then its
-    /// Node is probably in another cluster, and completing its hook would end it in the middle of that cluster's drain.
+    /// Whether a terminating instance without a Node or a proof that it is ours has had time to register: its Node is then probably in
+    /// another cluster, and completing its hook would end it in the middle of that cluster's drain.
     fn is_too_old(&self, launched: Option<Timestamp>, present: Present<'_>) -> bool {
         let terminating = matches!(self.notice.detail, Detail::AsgTerminate(_));
         let age =
@@ -168,12 +168,12 @@ impl<'a> Sequence<'a> {
         self.policy.action(self.notice)
     }
 
-    /// The first step: nothing, if the policy or the notice itself says so.
+    /// The first step: the end, if the policy or the notice itself needs no work.
     fn settle(&self, present: Present<'_>) -> Step<'a> {
         let by = self.deadline.at().max(present.now + OWNER_TIMEOUT);
         match self.policy.settled(self.notice) {
             Some(outcome) => Step::End(outcome),
-            // Whose the instance is does not matter: only a Node of ours carries the mark.
+            // The instance's owner does not matter: only our Nodes carry the mark.
             None if self.notice.is_withdrawn() => Step::FindNode { by },
             None => Step::FindOwner { by },
         }
@@ -220,7 +220,7 @@ impl<'a> Sequence<'a> {
 
     fn marks_released(&mut self, released: bool, present: Present<'_>) -> Step<'a> {
         if self.action() == Action::Ready {
-            // The launch is worth more than the marks: a cordon can be seen, and removed by hand.
+            // The launch matters more than the marks: a cordon is visible, and can be removed manually.
             return self.finish(NoticeOutcome::Ready, present);
         }
         Step::End(if released { NoticeOutcome::Withdrawn } else { NoticeOutcome::Failed })
@@ -258,14 +258,14 @@ impl<'a> Sequence<'a> {
         if is_late(self.notice, &node, self.deadline, &self.clock, present.now, present.waited) {
             return self.finish(NoticeOutcome::Stale, present);
         }
-        // A Node that is cordoned for the change stays so, whenever that begins now.
+        // A Node that is already cordoned for the change stays cordoned, whatever the new start is.
         let is_marked = newest_copy(&node, self.notice.key()).is_some();
         let from = self.policy.acts_from(self.notice).map(|from| self.clock.instant_of(from));
         let far = from.filter(|from| *from > present.now && !is_marked);
         let plan =
             far.and_then(|from| Some((from, Plan::of(self.notice, self.message).filter(|plan| plan.fits(&node))?)));
         if let Some((from, plan)) = plan {
-            // Until then nothing but its message tells of it.
+            // Until the plan is written, only the message holds the notice.
             return Step::Plan { node, plan, by: from.max(present.now + OWNER_TIMEOUT) };
         }
         if !self.admitted {
@@ -276,13 +276,13 @@ impl<'a> Sequence<'a> {
         self.awaits_shift = self.policy.awaits_shift(self.notice, &node, present.shifted);
         let waits = self.awaits_shift || self.policy.awaits_place(self.notice, &node);
         let mark = if waits { mark.in_wave() } else { mark };
-        // What has failed is tried again; a hook that is found after the drain is only completed.
+        // Failed work is tried again; a hook that is found after the drain is only completed.
         let mark = if waits && self.notice.hook().is_none() { mark.again() } else { mark };
         Step::Cordon { target: Target { node, deadline }, mark }
     }
 
     fn admit(&self, node: Option<Arc<Node>>, present: Present<'_>) -> Step<'a> {
-        // A change that is ahead may still be confirmed, or get room, when the time of a drain from now on is over.
+        // A future change may still be confirmed or get room after the time of a drain that started now.
         let start = self.notice.start().filter(|_| !self.notice.is_withdrawn());
         let start = start.map(|start| self.clock.instant_of(start).min(present.now + MAX_ADMISSION));
         let until = self.deadline.at().max(present.now + OWNER_TIMEOUT);
@@ -319,7 +319,7 @@ impl<'a> Sequence<'a> {
     /// The first step after the work.
     fn finish(&mut self, outcome: NoticeOutcome, present: Present<'_>) -> Step<'a> {
         self.outcome = outcome;
-        // After a crash the message's next receiver works on, and needs the hook.
+        // After a crash the message's next receiver continues, and needs the hook.
         if outcome == NoticeOutcome::Crashed || self.policy.touched_hook(self.notice).is_none() {
             return Step::End(outcome);
         }
@@ -327,7 +327,7 @@ impl<'a> Sequence<'a> {
         let had_volumes = self.had_volumes || present.node.is_some_and(|node| node.has_volumes);
         let waits = self.policy.waits_after(self.notice, outcome, had_volumes, end, self.deadline);
         match self.complete(present) {
-            // Nothing was drained: whether the instance goes is AWS's word alone.
+            // Nothing was drained: only AWS can confirm that the instance is being terminated.
             Step::Complete(_) if !self.admitted => self.admit(None, present),
             Step::Complete(_) if !waits.is_empty() => Step::Wait(waits, outcome),
             step => step,

@@ -9,16 +9,16 @@ use tokio::time::Instant;
 /// Maximum time kept free before the expiry of a hook.
 pub const MAX_MARGIN: Duration = Duration::from_secs(30);
 
-/// Minimum time of the drain that a terminating hook waits for, if the user sets none: heartbeats carry it. A short timeout says how soon
-/// the group gives up somebody who no longer lives, not how long a disruption budget holds.
+/// Minimum drain time under a terminating hook, if the user sets none: heartbeats extend the hook. A short timeout shows how soon the group
+/// gives up a dead handler, not how long a disruption budget blocks.
 pub const MIN_HOOK_DRAIN: Duration = Duration::from_mins(15);
 
 /// The times of a lifecycle hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HookTimes {
-    /// Time that the action lives after its begin or a heartbeat.
+    /// Time for which the action lives after its start or a heartbeat.
     pub heartbeat: Duration,
-    /// The hook's own time: a drain of less ends with our patience, not with the capacity.
+    /// The hook's own time: a shorter drain ends at a soft deadline, not with the capacity.
     pub window: Duration,
     /// Whether the times are assumed, because the hook could not be looked up.
     pub assumed: bool,
@@ -50,14 +50,14 @@ impl HookTimes {
         (self.heartbeat / 10).clamp(Duration::from_secs(3), MAX_MARGIN)
     }
 
-    /// Visibility timeout of the hook's message, so that a killed process's work is taken up before the hook expires.
+    /// Visibility timeout of the hook's message, so that another replica takes up a killed process's work before the hook expires.
     #[must_use]
     pub fn visibility(self) -> Duration {
         let third = Duration::from_secs(self.heartbeat.as_secs() / 3);
         third.clamp(Duration::from_secs(10), Duration::from_secs(30))
     }
 
-    /// The time that a hook for notices of this kind gives a drain, or a launch, with these settings.
+    /// Returns the time that a hook for notices of this kind gives a drain or a launch, with these settings.
     #[must_use]
     pub fn room(self, kind: NoticeKind, drain_timeout: Option<Duration>, heartbeats: Heartbeats) -> HookRoom {
         let by_default = if kind == NoticeKind::AsgLaunch { self.window } else { self.window.max(MIN_HOOK_DRAIN) };
@@ -71,7 +71,7 @@ impl HookTimes {
     }
 }
 
-/// The time that a lifecycle hook gives a drain, from the begin of its action.
+/// The time that a lifecycle hook gives a drain, from the start of its action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HookRoom {
     /// The time that the settings ask for, or else the hook's default.
@@ -82,9 +82,9 @@ pub struct HookRoom {
     pub drain: Duration,
     /// Maximum time for a drain with heartbeats: the limit, less the margin.
     pub at_most: Duration,
-    /// Whether the capacity ends with that time: not with less than the hook's own time, when it is only our patience that ends.
+    /// Whether the capacity ends with that time. A time shorter than the hook's own is a soft limit.
     pub hard: bool,
-    /// Whether the hook's own time is not known.
+    /// Whether the hook's own time is unknown.
     pub assumed: bool,
     /// The time after which the longest grace period of a pod still fits, [`MAX_ADDED_GRACE`](crate::pipeline::drain::MAX_ADDED_GRACE) at
     /// most; `None` if the user has set the time.
@@ -99,7 +99,7 @@ impl HookRoom {
         self.deadline(begun).lengthened(Remaining::of(longest_grace)).at() - begun
     }
 
-    /// Returns the deadline of a drain for an action that has begun at `begun`.
+    /// Returns the deadline of a drain for an action that started at `begun`.
     fn deadline(self, begun: Instant) -> Deadline {
         if !self.hard {
             return Deadline::soft(begun + self.drain);
@@ -114,15 +114,14 @@ impl HookRoom {
 }
 
 impl Policy {
-    /// The time that a hook with these times gives a drain for a notice of this kind.
+    /// Returns the time that a hook with these times gives a drain for a notice of this kind.
     #[must_use]
     pub fn hook_room(&self, kind: NoticeKind, times: HookTimes) -> HookRoom {
         times.room(kind, self.drain_timeout.of(kind), self.heartbeats)
     }
 }
 
-/// Time between EC2's warning and the end of the instance, for spot instances, and for capacity reservations whose notice names no
-/// time.
+/// Time between EC2's warning and the end of the instance, for spot instances and for capacity reservations without a time.
 pub const WARNING_TIME: Duration = Duration::from_mins(2);
 
 /// Time between an instance's state change and its end: an assumption, because EC2 names no time.
@@ -156,7 +155,7 @@ pub fn deadline(
         Detail::Spot { action: InstanceAction::Hibernate } => Deadline::hard(now),
         Detail::Spot { .. } => shortened(at + WARNING_TIME),
         Detail::CapacityReservation { terminates_at } => shortened(terminates_at.map_or(at + WARNING_TIME, instant)),
-        // The group's hook has a timeout, which the metadata do not tell.
+        // The group's hook has a timeout, but the instance metadata don't include it.
         Detail::Rebalance
         | Detail::AsgTermination { .. }
         | Detail::Condition(_)
@@ -167,7 +166,7 @@ pub fn deadline(
         }
         Detail::ScheduledChange(change) => {
             let patience = Deadline::soft(now + drain_timeout.unwrap_or(DEFAULT_DRAIN_TIMEOUT));
-            // A start that has passed is no deadline: the change is under way, or was put off.
+            // A start that has passed is no deadline: the change is in progress, or was postponed.
             let start = change.start.map(instant).filter(|start| *start > now);
             let start = start.map(|start| if change.hard { Deadline::hard(start) } else { Deadline::soft(start) });
             start.map_or(patience, |start| patience.or_earlier(start))
@@ -175,14 +174,14 @@ pub fn deadline(
     }
 }
 
-/// Returns the time from which the life of a hook counts that was found at `found`, when its instance had been known to go since `since`.
-/// Its action may have begun in between, so that it lives on for at least the timeout that a first heartbeat begins.
+/// Returns the start of the life of a hook that was found at `found`, for an instance whose termination was known since `since`. Its action
+/// may have started in between, so the hook lives for at least one timeout after `found`.
 #[must_use]
 pub fn life_begins(since: Instant, found: Instant, times: HookTimes) -> Instant {
     (found + times.heartbeat).checked_sub(times.life()).map_or(since, |latest| latest.max(since))
 }
 
-/// Returns the deadline within the life of a hook that begins then, or that expires before because AWS denies heartbeats.
+/// Returns the deadline, bounded by the life of a hook that starts at `begins`, or by its earlier expiry if AWS denies heartbeats.
 #[must_use]
 pub fn within_life(deadline: Deadline, begins: Instant, times: HookTimes) -> Deadline {
     let Deadline::Hook(end) = deadline else { return deadline };
@@ -193,21 +192,21 @@ pub fn within_life(deadline: Deadline, begins: Instant, times: HookTimes) -> Dea
 
 /// Returns when the next heartbeat is due for a hook that expires at `expires`.
 ///
-/// `finish` is the latest time at which the completion is expected. If the completion may come too late for the expiry, the beat goes
-/// out at half-time. Otherwise it goes out at the last good time, which only a late completion reaches.
+/// `finish` is the latest time at which the completion is expected. If the completion may come after the expiry, the beat is sent at
+/// half-time. Otherwise it is sent at the last safe time, which only a late completion reaches.
 #[must_use]
 fn next_beat(heartbeats: Heartbeats, expires: Instant, times: HookTimes, finish: Instant) -> Option<Instant> {
     let last = |before: Duration| expires.checked_sub(before).unwrap_or(expires);
     match heartbeats {
         Heartbeats::Off => None,
-        // An interval longer than the hook bears would let it expire.
+        // A longer interval would let the hook expire.
         Heartbeats::Every(interval) => Some(last(times.heartbeat) + interval.min(times.heartbeat - times.margin())),
         Heartbeats::Auto if finish > last(times.margin()) => Some(last(times.heartbeat / 2)),
         Heartbeats::Auto => Some(last(times.margin())),
     }
 }
 
-/// Returns when the next heartbeat is due for an action that began at `begun`; `None` also when no beat keeps it alive any longer.
+/// Returns when the next heartbeat is due for an action that started at `begun`; `None` also when no beat can extend it any more.
 #[must_use]
 pub fn due_beat(
     heartbeats: Heartbeats,

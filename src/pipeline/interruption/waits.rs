@@ -1,20 +1,21 @@
-//! What the interruption waits for, at two places: before evictions begin, and between the drain and the hook's completion. The waits
-//! of a place run side by side, but for a wave, which comes last. Each ends as met, not needed or over; none fails the drain, and none
+//! The waits of an interruption, at two places: before evictions start, and between the drain and the hook's completion. The waits of a
+//! place run at the same time, except a wave, which comes last. Each ends as met, not needed or timed out. None fails the drain, and none
 //! outlasts the deadline.
 //!
 //! ```text
-//! hold            until somebody else has acted
+//! hold            until a user or another controller releases the Node
 //! replacement     until the Auto Scaling group has launched another node, before evictions
 //! zonal_shift     until traffic is no longer shifted away from another zone, before evictions
 //! wave            until the Node has a place among those of its label's value, before evictions
-//! waiting         one wait, as it is told
+//! active_wait     one wait, and its reports
 //! volumes         until the volumes of the drained pods are detached
-//! attachments     the watch of all attachments, for as long as somebody waits
+//! attachments     the watch of all attachments, while an interruption waits
 //! load_balancers  until no target group lists the instance, and its deregistration
-//! target_groups   which those are
-//! targets         the looks at their targets, for as long as somebody waits
+//! target_groups   finds the target groups
+//! targets         polls their targets, while an interruption waits
 //! ```
 
+mod active_wait;
 mod attachments;
 mod hold;
 mod load_balancers;
@@ -22,16 +23,15 @@ mod replacement;
 mod target_groups;
 mod targets;
 mod volumes;
-mod waiting;
 mod wave;
 mod zonal_shift;
 
+pub(super) use active_wait::ActiveWait;
+pub use active_wait::WaitLog;
 pub use attachments::Attachments;
 pub use load_balancers::LoadBalancers;
 pub use replacement::{MIN_DRAIN, is_too_late};
 pub use target_groups::{Source, TargetGroup, TargetGroups, name_of};
-pub use waiting::WaitLog;
-pub(super) use waiting::Waiting;
 
 use super::completion::KeptHook;
 use super::node_work::EarlySeat;
@@ -48,16 +48,16 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-/// What ends all waits of a place.
+/// The reason that ends all waits of a place early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cut {
     /// The Node is gone.
     Gone,
-    /// Somebody wants the Node to stay.
+    /// A user keeps the Node.
     Uncordoned,
     /// Another interruption drains the Node.
     Drains,
-    /// AWS has said that the lifecycle action is over.
+    /// AWS has reported that the lifecycle action is over.
     Over,
     /// The times of the hook have moved the deadline.
     Moved,
@@ -74,7 +74,7 @@ impl Cut {
 }
 
 impl Case {
-    /// Waits before evictions begin, while the Node is there and cordoned. A drain that somebody else has begun ends the waits.
+    /// Waits before evictions start, while the Node exists and is cordoned. Another interruption's drain ends the waits.
     pub(super) async fn delay(
         &self,
         target: &Target,
@@ -123,7 +123,7 @@ impl Case {
         }
     }
 
-    /// Takes back what the Node says of the waits, or makes it right.
+    /// Removes the waits' notes from the Node, or corrects them.
     pub(super) async fn end_waits(&self, log: &WaitLog) {
         self.end_hold(log, HoldPoint::BeforeDrain, false).await;
         self.end_hold(log, HoldPoint::BeforeCompletion, false).await;
@@ -131,7 +131,7 @@ impl Case {
         self.end_place(false).await;
     }
 
-    /// Waits between the work, which ended like this, and the completion of the hook.
+    /// Waits between the work, which ended with this outcome, and the completion of the hook.
     pub(super) async fn wait(
         &self,
         waits: &Waits,
@@ -155,13 +155,13 @@ impl Case {
         };
         match self.side_by_side(waits, cut, hook, log).await {
             Some(Cut::Moved) => Finding::DeadlineMoved,
-            // Its owner completes the hook, as if the drain had been ended so.
+            // The Node's owner completes the hook, as if the drain had ended like this.
             Some(Cut::Uncordoned) => Finding::Ended(NoticeOutcome::Uncordoned),
             _ => Finding::Waited,
         }
     }
 
-    /// Returns the time that the pods need before a hard deadline, if it can be known soon.
+    /// Returns the time that the pods need before a hard deadline, if the API server answers soon.
     async fn room(&self, Target { node, deadline }: &Target) -> Option<Room> {
         if !deadline.is_hard() {
             return None;
@@ -173,8 +173,8 @@ impl Case {
         backoff.retry(Some(by), room, |_| true).await.ok().flatten()
     }
 
-    /// Waits for all of it, until each wait's time is over, or until `cut`. Tells how each ended. A place in a wave is for who can use it:
-    /// it is waited for when the others are over.
+    /// Runs all waits until each has ended or timed out, or until `cut`. Reports how each ended. The wait for a place in a wave comes when the
+    /// others are over, so that the node can use the place.
     async fn side_by_side(
         &self,
         waits: &Waits,
@@ -183,7 +183,7 @@ impl Case {
         log: &WaitLog,
     ) -> Option<Cut> {
         let cut_short = watch::Sender::new(None);
-        let wait = |(wait, until)| self.wait_for(Waiting::new(self, log, wait, until), hook, cut_short.subscribe());
+        let wait = |(wait, until)| self.wait_for(ActiveWait::new(self, log, wait, until), hook, cut_short.subscribe());
         let all = async {
             join_all(waits.iter().filter(|(wait, _)| *wait != Wait::Wave).map(wait)).await;
             if let Some(until) = waits.until(Wait::Wave).filter(|_| cut_short.borrow().is_none()) {
@@ -195,7 +195,7 @@ impl Case {
             biased;
             () = &mut all => None,
             cut = cut => {
-                // A deadline that has moved begins them again, with other ends.
+                // After a moved deadline the waits restart, with other ends.
                 if cut != Cut::Moved {
                     cut_short.send_replace(Some(cut));
                     all.await;
@@ -207,13 +207,13 @@ impl Case {
 
     async fn wait_for(
         &self,
-        waiting: Waiting<'_>,
+        waiting: ActiveWait<'_>,
         hook: Option<&KeptHook>,
         mut cut_short: watch::Receiver<Option<Cut>>,
     ) {
         let outcome = tokio::select! {
             biased;
-            // The pods need all of the time.
+            // The pods need all the time.
             () = ready(()), if waiting.until <= Instant::now() => WaitOutcome::TimeOver,
             outcome = self.until_so(&waiting, hook) => outcome,
             // The sender lives as long as the waits.
@@ -223,28 +223,28 @@ impl Case {
         waiting.end(outcome);
     }
 
-    /// Waits until it is so. Cancelled when the time is over.
-    async fn until_so(&self, waiting: &Waiting<'_>, hook: Option<&KeptHook>) -> WaitOutcome {
+    /// Waits for the condition. Cancelled when the time is over.
+    async fn until_so(&self, waiting: &ActiveWait<'_>, hook: Option<&KeptHook>) -> WaitOutcome {
         match waiting.wait {
             Wait::Delay => {
-                waiting.says("--delay");
+                waiting.set_reason("--delay");
                 sleep_until(waiting.until).await;
                 WaitOutcome::Met
             }
             Wait::CompleteAfter => {
                 let node = self.node.as_ref().and_then(|node| self.interrupter.index.newest(node));
                 let stays = node.is_some_and(|node| !node.cordoned);
-                waiting.says(if stays { "--on-uncordon=at-deadline" } else { "--complete-after" });
+                waiting.set_reason(if stays { "--on-uncordon=at-deadline" } else { "--complete-after" });
                 sleep_until(waiting.until).await;
                 WaitOutcome::Met
             }
-            // Boxed, because a wait for the time alone would hold room for their calls.
+            // Boxed, because a wait for the time alone would reserve memory for their calls.
             Wait::Replacement => Box::pin(self.replaced(waiting)).await,
             Wait::ZonalShift => Box::pin(self.shifted_back(waiting)).await,
             Wait::Wave => Box::pin(self.placed(waiting, hook)).await,
             Wait::HoldBeforeDrain => Box::pin(self.held(waiting, HoldPoint::BeforeDrain)).await,
             Wait::HoldBeforeCompletion => Box::pin(self.held(waiting, HoldPoint::BeforeCompletion)).await,
-            // Waited for before the cordon, alone.
+            // That wait comes before the cordon, alone.
             Wait::Admission => WaitOutcome::NotNeeded,
             Wait::Volumes => Box::pin(self.volumes_detached(waiting)).await,
             Wait::LoadBalancers => Box::pin(self.targets_gone(waiting)).await,
@@ -252,7 +252,7 @@ impl Case {
     }
 }
 
-/// Waits for what ends the waits of an interruption with this hook.
+/// Waits until the hook ends the waits of its interruption.
 async fn cut_by(hook: Option<&KeptHook>) -> Cut {
     let Some(hook) = hook else { return pending().await };
     let over = hook.over();
@@ -265,6 +265,6 @@ async fn cut_by(hook: Option<&KeptHook>) -> Cut {
 
 /// Reports the failure of a step. Returns whether another try may help.
 fn retries(case: &Case, node: &Node, step: DrainStep, error: &KubeError) -> bool {
-    case.tell(&Fact::DrainRetried { on: node.named(), step, category: error.category, error });
+    case.emit(&Fact::DrainRetried { on: node.named(), step, category: error.category, error });
     error.category != Category::Denied
 }

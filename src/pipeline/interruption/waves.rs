@@ -1,8 +1,8 @@
-//! The waves: at most so many nodes with one value of a label are drained at the same time, counted over all replicas by the marks on
-//! the Nodes. A mark says that evictions wait, that they have a place, or that the drain is over.
+//! Waves limit the number of nodes with one value of a label that are drained at the same time, counted over all replicas by the marks on
+//! the Nodes. A mark records that evictions wait, that they have a place, or that the drain is over.
 //!
-//! Who waits goes on in the order of their notices, and whoever is ahead without taking a free place is passed over. A place is taken
-//! first and checked then: of two replicas that take the last one without having seen each other, both know which gives it back.
+//! Nodes get places in the order of their notices; a node ahead that doesn't take a free place is passed over. A place is taken first and
+//! checked afterwards: if two replicas take the last one at the same time, both know which must give it back.
 
 use super::policy::Wave;
 use crate::pipeline::node::mark::{WaveState, wave_state};
@@ -14,7 +14,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// The nodes of the waves, as the index shows them.
+/// The nodes of the waves, by the index.
 #[derive(Debug)]
 pub struct Waves {
     index: Index,
@@ -23,11 +23,11 @@ pub struct Waves {
 
 #[derive(Debug)]
 struct State {
-    /// The names of the Nodes whose places this process is writing now.
-    taking: HashSet<Arc<str>>,
-    /// The nodes of each label's values; read anew when they have changed.
+    /// Names of the Nodes whose places this process is writing now.
+    claims: HashSet<Arc<str>>,
+    /// The nodes of each label's values; read again after a change.
     lines: Vec<HashMap<Box<str>, Line>>,
-    /// The time at which something in them counts no more, although nobody has changed it.
+    /// The time at which an entry expires without a change.
     until: Option<Timestamp>,
     changes: watch::Receiver<()>,
 }
@@ -37,9 +37,9 @@ struct State {
 struct Line {
     /// The number of all nodes.
     nodes: usize,
-    /// Those whose evictions have begun: since when, if they have a place, and their names.
+    /// Nodes whose evictions have started: the time of their place, if they have one, and their names.
     evicting: Vec<(Option<Timestamp>, Arc<str>)>,
-    /// Those that wait, in their order: AWS's time of the notice, and the name.
+    /// Nodes that wait, in order: AWS's time of the notice, and the name.
     waiting: Vec<(Option<Timestamp>, Arc<str>)>,
 }
 
@@ -47,30 +47,29 @@ struct Line {
 #[derive(Debug)]
 pub(super) enum Turn<'a> {
     /// It takes a place, which counts while this lives.
-    Now(Taking<'a>),
+    Now(PlaceClaim<'a>),
     /// It waits.
     Later {
-        /// What for.
+        /// Why.
         reason: String,
         /// The number of nodes that it would pass over, if there is a free place.
         ahead: Option<u32>,
-        /// The time at which to look again, if nothing changes.
+        /// The time of the next check, if nothing changes.
         look_again: Option<Timestamp>,
     },
 }
 
 impl Waves {
-    /// No wave yet; the index shows who is drained.
+    /// The waves of the Nodes in this index.
     #[must_use]
     pub fn new(index: &Index) -> Self {
         let mut changes = index.places();
         changes.mark_changed();
-        let state = State { taking: HashSet::new(), lines: Vec::new(), until: None, changes };
+        let state = State { claims: HashSet::new(), lines: Vec::new(), until: None, changes };
         Self { index: index.clone(), state: Mutex::new(state) }
     }
 
-    /// Returns whether the Node has its turn in each of its waves. With `passing`, those that are ahead and have taken no place don't
-    /// count.
+    /// Returns whether the Node has its turn in each of its waves. With `passing`, nodes ahead that have taken no place don't count.
     pub(super) fn turn(&self, waves: &[Wave], node: &Node, clock: Clock, passing: bool) -> Turn<'_> {
         let mut state = self.read(waves, clock.now());
         let (mut full, mut most) = (None, None);
@@ -79,17 +78,17 @@ impl Waves {
             else {
                 continue;
             };
-            // For another notice.
+            // The Node has a place for another notice.
             if line.evicting.iter().any(|(_, name)| *name == node.name) {
                 continue;
             }
             let at_most = wave.at_most.of(line.nodes);
-            // Of a place that is being written, the index knows nothing yet.
-            let is_taking = |name: &Arc<str>| *name != node.name && state.taking.contains(name);
-            let drained = line.evicting.len() + line.waiting.iter().filter(|(_, name)| is_taking(name)).count();
+            // The index doesn't show a place yet that is being written.
+            let is_claimed = |name: &Arc<str>| *name != node.name && state.claims.contains(name);
+            let drained = line.evicting.len() + line.waiting.iter().filter(|(_, name)| is_claimed(name)).count();
             let free = at_most.saturating_sub(drained);
             let before = line.waiting.iter().take_while(|(_, name)| *name != node.name);
-            let before = before.filter(|(_, name)| !is_taking(name)).count();
+            let before = before.filter(|(_, name)| !is_claimed(name)).count();
             let reason = || {
                 let label = &wave.label;
                 let first = line.evicting.first().map(|(_, name)| format!(", such as {name}")).unwrap_or_default();
@@ -111,13 +110,13 @@ impl Waves {
                 Turn::Later { reason, ahead: u32::try_from(ahead).ok(), look_again }
             }
             _ => {
-                state.taking.insert(Arc::clone(&node.name));
-                Turn::Now(Taking { waves: self, node: Arc::clone(&node.name) })
+                state.claims.insert(Arc::clone(&node.name));
+                Turn::Now(PlaceClaim { waves: self, node: Arc::clone(&node.name) })
             }
         }
     }
 
-    /// Whether the Node may keep the place that it has taken at `at`: no more others have one, and had it before, than there are places.
+    /// Whether the Node may keep the place that it took at `at`: fewer nodes took theirs before than there are places.
     pub(super) fn keeps(&self, waves: &[Wave], node: &Node, at: Timestamp, clock: Clock) -> bool {
         let state = self.read(waves, clock.now());
         let own = (Some(at), Arc::clone(&node.name));
@@ -143,7 +142,7 @@ impl Waves {
     }
 }
 
-/// Returns the nodes of each label's values, and the time at which something in them counts no more.
+/// Returns the nodes of each label's values, and the time at which the first entry expires.
 fn lines(waves: &[Wave], nodes: &[Arc<Node>], now: Timestamp) -> (Vec<HashMap<Box<str>, Line>>, Option<Timestamp>) {
     let mut lines: Vec<HashMap<Box<str>, Line>> = waves.iter().map(|_| HashMap::new()).collect();
     let mut first: Option<Timestamp> = None;
@@ -169,15 +168,15 @@ fn lines(waves: &[Wave], nodes: &[Arc<Node>], now: Timestamp) -> (Vec<HashMap<Bo
 
 /// A Node whose place is being written. Its place counts while this lives.
 #[derive(Debug)]
-pub(super) struct Taking<'a> {
+pub(super) struct PlaceClaim<'a> {
     waves: &'a Waves,
     node: Arc<str>,
 }
 
-impl Drop for Taking<'_> {
+impl Drop for PlaceClaim<'_> {
     fn drop(&mut self) {
         let mut state = self.waves.state.lock();
-        state.taking.remove(&self.node);
+        state.claims.remove(&self.node);
     }
 }
 
@@ -243,9 +242,9 @@ mod tests {
         let known = Waves::new(&Index::for_tests(&["zone"], nodes.clone()));
         let waves = waves(AtMost::Number(1));
         let turn = |n: usize| known.turn(&waves, &nodes[n], clock(), true);
-        let Turn::Now(taking) = turn(0) else { panic!("the first has its turn") };
+        let Turn::Now(claims) = turn(0) else { panic!("the first has its turn") };
         assert!(matches!(turn(1), Turn::Later { ahead: None, .. }));
-        drop(taking);
+        drop(claims);
         assert!(matches!(turn(1), Turn::Now(_)));
     }
 

@@ -1,15 +1,15 @@
 //! The work on one notice: executes its steps, and owns the heartbeat of its hook meanwhile.
 
 use super::completion::KeptHook;
-use super::draining::Admitted;
+use super::draining::DrainPlace;
 use super::heartbeat::{Absent, HookState};
 use super::policy::Policy;
-use super::settling::Settling;
+use super::settling::NoticeBurst;
 use super::step::{Finding, Present, Step};
 use super::steps::Sequence;
 use super::times::HookTimes;
 use super::{
-    Attachments, Case, Confirmations, Draining, Groups, Hints, Hooks, LoadBalancers, MessageLink, NoticeOutcome,
+    Attachments, Case, Confirmations, DrainingNodes, Groups, Hints, Hooks, LoadBalancers, MessageLink, NoticeOutcome,
     Shifts, Slots, WaitLog, Waves,
 };
 use crate::clients::gate::LAST_CALL;
@@ -38,7 +38,7 @@ pub struct Interrupter {
     pub tasks: Tasks,
     /// The Nodes.
     pub index: Index,
-    /// Finds out whose an instance without a Node is.
+    /// Finds the owner of an instance without a Node.
     pub owner: OwnerLookup,
     /// Cordons Nodes.
     pub marker: Marker,
@@ -46,31 +46,31 @@ pub struct Interrupter {
     pub drainer: Arc<Drainer>,
     /// Completes hooks and keeps them alive.
     pub hooks: Hooks,
-    /// Knows whether more notices come.
-    pub settling: Settling,
-    /// Knows which nodes are drained now.
-    pub draining: Arc<Draining>,
-    /// Knows how many nodes are cordoned because they may go.
+    /// The current burst of notices.
+    pub settling: NoticeBurst,
+    /// The nodes being drained.
+    pub draining: Arc<DrainingNodes>,
+    /// The nodes cordoned because of hints.
     pub hints: Hints,
-    /// Knows who has a place in the waves.
+    /// The places in the waves.
     pub waves: Waves,
-    /// Knows the zones from which traffic is shifted away.
+    /// The zones from which traffic is shifted away.
     pub shifts: Shifts,
     /// Asks AWS to confirm notices.
     pub confirmations: Confirmations,
-    /// Has Auto Scaling groups replace instances.
+    /// Requests replacements from Auto Scaling groups.
     pub groups: Groups,
     /// The volumes that are attached to Nodes.
     pub attachments: Attachments,
     /// The target groups of instances, if the settings ask for them.
     pub load_balancers: Option<LoadBalancers>,
-    /// The drains that run, by the UID of their Node.
+    /// The running drains, by the UID of their Node.
     pub drains: Slots<Arc<str>, Deadlines, Arc<Report>>,
 }
 
 impl Interrupter {
-    /// Acts on one notice until it has ended, or until `stop`. Begins again when AWS has revised the notice, and when wall time has
-    /// jumped: its deadlines were computed before.
+    /// Works on one notice until it has ended, or until `stop`. Restarts when AWS has revised the notice, and when wall time has jumped: the
+    /// deadlines were computed before.
     pub async fn act(
         self: Arc<Self>,
         message: Arc<str>,
@@ -111,39 +111,38 @@ impl Interrupter {
                 () = stop.cancelled(), if settled.is_none() => break NoticeOutcome::HandedOver,
                 () = &mut jumped => jumped.set(clock.jumped()),
                 copy = case.revised(&mut newest) => interruption.case.notice = copy,
-                never = case.hear_elsewhere(&link) => match never {},
+                never = case.follow_revisions(&link) => match never {},
                 never = &mut probe => match never {},
                 outcome = interruption.run() => {
-                    // What AWS has not confirmed changes nothing about an end.
+                    // An unconfirmed revision doesn't change the outcome.
                     let outcome = ended.take().filter(|_| outcome == NoticeOutcome::NotAdmitted).unwrap_or(outcome);
                     let copy = Arc::clone(&newest.borrow_and_update());
                     if !copy.revises(&interruption.case.notice) {
                         break outcome;
                     }
-                    // It came during the work, and waits for AWS's word still.
+                    // The copy came during the work, and still waits for AWS's confirmation.
                     (interruption.case.notice, interruption.admitted, ended) = (copy, None, Some(outcome));
                 }
             }
         };
         let (case, waited) = interruption.end().await;
-        case.tell(&Fact::NoticeEnded { about: case.about(), outcome, took: begun.elapsed(), waited: &waited });
+        case.emit(&Fact::NoticeEnded { about: case.about(), outcome, took: begun.elapsed(), waited: &waited });
         outcome
     }
 }
 
-/// A notice that is being acted on. Owns its hook, and with that the heartbeat: neither a panic nor a cancelled future leaves one
-/// behind.
+/// A notice in progress. Owns its hook, and so the heartbeat: neither a panic nor a cancelled future leaves one behind.
 struct Interruption {
     case: Case,
     link: Arc<MessageLink>,
-    /// The hook to complete, once the work has begun.
+    /// The hook to complete, once the work has started.
     hook: Option<KeptHook>,
-    /// Whether the work has begun before.
+    /// Whether the work has started before.
     has_begun: bool,
     /// How its waits ended.
     waited: WaitLog,
-    /// Its place among the nodes that are drained.
-    admitted: Option<Admitted>,
+    /// Its place among the nodes being drained.
+    admitted: Option<DrainPlace>,
     /// The sum of the absences of the API server before the work.
     absent: Duration,
 }
@@ -155,7 +154,7 @@ impl Interruption {
         let mut sequence = Sequence::new(&interrupter.policy, interrupter.clock, &notice, &message);
         let mut finding = Finding::Received;
         let mut early = None;
-        // Until its own cordon, so that others that are cordoned before wait for it.
+        // Until its own cordon, so that the evictions from nodes cordoned before wait for it.
         let mut arriving = (interrupter.policy.action(&notice).drains() && self.case.node.is_some())
             .then(|| interrupter.settling.cordoning(interrupter.policy.settle));
         loop {
@@ -164,7 +163,7 @@ impl Interruption {
             let step = sequence.next(finding, present);
             drop(node);
             let case = &self.case;
-            // A seat in a drain that runs already is for the steps on its Node only.
+            // A seat in a running drain is only for the steps on its Node.
             if !matches!(step, Step::Cordon { .. } | Step::Delay { .. } | Step::Settle { .. } | Step::Drain(_)) {
                 early = None;
             }
@@ -178,7 +177,7 @@ impl Interruption {
             ) {
                 drop(arriving.take());
             }
-            // No wait follows that goes on with one that was dropped.
+            // No later wait continues a dropped one.
             if matches!(step, Step::Drain(_) | Step::Complete(_) | Step::LeaveHook | Step::End(_)) {
                 let drains = matches!(step, Step::Drain(_));
                 case.end_dropped(&self.waited, if drains { WaitOutcome::CutShort } else { WaitOutcome::CalledOff });
@@ -186,7 +185,7 @@ impl Interruption {
             if matches!(step, Step::Complete(_) | Step::LeaveHook | Step::End(_)) {
                 case.end_waits(&self.waited).await;
             }
-            // What calls is boxed, here and in what follows: an interruption mostly waits, and would hold room for its calls.
+            // Futures that make calls are boxed, here and below: an interruption mostly waits, and would reserve memory for its calls.
             finding = match step {
                 Step::FindOwner { by } => Box::pin(case.find_owner(&self.link, by)).await,
                 Step::MarkOutOfService { mark, by } => Box::pin(case.mark_out_of_service(&mark, by)).await,
@@ -204,7 +203,7 @@ impl Interruption {
                     Box::pin(case.admit(node, until, self.hook.as_ref(), &self.waited, &mut self.admitted)).await
                 }
                 Step::Cordon { target, mark } => {
-                    // A drain goes on trying.
+                    // The drain continues to try it.
                     let forgone = Finding::Cordoned(target.clone());
                     self.unless_over(Box::pin(case.cordon(target, &mark, &mut early)), LAST_CALL, forgone).await
                 }
@@ -214,7 +213,7 @@ impl Interruption {
                 Step::Settle { target, quiet, at_most } => case.settle(target, quiet, at_most, early.is_some()).await,
                 Step::Drain(target) => {
                     let deregistration = case.start_deregistration();
-                    // Beside the drain: no eviction waits for it.
+                    // At the same time as the drain: no eviction waits for these.
                     let (found, (), (), ()) = join4(
                         case.drain(&target, self.hook.as_ref(), early.take()),
                         case.end_hold(&self.waited, HoldPoint::BeforeDrain, true),
@@ -238,11 +237,11 @@ impl Interruption {
                     None => true,
                 }),
                 Step::LeaveHook => {
-                    case.tell(&Fact::HookLeft { about: case.about() });
+                    case.emit(&Fact::HookLeft { about: case.about() });
                     Finding::HookLeft
                 }
                 Step::LeaveUnprovenHook => {
-                    case.tell(&Fact::HookUnproven { about: case.about() });
+                    case.emit(&Fact::HookUnproven { about: case.about() });
                     Finding::HookLeft
                 }
                 Step::End(outcome) => {
@@ -264,7 +263,7 @@ impl Interruption {
         }
     }
 
-    /// Returns the state of the world after what was found.
+    /// Returns the state of the world after this finding.
     fn present<'a>(&self, node: Option<&'a Node>, found: &Finding) -> Present<'a> {
         let Interrupter { shifts, clock, .. } = &*self.case.interrupter;
         let shifted = match found {
@@ -275,7 +274,7 @@ impl Interruption {
         Present { now: Instant::now(), node, deadline, shifted, waited: self.case.waited() }
     }
 
-    /// Does a step, or returns `otherwise` some time after AWS has said that the lifecycle action is over.
+    /// Does a step, or returns `otherwise` some time (`spared`) after AWS has reported that the lifecycle action is over.
     async fn unless_over(&self, step: impl Future<Output = Finding>, spared: Duration, otherwise: Finding) -> Finding {
         let over = self.hook.as_ref().map(KeptHook::over).unwrap_or_default();
         let ended = async {
@@ -291,11 +290,11 @@ impl Interruption {
 
     async fn look_up(&self, hook: &Hook) -> Finding {
         let times = self.case.interrupter.hooks.times(hook).await.unwrap_or_else(|error| {
-            self.case.tell(&Fact::HookUnknown { about: self.case.about(), error: &*error });
+            self.case.emit(&Fact::HookUnknown { about: self.case.about(), error: &*error });
             HookTimes::UNKNOWN
         });
         self.link.visibility_timeout.send_replace(times.visibility());
-        // Until then the hook's end is only our patience.
+        // Until it is proven, the hook's expiry is only a soft deadline.
         let assumed = times.assumed || self.case.must_be_proven(&self.link, hook, times);
         Finding::HookTimes(HookTimes { assumed, ..times })
     }
@@ -308,7 +307,7 @@ impl Interruption {
         Finding::HookAsked(node, is_over)
     }
 
-    /// Reports the begin, and starts the heartbeat.
+    /// Reports the start, and starts the heartbeat.
     fn begin(&mut self, deadline: Deadline, times: Option<HookTimes>) -> Finding {
         let Case { interrupter, notice, .. } = &self.case;
         let action = interrupter.policy.action(notice);
@@ -316,7 +315,7 @@ impl Interruption {
         let (about, hard) = (self.case.about(), deadline.is_hard());
         let pool = self.case.node.as_ref().map(|node| node.pool.named());
         let again = std::mem::replace(&mut self.has_begun, true);
-        self.case.tell(&Fact::NoticeBegun { about, action, until, hard, again, pool });
+        self.case.emit(&Fact::NoticeBegun { about, action, until, hard, again, pool });
         self.hook = notice.hook().zip(times).map(|(hook, times)| {
             let total = interrupter.drainer.gate.absence().total();
             let absent = Absent { before: self.absent, counted: self.absent };
@@ -328,7 +327,7 @@ impl Interruption {
         Finding::Begun
     }
 
-    /// Stops the heartbeat, and returns when no beat can go out any more. Returns how the waits ended, in words.
+    /// Stops the heartbeat, and returns when no more beats can be sent. Returns how the waits ended, in words.
     async fn end(self) -> (Case, String) {
         if let Some(hook) = self.hook {
             hook.stop().await;

@@ -1,4 +1,4 @@
-//! How many receives run at once, and when each begins. Pure but for the jitter of its waits.
+//! The number of receives in flight, and when each starts. Pure, except for the jitter of its waits.
 
 use super::MAX_BATCH;
 use crate::clients::gate::{Backoff, Category};
@@ -26,7 +26,7 @@ const MAX_DENIED_RETRY: Duration = Duration::from_secs(30);
 /// A receive to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Receive {
-    /// The time until it begins.
+    /// The time until it starts.
     pub pause: Duration,
     /// The time that SQS waits for a first message.
     pub wait: Duration,
@@ -37,7 +37,7 @@ pub(super) struct Receive {
 pub(super) struct Lanes {
     wanted: usize,
     answered: bool,
-    /// The pause before the next receive, after an error. The receives that run already go on.
+    /// The pause before the next receive, after an error. Receives in progress continue.
     pause: Duration,
     retry: Backoff,
     denied_retry: Backoff,
@@ -77,7 +77,7 @@ impl Lanes {
         self.wanted = match messages {
             MAX_BATCH => (self.wanted * 2).min(MAX_LANES),
             0 => 1,
-            // SQS gives less than it has at times: the backlog need not be gone.
+            // SQS sometimes returns fewer messages than it has: there may still be a backlog.
             _ => (self.wanted - 1).max(1),
         };
     }

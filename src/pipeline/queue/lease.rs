@@ -24,7 +24,7 @@ pub struct Lease {
     times: LeaseTimes,
 }
 
-/// The times of a lease. Apart from the receipt, so that a deletion can go on while the lease is kept.
+/// The times of a lease. Separate from the receipt, so that a deletion can continue while the lease is kept.
 #[derive(Debug)]
 pub(super) struct LeaseTimes {
     received_at: Instant,
@@ -90,7 +90,7 @@ impl LeaseTimes {
     /// Extends the visibility timeout, with retries until the message is visible. Returns whether the message is still ours. A try that
     /// hangs is followed by others, and still counts when it is answered after all.
     async fn extend(&mut self, queue: &Queue, claim: Claim<'_>, span: Duration) -> bool {
-        let mut told = false;
+        let mut reported = false;
         let mut backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(4));
         let mut tries = FuturesUnordered::new();
         let mut next = Instant::now();
@@ -105,8 +105,8 @@ impl LeaseTimes {
                     }
                     Ok(Err(error)) if is_lost(&error) => return false,
                     Ok(Err(error)) | Err(error) => {
-                        if !std::mem::replace(&mut told, true) {
-                            queue.tell_retried(claim.message, MessageStep::Extend, &error);
+                        if !std::mem::replace(&mut reported, true) {
+                            queue.report_retry(claim.message, MessageStep::Extend, &error);
                         }
                         next = Instant::now() + backoff.step();
                     }

@@ -14,27 +14,27 @@ use tokio_util::sync::CancellationToken;
 /// Maximum time for the receives that are in flight at shutdown.
 const LAST_RECEIVES: Duration = Duration::from_secs(2);
 
-/// Maximum interval between looks at the machine's time. A machine that was suspended for long is late for the tightest deadlines.
-const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+/// Maximum interval between checks of the machine's time. A machine that was suspended for longer may miss the tightest deadlines.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Why a receive is made.
+/// Purpose of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
     Messages,
-    /// For SQS's time, after a step of the machine's: a quick answer says whether the machine was set or suspended.
+    /// SQS's time, after a jump of the machine's: a quick answer shows whether the clock was set or the machine suspended.
     Time,
 }
 
-/// Receives from a queue until it is told to stop.
+/// Receives from a queue until it is stopped.
 #[derive(Debug)]
 pub struct Poller {
     /// The queue.
     pub queue: Queue,
-    /// Takes the messages.
+    /// Receives the messages.
     pub messages: mpsc::UnboundedSender<Message>,
     /// Signals the queue's first answer.
     pub answered: oneshot::Sender<()>,
-    /// Tells the poller to stop.
+    /// Stops the poller.
     pub stop: CancellationToken,
 }
 
@@ -59,7 +59,7 @@ impl Poller {
                 biased;
                 () = stop.cancelled() => break,
                 Some(received) = receives.next() => received,
-                () = sleep(LOOK_INTERVAL) => continue,
+                () = sleep(CHECK_INTERVAL) => continue,
             };
             if purpose == Purpose::Time {
                 comparing = false;
@@ -78,20 +78,20 @@ impl Poller {
                     hand_on(batch, &messages);
                 }
                 Err(error) => {
-                    tell(&queue, &error);
+                    report(&queue, &error);
                     if purpose == Purpose::Messages {
                         lanes.failed(error.category);
                     }
                 }
             }
         }
-        // No receive begins after the shutdown. Messages of one in flight would stay invisible for 30 s: they are handed on, and
+        // No receive starts after the shutdown. Messages of a receive in flight would stay invisible for 30 s: they are handed on, and
         // released with the others.
         let until = Instant::now() + LAST_RECEIVES;
         while let Ok(Some((_, received))) = timeout_at(until, receives.next()).await {
             match received {
                 Ok(batch) => hand_on(batch, &messages),
-                Err(error) => tell(&queue, &error),
+                Err(error) => report(&queue, &error),
             }
         }
     }
@@ -108,11 +108,11 @@ async fn received(queue: &Queue, next: Receive, stop: &CancellationToken) -> Res
 
 fn hand_on(batch: Vec<Message>, messages: &mpsc::UnboundedSender<Message>) {
     for message in batch {
-        // An error says that the service is being dropped: its messages become visible by themselves.
+        // An error means that the service is being dropped: its messages become visible by themselves.
         let _ = messages.send(message);
     }
 }
 
-fn tell(queue: &Queue, error: &AwsError) {
+fn report(queue: &Queue, error: &AwsError) {
     queue.0.facts.emit(&Fact::ReceiveFailed { category: error.category, error });
 }

@@ -81,8 +81,8 @@ impl Evictions<'_> {
         answer
     }
 
-    /// Tells the controller of a pod that is deleted now, by the condition that an eviction sets, that its end is a disruption: a Job's
-    /// `podFailurePolicy` counts no failure then. Tries it once, because the deletion does not wait for it.
+    /// Marks a pod that is about to be deleted as disrupted, with the condition that an eviction sets, so that a Job's `podFailurePolicy`
+    /// counts no failure. Tries it once, because the deletion does not wait for it.
     pub(super) async fn mark_disrupted(&self, pod: &PodId, held_by: &str) {
         let drainer = self.drain.drainer;
         let pods = api(drainer, pod);
@@ -112,7 +112,7 @@ fn api(drainer: &Drainer, pod: &PodId) -> Api<TrimmedPod> {
     Api::namespaced_with(drainer.client.clone(), &pod.namespace, &pod_resource())
 }
 
-/// Returns whether the answer says that the pod with this UID does not exist.
+/// Returns whether the answer means that the pod with this UID does not exist.
 pub(super) fn is_not_found(error: &KubeError) -> bool {
     match error.category {
         Category::NotFound => true,

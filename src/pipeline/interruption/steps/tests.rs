@@ -43,7 +43,7 @@ fn policy() -> Policy {
         registration_grace: 30 * S,
         require_tag: false,
         ignored_hooks: vec!["theirs".to_owned()],
-        hooks: HookSource::Message,
+        hooks: HookSource::Messages,
         dry_run: false,
     }
 }

@@ -1,4 +1,4 @@
-//! The attachments of volumes to Nodes, kept current by one watch that lives only while somebody waits.
+//! The attachments of volumes to Nodes, kept current by one watch that runs only while an interruption waits.
 
 use crate::clients::answers::Denials;
 use crate::clients::gate::{Category, KubeError};
@@ -33,7 +33,7 @@ struct Spec {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Source {
-    /// None for a volume that a pod's spec contains: it goes with the pod.
+    /// None for a volume that a pod's spec contains: it is deleted with the pod.
     #[serde(default)]
     persistent_volume_name: Option<String>,
 }
@@ -41,18 +41,18 @@ struct Source {
 /// The volumes attached to each Node, by the names of the attachments.
 type ByNode = HashMap<String, HashMap<String, String>>;
 
-/// What is known of the attachments.
+/// The known attachments.
 #[derive(Debug, Default)]
 enum KnownAttachments {
     /// Nothing yet.
     #[default]
     Nothing,
     All(ByNode),
-    /// We have no right to see them.
+    /// The permission to read them is missing.
     Denied,
 }
 
-/// The attachments. All who wait share one watch.
+/// The attachments. All waiting interruptions share one watch.
 pub struct Attachments {
     api: Api<TrimmedAttachment>,
     facts: Facts,
@@ -64,19 +64,19 @@ pub struct Attachments {
 pub(super) struct WatchShare(Seat<(), watch::Sender<KnownAttachments>, ()>);
 
 impl Attachments {
-    /// The attachments that `client` sees. Nothing is asked before somebody waits.
+    /// The attachments that `client` can read. The watch starts with the first wait.
     #[must_use]
     pub fn new(client: Client, tasks: Tasks, facts: Facts) -> Self {
         let api = Api::all_with(client, &ApiResource::erase::<VolumeAttachment>(&()));
         Self { api, facts, watches: Slots::new(tasks, TaskKind::AttachmentWatch), denial: Arc::default() }
     }
 
-    /// Remembers that a right is missing without which nothing is waited for.
+    /// Remembers that a permission is missing, so that no interruption waits.
     pub(super) fn deny(&self) {
         self.denial.note(());
     }
 
-    /// Returns a share in the watch; `None` without the right to see attachments.
+    /// Returns a share in the watch; `None` without the permission to read attachments.
     pub(super) fn join(&self) -> Option<WatchShare> {
         if self.denial.is_recent(&()) {
             return None;
@@ -94,7 +94,7 @@ impl Attachments {
 }
 
 impl WatchShare {
-    /// Returns the volumes that are attached to the Node, once they are known; `None` without the right to see them.
+    /// Returns the volumes that are attached to the Node, once they are known; `None` without the permission to read them.
     pub(super) async fn of(&self, node: &str) -> Option<BTreeSet<String>> {
         let mut known = self.0.shared().subscribe();
         // The sender lives as long as the share.
@@ -107,16 +107,16 @@ impl WatchShare {
         }
     }
 
-    /// Waits until no volume but these is attached to the Node. Calls `says` with those that are left. Returns whether that was seen:
-    /// the right may be taken away.
-    pub(super) async fn until_none(&self, node: &str, but: &BTreeSet<String>, says: impl Fn(&[&str])) -> bool {
+    /// Waits until no volume except these is attached to the Node. Calls `set_reason` with those that are left. Returns `false` if the
+    /// permission was revoked meanwhile.
+    pub(super) async fn until_none(&self, node: &str, but: &BTreeSet<String>, set_reason: impl Fn(&[&str])) -> bool {
         let none = |known: &KnownAttachments| {
             let KnownAttachments::All(nodes) = known else { return matches!(known, KnownAttachments::Denied) };
             let all: BTreeSet<&str> =
                 nodes.get(node).into_iter().flat_map(HashMap::values).map(String::as_str).collect();
             let left: Vec<_> = all.into_iter().filter(|volume| !but.contains(*volume)).collect();
             if !left.is_empty() {
-                says(&left);
+                set_reason(&left);
             }
             left.is_empty()
         };

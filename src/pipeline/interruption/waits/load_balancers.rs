@@ -1,11 +1,11 @@
-//! The load balancers of an instance that goes. Connections reach a node as long as a target group lists it, whether it has pods or not.
+//! The wait for the load balancers of an interrupted instance. Connections reach a node while a target group lists it, with or without pods.
 //!
-//! The instance is deregistered where the user wants that and where nobody would miss it: its own targets only. The addresses of pods
-//! are the AWS Load Balancer Controller's.
+//! If the settings ask for it, the instance is deregistered: its own targets only. The AWS Load Balancer Controller manages the addresses
+//! of pods.
 
-use super::target_groups::{Found, Source, TargetGroup, TargetGroups, name_of};
-use super::targets::{Denied, LookShare, Targets};
-use super::waiting::Waiting;
+use super::active_wait::ActiveWait;
+use super::target_groups::{FoundGroups, Source, TargetGroup, TargetGroups, name_of};
+use super::targets::{MissingPermission, PollShare, Targets};
 use crate::clients::gate::{Backoff, Gate};
 use crate::fact::{Facts, TaskKind, WaitOutcome};
 use crate::pipeline::drain::PodAddresses;
@@ -21,13 +21,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-/// Maximum time after a drain for the deregistration that began with it. A hook waits for its end in any case.
+/// Maximum time after a drain for the deregistration that started with it. A hook's completion waits for its end in any case.
 const LATE_DEREGISTRATION: Duration = Duration::from_secs(30);
 
-/// Time of a first look after which it is told that there was none.
-const FIRST_LOOK: Duration = Duration::from_secs(10);
+/// Time for the first poll before the group is reported as not seen.
+const FIRST_POLL: Duration = Duration::from_secs(10);
 
-/// Intervals between searches for target groups that fail.
+/// Intervals between failed searches for target groups.
 const SEARCHES: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(30));
 
 /// Finds the target groups of instances, and knows their targets.
@@ -37,7 +37,7 @@ pub struct LoadBalancers {
 }
 
 impl LoadBalancers {
-    /// Works with these clients. Nothing is asked before somebody needs it. `None` if nobody ever does.
+    /// Works with these clients. Makes no call before an interruption needs one. `None` if the settings need none.
     #[must_use]
     pub fn new(
         wanted: ForLoadBalancers,
@@ -63,7 +63,7 @@ impl LoadBalancers {
 
 impl Case {
     /// Waits until no target group lists the instance or an address of its drained pods.
-    pub(super) async fn targets_gone(&self, waiting: &Waiting<'_>) -> WaitOutcome {
+    pub(super) async fn targets_gone(&self, waiting: &ActiveWait<'_>) -> WaitOutcome {
         let Some(balancers) = &self.interrupter.load_balancers else { return WaitOutcome::NotNeeded };
         let addresses = self.addresses();
         let mut searches = SEARCHES;
@@ -73,34 +73,34 @@ impl Case {
             let states = States::default();
             let ends = shares.into_iter().map(async |mut share| {
                 let name = Arc::clone(&share.group.arn);
-                let says = |state| waiting.says(states.set(&name, state));
-                let outcome = self.gone_from(balancers, &mut share, &addresses, says).await;
+                let set_reason = |state| waiting.set_reason(states.set(&name, state));
+                let outcome = self.gone_from(balancers, &mut share, &addresses, set_reason).await;
                 states.forget(&name);
                 outcome
             });
             let ends = join_all(ends).await;
-            // What can't be seen is left out, as long as there are others.
+            // Groups that can't be read are left out if others can.
             let seen = ends.iter().copied().filter(|end| *end != WaitOutcome::Denied).max();
             waited = waited.max(seen.or(ends.first().copied()).unwrap_or(WaitOutcome::NotNeeded));
             if !may_be_more {
                 return waited;
             }
-            waiting.says("some target groups are not known yet");
+            waiting.set_reason("some target groups are not known yet");
             waited = WaitOutcome::Met;
             sleep(searches.step()).await;
         }
     }
 
-    /// Waits until one target group lists none of them any more.
+    /// Waits until one target group no longer lists any of them.
     async fn gone_from(
         &self,
         balancers: &LoadBalancers,
-        share: &mut LookShare,
+        share: &mut PollShare,
         addresses: &PodAddresses,
-        says: impl Fn(&'static str),
+        set_reason: impl Fn(&'static str),
     ) -> WaitOutcome {
-        if timeout(FIRST_LOOK, share.looked_at()).await.is_err() {
-            says("not seen yet");
+        if timeout(FIRST_POLL, share.polled()).await.is_err() {
+            set_reason("not seen yet");
         }
         if self.interrupter.policy.deregisters(&self.notice) && self.deregister_from(balancers, share).await.is_err() {
             return WaitOutcome::Denied;
@@ -111,13 +111,13 @@ impl Case {
             if targets.is_empty() {
                 return outcome;
             }
-            says(if targets.iter().all(|target| target.draining) { "draining" } else { "registered" });
+            set_reason(if targets.iter().all(|target| target.draining) { "draining" } else { "registered" });
             outcome = WaitOutcome::Met;
             share.changed().await;
         }
     }
 
-    /// Starts the deregistration of an instance that goes for good, beside its drain. Dropping the handle aborts it.
+    /// Starts the deregistration of an instance that is terminated, at the same time as its drain. Dropping the handle aborts it.
     pub(in crate::pipeline::interruption) fn start_deregistration(&self) -> Option<Handle<()>> {
         let case = self.interrupter.policy.deregisters(&self.notice).then(|| self.clone())?;
         Some(self.interrupter.tasks.spawn(TaskKind::Deregistration, async move {
@@ -125,7 +125,7 @@ impl Case {
             let mut searches = SEARCHES;
             loop {
                 let (shares, may_be_more) = case.look(balancers, &PodAddresses::new()).await;
-                // A denial was told where it was met.
+                // A denial has been reported already.
                 let from = async |mut share| case.deregister_from(balancers, &mut share).await;
                 join_all(shares.into_iter().map(from)).await;
                 if !may_be_more {
@@ -136,8 +136,7 @@ impl Case {
         }))
     }
 
-    /// Ends the deregistration after the drain. A hook's own wait goes on with it; without one, a drain that has succeeded leaves it some
-    /// time.
+    /// Ends the deregistration after the drain. A hook's own wait continues it; without a hook, it gets some time after a successful drain.
     pub(in crate::pipeline::interruption) async fn end_deregistration(
         &self,
         deregistration: Handle<()>,
@@ -149,12 +148,12 @@ impl Case {
         }
     }
 
-    /// Returns shares in the looks at all target groups that may list the instance, or one of these addresses; and whether there may be
-    /// more groups.
-    async fn look(&self, balancers: &LoadBalancers, addresses: &PodAddresses) -> (Vec<LookShare>, bool) {
+    /// Returns shares in the polls of all target groups that may list the instance or one of these addresses, and whether there may be more
+    /// groups.
+    async fn look(&self, balancers: &LoadBalancers, addresses: &PodAddresses) -> (Vec<PollShare>, bool) {
         let Self { notice, .. } = self;
         let hook_group = notice.hook().map(|hook| &*hook.group);
-        let Found { groups, may_be_more } = balancers.groups.of(&notice.instance, hook_group).await;
+        let FoundGroups { groups, may_be_more } = balancers.groups.of(&notice.instance, hook_group).await;
         let may_list = |group: &&TargetGroup| match &group.from {
             // The pods behind a Service are in its namespace.
             Source::Binding { namespace, pods: true, .. } => addresses.iter().any(|(of, _)| **of == **namespace),
@@ -164,7 +163,7 @@ impl Case {
     }
 
     /// Deregisters the instance from one target group, if it is registered there.
-    async fn deregister_from(&self, balancers: &LoadBalancers, share: &mut LookShare) -> Result<(), Denied> {
+    async fn deregister_from(&self, balancers: &LoadBalancers, share: &mut PollShare) -> Result<(), MissingPermission> {
         let instance = self.notice.instance.as_str();
         let mut targets = share.of(|id| id == instance).await?;
         targets.retain(|target| !target.draining);
@@ -172,7 +171,7 @@ impl Case {
             return Ok(());
         }
         let deregistered = balancers.targets.deregister(&share.group.arn, instance, targets).await;
-        // Its controller does the same, because the node is excluded from load balancers.
+        // The controller deregisters it as well, because the node is excluded from load balancers.
         let is_bound = matches!(share.group.from, Source::Binding { .. });
         if is_bound { Ok(()) } else { deregistered }
     }
@@ -181,18 +180,18 @@ impl Case {
         id == self.notice.instance.as_str() || addresses.iter().any(|(_, address)| **address == *id)
     }
 
-    /// Returns the addresses of the pods that were drained here.
+    /// Returns the addresses of the pods that this process drained.
     fn addresses(&self) -> PodAddresses {
         self.drained_addresses.lock().clone()
     }
 }
 
-/// The target groups that are waited for, by their ARNs, each with a word for people.
+/// The target groups of the wait, by ARN, each with its state in words.
 #[derive(Default)]
 struct States(Mutex<BTreeMap<Arc<str>, &'static str>>);
 
 impl States {
-    /// Returns all of them, one of which has changed.
+    /// Sets one state, and returns all states in words.
     fn set(&self, arn: &Arc<str>, state: &'static str) -> String {
         let mut known = self.0.lock();
         known.insert(Arc::clone(arn), state);
@@ -206,7 +205,7 @@ impl States {
 }
 
 impl Finding {
-    /// Whether the drain has found no pod that must leave.
+    /// Whether no pod is left that must leave.
     const fn is_success(&self) -> bool {
         matches!(self, Self::Ended(NoticeOutcome::Drained | NoticeOutcome::NodeDead) | Self::NodeGone(..))
     }

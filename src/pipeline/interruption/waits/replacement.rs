@@ -1,9 +1,9 @@
-//! A replacement before the drain: the Auto Scaling group is told that the instance is unhealthy, and launches another first. Evictions
-//! wait until the new Node is Ready. The group then terminates the instance under its hook, whose notice joins the drain.
+//! A replacement before the drain: Ebbtide marks the instance as unhealthy in Auto Scaling, and its group launches another one first.
+//! Evictions wait until the new Node is Ready. The group then terminates the instance under its hook, whose notice joins the drain.
 
 mod asking;
 
-use super::waiting::{ReplacementNote, Waiting};
+use super::active_wait::{ActiveWait, ReplacementNote};
 use crate::clients::answers::FAILURE_KEPT;
 use crate::clients::gate::{CALL_TIMEOUT, Category};
 use crate::fact::{Fact, Replacement, WaitOutcome};
@@ -17,30 +17,30 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// Minimum time between a notice and its deadline with which a replacement is worth asking for. An instance boots in a minute or two.
+/// Minimum time between a notice and its deadline for a request for a replacement. An instance boots in a minute or two.
 pub const MIN_DRAIN: Duration = Duration::from_mins(5);
 
-/// Minimum time that a replacement is waited for: half of [`MIN_DRAIN`], less a part of what the cordon may take.
+/// Minimum wait for a replacement: half of [`MIN_DRAIN`], less part of the time that the cordon may take.
 const MIN_TIME: Duration = Duration::from_secs(145);
 
-/// Age at which a group is looked up again, to ask for a replacement.
+/// Age at which a group is looked up again before a request for a replacement.
 const GROUP_KEPT: Duration = Duration::from_secs(30);
 
-/// Interval between looks at a group during a wait, if no Node changes.
+/// Interval between checks of a group during a wait, if no Node changes.
 const LOOK_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Interval between looks at a group that launches instances: only Auto Scaling knows which belong to it.
+/// Interval between polls of a group that launches instances: only Auto Scaling knows which belong to it.
 const LAUNCH_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Age before a notice from which an instance is none that its group has launched instead.
+/// Instances launched more than this before the notice don't count as replacements.
 const OLD_AFTER: Duration = Duration::from_mins(15);
 
-/// Pause after a change of the Nodes, so that a storm of changes is looked at once.
+/// Pause after a change of the Nodes, so that a storm of changes is read once.
 const CHANGES_PAUSE: Duration = Duration::from_secs(1);
 
-/// How far a wait has come.
+/// The progress of a wait.
 struct Progress {
-    /// The group; empty if it is not known.
+    /// The group; empty if it is unknown.
     group: Arc<str>,
     /// The result if the time is over now; [`Replacement::Late`] once another Node is waited for.
     if_over: Replacement,
@@ -53,12 +53,12 @@ impl Progress {
 }
 
 impl Case {
-    /// Waits until the instance is replaced, if its group can do that.
-    pub(super) async fn replaced(&self, waiting: &Waiting<'_>) -> WaitOutcome {
+    /// Waits until the instance is replaced, if its group can replace it.
+    pub(super) async fn replaced(&self, waiting: &ActiveWait<'_>) -> WaitOutcome {
         let mut progress = Progress { group: Arc::default(), if_over: Replacement::Unknown };
         let result = timeout_at(waiting.until, self.replacement(waiting, &mut progress)).await;
         let result = result.unwrap_or(progress.if_over);
-        self.tell(&Fact::Replacement { about: self.about(), group: &progress.group, result });
+        self.emit(&Fact::Replacement { about: self.about(), group: &progress.group, result });
         if result == Replacement::Late {
             waiting.log.set_note(ReplacementNote::Late);
         }
@@ -71,7 +71,7 @@ impl Case {
         }
     }
 
-    async fn replacement(&self, waiting: &Waiting<'_>, progress: &mut Progress) -> Replacement {
+    async fn replacement(&self, waiting: &ActiveWait<'_>, progress: &mut Progress) -> Replacement {
         let Self { interrupter, notice, .. } = self;
         let Some(node) = interrupter.index.get(&notice.instance) else { return Replacement::NotInService };
         let asked = AskedReplacement::of(&node);
@@ -93,7 +93,7 @@ impl Case {
             Ok(None) => self.group_whole(waiting, progress).await,
             Ok(Some(since)) => {
                 progress.if_over = Replacement::Late;
-                waiting.says(format!("no new Node of group {} is Ready", progress.group));
+                waiting.set_reason(format!("no new Node of group {} is Ready", progress.group));
                 self.new_node(&progress.group, since).await
             }
             Err(reason) => {
@@ -103,27 +103,27 @@ impl Case {
         }
     }
 
-    /// Returns the instance's group. Asks until EC2 has said it.
-    async fn own_group(&self, waiting: &Waiting<'_>) -> Result<Arc<str>, Replacement> {
+    /// Returns the instance's group. Retries until EC2 answers.
+    async fn own_group(&self, waiting: &ActiveWait<'_>) -> Result<Arc<str>, Replacement> {
         let Self { interrupter, notice, .. } = self;
-        let mut is_told = false;
+        let mut is_reported = false;
         loop {
             let error = match interrupter.owner.group_of(&notice.instance).await {
                 Ok(group) => return group.ok_or(Replacement::NoGroup),
                 Err(error) => error,
             };
-            if !std::mem::replace(&mut is_told, true) {
-                self.tell(&Fact::OwnerUnknown { about: self.about(), category: error.category, error: &error });
+            if !std::mem::replace(&mut is_reported, true) {
+                self.emit(&Fact::OwnerUnknown { about: self.about(), category: error.category, error: &error });
             }
             if error.category == Category::Denied {
                 return Err(Replacement::Denied);
             }
-            waiting.says("EC2 does not say to which group the instance belongs");
+            waiting.set_reason("EC2 has not reported the instance's Auto Scaling group");
             sleep(FAILURE_KEPT).await;
         }
     }
 
-    /// Waits until a Node of the group is Ready that has registered since, and that replaces no other instance.
+    /// Waits until a Node of the group is Ready that registered after `since` and replaces no other instance.
     async fn new_node(&self, group: &str, since: Timestamp) -> Replacement {
         let Self { interrupter, notice, .. } = self;
         let instance = notice.instance.as_str();
@@ -154,7 +154,7 @@ impl Case {
         }
     }
 
-    /// Notes on the new Node which instance it replaces. Returns whether it is ours.
+    /// Notes on the new Node which instance it replaces. Returns whether it replaces this one.
     async fn claim(&self, node: &Node) -> bool {
         let instance = self.notice.instance.as_str();
         let mut ours = true;
@@ -167,7 +167,7 @@ impl Case {
     }
 
     /// Waits until the group of a terminating instance has its desired capacity in Ready Nodes: it launches another, or shrinks.
-    async fn group_whole(&self, waiting: &Waiting<'_>, progress: &mut Progress) -> Replacement {
+    async fn group_whole(&self, waiting: &ActiveWait<'_>, progress: &mut Progress) -> Replacement {
         let Self { interrupter, notice, .. } = self;
         let index = &interrupter.index;
         let mut turns = index.turns();
@@ -175,7 +175,7 @@ impl Case {
             let group = match interrupter.groups.get(&progress.group, LAUNCH_INTERVAL).await {
                 Ok(group) => group,
                 Err(Replacement::Unknown) => {
-                    waiting.says(format!("Auto Scaling does not say what group {} is like", progress.group));
+                    waiting.set_reason(format!("Auto Scaling has not described group {}", progress.group));
                     sleep(FAILURE_KEPT).await;
                     continue;
                 }
@@ -186,14 +186,14 @@ impl Case {
             }
             let ready = |id: &str| {
                 let node = InstanceId::new(id).and_then(|id| index.get(&id));
-                // One that was there before is what the group has, whatever has become of it.
+                // An older instance counts, whatever its state is now.
                 node.is_some_and(|node| node.ready || node.created < Some(notice.at() - OLD_AFTER))
             };
             if group.is_whole_without(notice.instance.as_str(), ready) {
                 return Replacement::Complete;
             }
             progress.if_over = Replacement::Late;
-            waiting.says(format!("group {} has fewer than {} Ready Nodes", progress.group, group.desired));
+            waiting.set_reason(format!("group {} has fewer than {} Ready Nodes", progress.group, group.desired));
             tokio::select! {
                 () = change(&mut turns) => {}
                 () = sleep(LAUNCH_INTERVAL) => {}
@@ -202,14 +202,14 @@ impl Case {
     }
 }
 
-/// Waits for a change of the Nodes, and for those that come with it.
+/// Waits for a change of the Nodes, and for other changes right after it.
 async fn change(turns: &mut watch::Receiver<()>) {
     // The sender lives as long as the index.
     let _ = turns.changed().await;
     sleep(CHANGES_PAUSE).await;
 }
 
-/// Whether it is too late to ask for a replacement of the Node, which has not been asked for, and would be waited for until then.
+/// Whether it is too late to request a replacement of the Node and wait for it until `until`. An earlier request counts.
 #[must_use]
 pub fn is_too_late(node: &Node, until: Instant) -> bool {
     AskedReplacement::of(node).is_none() && until.saturating_duration_since(Instant::now()) < MIN_TIME

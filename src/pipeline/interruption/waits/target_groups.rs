@@ -1,5 +1,5 @@
-//! The target groups that an instance or its pods may be registered with. AWS can't be asked for the groups of a target, so that all
-//! groups are found that its cluster and its Auto Scaling group name: once for all notices of some minutes.
+//! The target groups that an instance or its pods may be registered with. AWS has no call for the groups of a target, so all groups of the
+//! cluster and of the instance's Auto Scaling group are searched, once for all notices of some minutes.
 
 use crate::clients::answers::{Answers, DENIAL_KEPT, Denials, FAILURE_KEPT};
 use crate::clients::gate::{AwsClass, AwsError, Backoff, Call, Category, Class, Failure, Gate, KubeError, Operation};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Time that found target groups are kept.
+/// Time for which found target groups are kept.
 const KEPT: Duration = Duration::from_mins(5);
 
 /// Maximum time of a search: a completion waits for it.
@@ -33,7 +33,7 @@ type Binding = Trimmed<Spec, IgnoredAny>;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Spec {
-    /// The controller's webhook fills it in where only a name is given.
+    /// The controller's webhook fills it in if the binding has only a name.
     #[serde(default, rename = "targetGroupARN")]
     target_group_arn: String,
     #[serde(default)]
@@ -43,16 +43,16 @@ struct Spec {
     iam_role_arn_to_assume: String,
 }
 
-/// A target group, and what led to it.
+/// A target group and its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetGroup {
     /// Its ARN.
     pub arn: Arc<str>,
-    /// What led to it.
+    /// Its source.
     pub from: Source,
 }
 
-/// What leads to a target group.
+/// The source of a target group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A `TargetGroupBinding` of this namespace and name.
@@ -83,9 +83,9 @@ pub fn name_of(arn: &str) -> &str {
     arn.split('/').nth(1).unwrap_or(arn)
 }
 
-/// Groups that were found.
+/// The result of a search.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct FoundGroups {
     /// The groups; none if they could not be found.
     pub groups: Arc<[TargetGroup]>,
     /// Whether another search may find more, because this one failed for now.
@@ -100,7 +100,7 @@ pub struct TargetGroups {
     gate: Gate<AwsClass>,
     facts: Facts,
     /// By Auto Scaling group, and for the bindings by none; each with the time for which it is kept.
-    found: Answers<Option<String>, (Found, Duration)>,
+    found: Answers<Option<String>, (FoundGroups, Duration)>,
     /// Finds the Auto Scaling groups of instances that no hook names.
     group_lookup: Option<GroupLookup>,
     lookup_denial: Denials,
@@ -140,7 +140,7 @@ impl fmt::Display for SearchError {
 }
 
 impl TargetGroups {
-    /// Searches with these clients. Nothing is asked before somebody needs it.
+    /// Searches with these clients. Makes no call before an interruption needs one.
     #[must_use]
     pub fn new(kube: kube::Client, kube_gate: Gate, client: Client, facts: Facts) -> Self {
         let kind = GroupVersionKind::gvk("elbv2.k8s.aws", "v1beta1", "TargetGroupBinding");
@@ -158,15 +158,15 @@ impl TargetGroups {
         }
     }
 
-    /// Finds the groups of instances that no hook names, too.
+    /// Also finds the groups of instances that no hook names.
     #[must_use]
     pub fn with_group_lookup(self, group_lookup: GroupLookup) -> Self {
         Self { group_lookup: Some(group_lookup), ..self }
     }
 
-    /// Returns the target groups of all bindings and of the instance's Auto Scaling group, which `hook_group` names if a hook did. What
-    /// could not be found within some seconds was told, and is left out.
-    pub async fn of(&self, instance: &InstanceId, hook_group: Option<&str>) -> Found {
+    /// Returns the target groups of all bindings and of the instance's Auto Scaling group: `hook_group`, if a hook names it. Searches that
+    /// fail for some seconds are reported, and their groups left out.
+    pub async fn of(&self, instance: &InstanceId, hook_group: Option<&str>) -> FoundGroups {
         let by_group = async {
             let group = match hook_group {
                 Some(group) => Ok(Some(group.to_owned())),
@@ -174,8 +174,8 @@ impl TargetGroups {
             };
             match group {
                 Ok(Some(group)) => self.cached(Some(group)).await,
-                Ok(None) => Found { groups: Arc::default(), may_be_more: false },
-                Err(may_be_more) => Found { groups: Arc::default(), may_be_more },
+                Ok(None) => FoundGroups { groups: Arc::default(), may_be_more: false },
+                Err(may_be_more) => FoundGroups { groups: Arc::default(), may_be_more },
             }
         };
         let (bindings, by_group) = futures_util::future::join(self.cached(None), by_group).await;
@@ -183,7 +183,7 @@ impl TargetGroups {
         let all: BTreeMap<&str, &TargetGroup> =
             by_group.groups.iter().chain(bindings.groups.iter()).map(|group| (&*group.arn, group)).collect();
         let groups = all.into_values().cloned().collect();
-        Found { groups, may_be_more: by_group.may_be_more || bindings.may_be_more }
+        FoundGroups { groups, may_be_more: by_group.may_be_more || bindings.may_be_more }
     }
 
     /// Returns the instance's Auto Scaling group, or whether another try may find one.
@@ -196,7 +196,7 @@ impl TargetGroups {
             Ok(found) => Ok(found.map(|found| found.group)),
             Err(error) => {
                 let may_be_more = !is_final(error.category);
-                // Told once for the instances of a storm.
+                // Reported once for the instances of a storm.
                 if error.category != Category::Denied || !self.lookup_denial.is_recent(&()) {
                     if error.category == Category::Denied {
                         self.lookup_denial.note(());
@@ -209,14 +209,14 @@ impl TargetGroups {
     }
 
     /// Returns what was found, or searches. Only the first of several callers asks; the others wait for its answer.
-    async fn cached(&self, group: Option<String>) -> Found {
+    async fn cached(&self, group: Option<String>) -> FoundGroups {
         let ask = || async {
             match self.search(group.as_deref()).await {
-                Ok(found) => (Found { groups: found.into(), may_be_more: false }, KEPT),
+                Ok(found) => (FoundGroups { groups: found.into(), may_be_more: false }, KEPT),
                 Err(error) => {
                     self.failed(&error);
                     let denied = error.category() == Category::Denied;
-                    let found = Found { groups: Arc::default(), may_be_more: !is_final(error.category()) };
+                    let found = FoundGroups { groups: Arc::default(), may_be_more: !is_final(error.category()) };
                     (found, if denied { DENIAL_KEPT } else { FAILURE_KEPT })
                 }
             }

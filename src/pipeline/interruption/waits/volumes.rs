@@ -1,7 +1,7 @@
-//! The volumes of a Node's drained pods. One that is still attached when the instance goes stays so for six minutes: Kubernetes does not
-//! know whether the instance still writes to it. Their pods wait elsewhere meanwhile.
+//! The wait for the detachment of the drained pods' volumes. A volume that is still attached when the instance is terminated stays attached
+//! for six minutes, because Kubernetes does not know whether the instance still writes to it. Its pod waits on another node meanwhile.
 
-use super::waiting::Waiting;
+use super::active_wait::ActiveWait;
 use crate::clients::gate::{Backoff, Call, Class, KubeError};
 use crate::fact::{DrainStep, WaitOutcome};
 use crate::pipeline::drain::{TrimmedPod, pods_of};
@@ -13,12 +13,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Timeout of the questions which volumes pods use that stay on the node.
+/// Timeout for looking up the volumes of pods that stay on the node.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Case {
-    /// Waits until the instance's Nodes have no volumes but those of pods that stay.
-    pub(super) async fn volumes_detached(&self, waiting: &Waiting<'_>) -> WaitOutcome {
+    /// Waits until the instance's Nodes have no volumes except those of pods that stay.
+    pub(super) async fn volumes_detached(&self, waiting: &ActiveWait<'_>) -> WaitOutcome {
         let Self { interrupter, notice, .. } = self;
         let Some(node) = interrupter.index.get(&notice.instance) else { return WaitOutcome::NotNeeded };
         let mut outcome = self.volumes_detached_from(&node, waiting).await;
@@ -28,8 +28,8 @@ impl Case {
         outcome
     }
 
-    /// Waits until the attachments are deleted whose volumes no pod uses that stays on the Node.
-    async fn volumes_detached_from(&self, node: &Node, waiting: &Waiting<'_>) -> WaitOutcome {
+    /// Waits until the attachments of all volumes are deleted, except those used by pods that stay on the Node.
+    async fn volumes_detached_from(&self, node: &Node, waiting: &ActiveWait<'_>) -> WaitOutcome {
         let Some(watch) = self.interrupter.attachments.join() else { return WaitOutcome::Denied };
         let Some(attached) = watch.of(&node.name).await else { return WaitOutcome::Denied };
         if attached.is_empty() {
@@ -42,11 +42,11 @@ impl Case {
         if attached.is_subset(&used) {
             return WaitOutcome::NotNeeded;
         }
-        let says = |left: &[&str]| waiting.says(format!("attached: {}", left.join(", ")));
-        if watch.until_none(&node.name, &used, says).await { WaitOutcome::Met } else { WaitOutcome::Denied }
+        let set_reason = |left: &[&str]| waiting.set_reason(format!("attached: {}", left.join(", ")));
+        if watch.until_none(&node.name, &used, set_reason).await { WaitOutcome::Met } else { WaitOutcome::Denied }
     }
 
-    /// Returns the volumes of the pods that are on the Node. Retries until they are known; `None` without the right to see them.
+    /// Returns the volumes of the pods that stay on the Node, with retries; `None` without the permission to read them.
     async fn volumes_in_use(&self, node: &Node) -> Option<BTreeSet<String>> {
         let used = || Box::pin(self.try_volumes_in_use(node));
         let failed = |error: &KubeError| super::retries(self, node, DrainStep::List, error);
@@ -59,7 +59,7 @@ impl Case {
         let call = Call { verb: "list", resource: "pods", subject: &node.name };
         let params = pods_of(&node.name, None);
         let pods = drainer.gate.kube(call, Class::List, by, || drainer.pods.list(&params)).await?;
-        // One that terminates does not stay, however stuck it is: another pod waits elsewhere for its volumes.
+        // A terminating pod does not stay, even a stuck one: another pod waits for its volumes on another node.
         let stays = |pod: &&TrimmedPod| !pod.is_finished() && pod.metadata.deletion_timestamp.is_none();
         let claims: BTreeSet<_> = pods.items.iter().filter(stays).flat_map(TrimmedPod::claims).collect();
         let mut used = BTreeSet::new();

@@ -1,7 +1,6 @@
-//! The wait for a place in the waves of the Node. A hook lives on by its heartbeats meanwhile, and the time that it gives the drain
-//! begins with the place.
+//! The wait for a place in the Node's waves. Heartbeats keep a hook alive meanwhile, and its time for the drain starts with the place.
 
-use super::waiting::Waiting;
+use super::active_wait::ActiveWait;
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category, KubeError, LAST_CALL};
 use crate::fact::{DrainStep, Fact, WaitOutcome};
 use crate::pipeline::drain::Deadline;
@@ -17,41 +16,40 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// Time between the mark of a place and the look at who else has taken one. Of two replicas whose watches are less than half of this
-/// behind, at least one sees the other in time.
+/// Time between writing a place and checking for other replicas' places. If two replicas' watches lag by less than half of this, at least
+/// one sees the other in time.
 const SEEN_AFTER: Duration = Duration::from_secs(2);
 
-/// Time after which those that are ahead and have taken no free place are passed over: they wait for something else, or their replica is
-/// gone.
+/// Time after which nodes ahead that have taken no free place are passed over: they wait for something else, or their replica is gone.
 const PASSED_OVER: Duration = Duration::from_secs(5);
 
-/// Maximum number of nodes ahead for which the time grows: in a long line of nodes that wait for something else a wave must not last.
+/// Maximum number of nodes ahead that the time grows with: a long line of nodes that wait for something else must not block the wave.
 const MAX_AHEAD: u32 = 15;
 
-/// Pause after a change, so that a storm of changes is looked at once.
+/// Pause after a change, so that a storm of changes is read once.
 const CHANGES_PAUSE: Duration = Duration::from_millis(100);
 
-/// Interval in which a place in the line is told again, if it has changed: in a storm a thousand move up with each that goes.
-const TOLD_AGAIN: Duration = Duration::from_secs(5);
+/// Minimum interval between reports of a changed place in the line: in a storm a thousand nodes move up with each drain that ends.
+const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Maximum time for the note that a drain is over. Without it the place is free some time after the deadline.
+/// Maximum time to note that a drain is over. Without the note the place is free some time after the deadline.
 const NOTE_TIMEOUT: Duration = Duration::from_mins(5);
 
-/// Maximum time for the note before the completion of a hook: the Node goes soon, and its place with it.
+/// Maximum time for that note before a hook's completion: the Node is deleted soon, and its place with it.
 const HOOK_NOTE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Case {
-    /// Waits until the Node has a place in its waves, and says so on the Node.
-    pub(super) async fn placed(&self, waiting: &Waiting<'_>, hook: Option<&KeptHook>) -> WaitOutcome {
+    /// Waits until the Node has a place in its waves, and records it on the Node.
+    pub(super) async fn placed(&self, waiting: &ActiveWait<'_>, hook: Option<&KeptHook>) -> WaitOutcome {
         let Self { interrupter, notice, node, .. } = self;
         let Some(node) = node else { return WaitOutcome::NotNeeded };
         let (key, waves) = (notice.key(), &interrupter.policy.waits.waves);
         let mut changes = interrupter.index.places();
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
-        let (mut room_since, mut told_at) = (None, None);
+        let (mut room_since, mut reported_at) = (None, None);
         let mut passing = false;
         loop {
-            // While the index is blind, a place that looks free may be taken.
+            // In a blind index, a place that looks free may be taken.
             interrupter.index.live().await;
             let Some(known) = interrupter.index.newest(node) else { return WaitOutcome::NotNeeded };
             if let Some(Place::Evicts(_) | Place::Over) = place_of(&known, key) {
@@ -59,18 +57,19 @@ impl Case {
                 return WaitOutcome::Met;
             }
             if let Some(shift) = interrupter.shifts.holding_back(&known, interrupter.clock.now()) {
-                // It has begun meanwhile: a wave of none.
-                (room_since, told_at, passing) = (None, None, false);
+                // A shift has started meanwhile: no node gets a place.
+                (room_since, reported_at, passing) = (None, None, false);
                 self.wait_in(&shift, waiting).await;
                 continue;
             }
-            let taking = match interrupter.waves.turn(waves, &known, interrupter.clock, passing) {
-                Turn::Now(taking) => taking,
+            let claim = match interrupter.waves.turn(waves, &known, interrupter.clock, passing) {
+                Turn::Now(claim) => claim,
                 Turn::Later { reason, ahead, look_again } => {
-                    let tell_at = told_at.map(|at: Instant| at + TOLD_AGAIN).filter(|at| *at > Instant::now());
-                    if tell_at.is_none() {
-                        waiting.says(reason);
-                        told_at = Some(Instant::now());
+                    let report_at =
+                        reported_at.map(|at: Instant| at + REPORT_INTERVAL).filter(|at| *at > Instant::now());
+                    if report_at.is_none() {
+                        waiting.set_reason(reason);
+                        reported_at = Some(Instant::now());
                     }
                     let pass_at = ahead.map(|ahead| {
                         *room_since.get_or_insert_with(Instant::now) + PASSED_OVER + SEEN_AFTER * ahead.min(MAX_AHEAD)
@@ -81,7 +80,7 @@ impl Case {
                     passing = pass_at.is_some_and(|at| at <= Instant::now());
                     if !passing {
                         let look_again = look_again.map(|at| interrupter.clock.instant_of(at) + CHANGES_PAUSE);
-                        let next = pass_at.into_iter().chain(look_again).chain(tell_at).min();
+                        let next = pass_at.into_iter().chain(look_again).chain(report_at).min();
                         tokio::select! {
                             // The sender lives as long as the index.
                             _ = changes.changed() => sleep(CHANGES_PAUSE).await,
@@ -91,11 +90,11 @@ impl Case {
                     continue;
                 }
             };
-            // As others read it: who comes first must be the same for all.
+            // As other replicas read it: the order must be the same for all.
             let at = whole_seconds(interrupter.clock.now());
             let ends = self.ends_after(hook, interrupter.clock.instant_of(at));
             let noted = self.note_place(node, Place::Evicts(at), ends).await;
-            drop(taking);
+            drop(claim);
             if let Err(error) = noted {
                 if error.category == Category::Denied {
                     return WaitOutcome::Denied;
@@ -108,12 +107,12 @@ impl Case {
                 return WaitOutcome::Met;
             }
             (room_since, passing) = (None, false);
-            // If that fails, the mark goes on saying that the place is taken, and it is.
+            // If that fails, the mark still shows the place as taken, and it counts.
             let _ = self.note_place(node, Place::Waits, self.ends_after(hook, waiting.until)).await;
         }
     }
 
-    /// Returns the deadline of a hook whose time for the drain begins at `begins`; `None` if nothing puts it off.
+    /// Returns the deadline of a hook whose time for the drain starts at `begins`; `None` if heartbeats can't put it off.
     fn ends_after(&self, hook: Option<&KeptHook>, begins: Instant) -> Option<Deadline> {
         let Self { interrupter, notice, .. } = self;
         let (_, times) = hook?.with_times();
@@ -123,7 +122,7 @@ impl Case {
         matches!(deadline, Deadline::Hook(_)).then(|| deadline.put_off(begins.saturating_duration_since(begun)))
     }
 
-    /// Puts the hook's deadline off for a wait until `until`, and returns it, if heartbeats can do that.
+    /// Puts off the hook's deadline for a wait until `until`, and returns it, if heartbeats can do that.
     pub(super) fn put_off(&self, hook: Option<&KeptHook>, until: Instant) -> Option<Deadline> {
         let latest = self.ends_after(hook, until)?;
         if let Some((hook, times)) = hook.map(KeptHook::with_times) {
@@ -144,15 +143,15 @@ impl Case {
         Some(Target { deadline, ..target.clone() })
     }
 
-    /// Says on the Node that evictions have begun, if its mark says that they wait: the wait was cut short, or its time was over. The
-    /// deadline of a hook has been put off by the wait.
+    /// Records on the Node that evictions have started, if its mark shows that they wait: the wait was cut short or timed out. The wait has
+    /// put off a hook's deadline.
     pub(in crate::pipeline::interruption) async fn note_evictions(&self, deadline: Deadline) {
         let ends = matches!(deadline, Deadline::Hook(_)).then_some(deadline);
         let evicts = || Place::Evicts(self.interrupter.clock.now());
         self.change_place(|place| place == Some(Place::Waits), evicts, ends).await;
     }
 
-    /// Says on the Node that its place in its waves is free, if it had or wanted one, or was `drained` without one.
+    /// Records on the Node that its place in the waves is free, if it had or awaited one, or was `drained` without one.
     pub(in crate::pipeline::interruption) async fn end_place(&self, drained: bool) {
         let ends = |place| match place {
             Some(Place::Waits | Place::Evicts(_)) => true,
@@ -195,7 +194,7 @@ impl Case {
         let noted = interrupter.marker.note(node, by, |current| place.patch(current, key, ends)).await;
         noted.map(drop).inspect_err(|error| {
             let (on, step, category) = (node.named(), DrainStep::Wave, error.category);
-            self.tell(&Fact::DrainRetried { on, step, category, error });
+            self.emit(&Fact::DrainRetried { on, step, category, error });
         })
     }
 }

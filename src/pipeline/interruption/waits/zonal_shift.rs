@@ -1,6 +1,6 @@
-//! The wait for the end of a zonal shift: the capacity of the other zones carries its traffic, too.
+//! The wait for the end of a zonal shift: the other zones' capacity carries the traffic of the shifted zone as well.
 
-use super::waiting::Waiting;
+use super::active_wait::ActiveWait;
 use crate::fact::WaitOutcome;
 use crate::pipeline::interruption::Case;
 use crate::pipeline::node::mark::place_of;
@@ -9,17 +9,17 @@ use crate::pipeline::node::shift::Shift;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
-/// Interval between looks at what the Nodes note.
-const LOOK: Duration = Duration::from_secs(5);
+/// Interval between checks of the Nodes' notes.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Case {
     /// Waits until no traffic is shifted away from another zone than the Node's.
-    pub(super) async fn shifted_back(&self, waiting: &Waiting<'_>) -> WaitOutcome {
+    pub(super) async fn shifted_back(&self, waiting: &ActiveWait<'_>) -> WaitOutcome {
         let Self { interrupter, notice, node, .. } = self;
         let Some(node) = node else { return WaitOutcome::NotNeeded };
         let key = notice.key();
         loop {
-            // While the index is blind, a note that is missing proves nothing.
+            // In a blind index, a missing note proves nothing.
             interrupter.index.live().await;
             let Some(known) = interrupter.index.newest(node) else { return WaitOutcome::NotNeeded };
             if let Some(Place::Evicts(_) | Place::Over) = place_of(&known, key) {
@@ -33,11 +33,11 @@ impl Case {
     }
 
     /// Waits until the shift may be over.
-    pub(super) async fn wait_in(&self, shift: &Shift, waiting: &Waiting<'_>) {
-        waiting.says(format!(
+    pub(super) async fn wait_in(&self, shift: &Shift, waiting: &ActiveWait<'_>) {
+        waiting.set_reason(format!(
             "traffic of {} is shifted away from {}, until {} at the latest",
             shift.resource, shift.away_from, shift.until
         ));
-        sleep_until(self.interrupter.clock.instant_of(shift.until).min(Instant::now() + LOOK)).await;
+        sleep_until(self.interrupter.clock.instant_of(shift.until).min(Instant::now() + CHECK_INTERVAL)).await;
     }
 }

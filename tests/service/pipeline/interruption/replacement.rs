@@ -452,9 +452,9 @@ async fn a_denial_for_one_group_leaves_another() {
 #[tokio::test(start_paused = true)]
 async fn what_auto_scaling_or_kubernetes_fails_to_do_is_tried_again_within_the_wait() {
     for (call, why) in [
-        ("DescribeAutoScalingGroups", "Auto Scaling does not say what group group is like"),
-        ("DescribeLifecycleHooks", "Auto Scaling does not say what group group is like"),
-        ("DescribeInstances", "EC2 does not say to which group the instance belongs"),
+        ("DescribeAutoScalingGroups", "Auto Scaling has not described group group"),
+        ("DescribeLifecycleHooks", "Auto Scaling has not described group group"),
+        ("DescribeInstances", "EC2 has not reported the instance's Auto Scaling group"),
         ("patch nodes", "the API server does not take the note about a replacement"),
     ] {
         let stage = Stage::with_group(3);

@@ -169,3 +169,21 @@ async fn a_change_that_no_node_can_keep_stays_in_its_message() {
         stage.rest(&[&replica]).await;
     }
 }
+
+/// `kubectl delete node` and a restart of the kubelet are the usual cure for a stuck node.
+#[tokio::test(start_paused = true)]
+async fn a_change_whose_node_is_deleted_before_it_is_planned_is_planned_on_the_next() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.start(&BEFORE).await;
+    sleep(s(1)).await;
+    stage.world.faults.add(Rule::on("patch nodes", Fault::Disconnect));
+    stage.health(0, REBOOT, stage.world.clock.now() + s(FAR), "upcoming");
+    sleep(s(30)).await;
+    stage.world.kube.remove_node(&node(0));
+    stage.world.kube.add_node(&node(0), &instance(0));
+    stage.world.faults.clear();
+    stage.until_handled(s(100)).await;
+    assert_eq!(stage.plans(0).len(), 1, "{}", stage.story());
+    replica.ended_once("scheduled-change", "planned");
+    stage.rest(&[&replica]).await;
+}

@@ -1,5 +1,5 @@
-//! The wish for a replacement: a note on the Node says that the group is asked for one, and then it is. All replicas count by the notes,
-//! and none takes back what another has written, unless that was never asked for.
+//! Requests a replacement. The request is recorded on the Node before the call, so that all replicas count it. No replica removes another
+//! one's note, unless the call was never made.
 
 use super::{GROUP_KEPT, LOOK_INTERVAL, MIN_TIME, Progress, change};
 use crate::clients::answers::FAILURE_KEPT;
@@ -7,7 +7,7 @@ use crate::clients::gate::{CALL_TIMEOUT, Category};
 use crate::fact::{Fact, Replacement};
 use crate::pipeline::interruption::Case;
 use crate::pipeline::interruption::replaceable::{Group, MemberState, replaceable};
-use crate::pipeline::interruption::waits::waiting::{ReplacementNote, WaitLog, Waiting};
+use crate::pipeline::interruption::waits::active_wait::{ActiveWait, ReplacementNote, WaitLog};
 use crate::pipeline::node::Node;
 use crate::pipeline::node::replacement::{AskedReplacement, NOTE_STALE};
 use jiff::Timestamp;
@@ -18,19 +18,19 @@ use tokio::time::{Instant, sleep};
 /// Time after which all replicas have seen a note.
 const NOTES_SEEN: Duration = Duration::from_secs(1);
 
-/// Time after which the writer of a note has asked, or has given up: the patch, a pause, and three calls.
+/// Time after which the writer of a note has made the request or given up: the patch, a pause, and three calls.
 const ASKED_AFTER: Duration = Duration::from_mins(1);
 
-/// Interval between looks at whether the writer of a note has asked.
+/// Interval between checks whether the writer of a note has made the request.
 const ASKED_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Case {
-    /// Has the group replace the instance, as soon as not too many others of the group are being replaced. Returns when it was asked; `None`
-    /// if somebody else has asked, who leaves no note.
+    /// Requests the replacement, as soon as not too many others of the group are being replaced. Returns the time of the request; `None` if
+    /// another controller or a user made it, without a note.
     pub(super) async fn ask(
         &self,
         node: &Node,
-        waiting: &Waiting<'_>,
+        waiting: &ActiveWait<'_>,
         progress: &mut Progress,
     ) -> Result<Option<Timestamp>, Replacement> {
         let Self { interrupter, notice, .. } = self;
@@ -40,7 +40,7 @@ impl Case {
         loop {
             let turn = groups.turn(&group).await;
             let asked = index.newest(node).as_deref().and_then(AskedReplacement::of);
-            // What is known of the group may be older than the note.
+            // The cached group may be older than the note.
             let max_age = if asked.is_some() { Duration::ZERO } else { GROUP_KEPT };
             let known = groups.get(&group, max_age).await;
             let member = known.as_ref().ok().and_then(|known| known.members.get(instance));
@@ -56,7 +56,7 @@ impl Case {
                 (Some(asked), Some(_)) if self.is_asking(asked, waiting.log) => {
                     drop(turn);
                     progress.if_over = Replacement::Queued;
-                    waiting.says(format!("another interruption is about to ask group {group} for a replacement"));
+                    waiting.set_reason(format!("another interruption is about to ask group {group} for a replacement"));
                     sleep(ASKED_INTERVAL).await;
                     continue;
                 }
@@ -74,17 +74,17 @@ impl Case {
                     }
                     if policy.dry_run {
                         let instead = "ask the Auto Scaling group for a replacement first";
-                        self.tell(&Fact::DryRun { about: self.about(), instead });
+                        self.emit(&Fact::DryRun { about: self.about(), instead });
                         return Err(Replacement::DryRun);
                     }
-                    // With the turn, so that another notice does not ask meanwhile.
+                    // While holding the turn, so that another notice does not ask meanwhile.
                     match self.ask_now(node, waiting.log, asked, &group, &known).await {
                         Ok(Some(since)) => return Ok(Some(since)),
                         Ok(None) => {}
                         Err(Replacement::Unknown) => {
                             drop(turn);
                             progress.if_over = Replacement::Unknown;
-                            waiting.says("the API server does not take the note about a replacement");
+                            waiting.set_reason("the API server does not take the note about a replacement");
                             sleep(FAILURE_KEPT).await;
                             continue;
                         }
@@ -93,7 +93,7 @@ impl Case {
                 }
                 drop(turn);
                 progress.if_over = Replacement::Queued;
-                waiting.says(format!("{others} other nodes of group {group} are being replaced"));
+                waiting.set_reason(format!("{others} other nodes of group {group} are being replaced"));
                 tokio::select! {
                     () = change(&mut turns) => {}
                     () = sleep(LOOK_INTERVAL) => {}
@@ -102,13 +102,13 @@ impl Case {
             }
             drop(turn);
             progress.if_over = Replacement::Unknown;
-            waiting.says(format!("Auto Scaling does not say what group {group} is like"));
+            waiting.set_reason(format!("Auto Scaling has not described group {group}"));
             sleep(FAILURE_KEPT).await;
         }
     }
 
-    /// Notes the replacement on the Node, by which all replicas count, and asks for it; returns when. `None` if other replicas have noted
-    /// this or theirs at the same time, and are before this one.
+    /// Notes the replacement on the Node, so that all replicas count it, and makes the request. Returns its time; `None` if other replicas
+    /// noted this or others at the same time, and come first.
     async fn ask_now(
         &self,
         node: &Node,
@@ -120,7 +120,7 @@ impl Case {
         let Self { interrupter, notice, .. } = self;
         let is_noted = noted.is_some();
         let asked = noted.unwrap_or_else(|| AskedReplacement::new(group, interrupter.clock.now()));
-        // If the wait is over before the call, the next step takes the note back.
+        // If the wait ends before the call, the next step removes the note.
         log.set_note(ReplacementNote::Unasked);
         if !is_noted {
             if !self.note(node, &asked).await? {
@@ -150,12 +150,12 @@ impl Case {
         if !is_asked {
             return accepted.map(|()| None);
         }
-        self.tell(&Fact::Replacement { about: self.about(), group, result: Replacement::Asked });
+        self.emit(&Fact::Replacement { about: self.about(), group, result: Replacement::Asked });
         self.note_asked(node).await;
         Ok(Some(asked.since))
     }
 
-    /// Notes on the Node that its group was asked. If that fails, a Node that mends itself is uncordoned, and drained for its group's hook.
+    /// Notes on the Node that its group was asked. If that fails, a Node that recovers is uncordoned, and later drained for its group's hook.
     async fn note_asked(&self, node: &Node) {
         let marker = &self.interrupter.marker;
         let _ = Box::pin(marker.note(node, Instant::now() + CALL_TIMEOUT, AskedReplacement::asked)).await;
@@ -171,7 +171,7 @@ impl Case {
             Ok(false) => return Err(Replacement::NotInService),
             Err(error) => error,
         };
-        self.tell(&Fact::ReplacementFailed { group: &asked.group, error: &error });
+        self.emit(&Fact::ReplacementFailed { group: &asked.group, error: &error });
         Err(if error.category == Category::Denied { Replacement::Denied } else { Replacement::Unknown })
     }
 
@@ -192,8 +192,8 @@ impl Case {
         nodes.into_iter().filter_map(|node| Some((AskedReplacement::of(&node)?.since, Arc::clone(&node.uid))))
     }
 
-    /// Makes the Node's note of a replacement right after a wait that was cut or over: removes one that was never asked for, unless the
-    /// call has come through, and notes that one did not come in time.
+    /// Corrects the Node's note of a replacement after a wait that was cut short or timed out: removes the note if the request was never made,
+    /// and notes a replacement that is late.
     pub(in crate::pipeline::interruption) async fn end_note(&self, log: &WaitLog) {
         let Some(node) = &self.node else { return };
         match log.note() {
@@ -207,13 +207,12 @@ impl Case {
         log.set_note(ReplacementNote::Right);
     }
 
-    /// Whether another replica has noted the replacement, and may be about to ask for it.
+    /// Whether another replica noted the replacement, and may be about to make the request.
     fn is_asking(&self, noted: &AskedReplacement, log: &WaitLog) -> bool {
         log.note() != ReplacementNote::Unasked && noted.since > self.interrupter.clock.now() - ASKED_AFTER
     }
 
-    /// Removes a note, unless it is true or may become so: the group was asked, or another replica is about to ask. Returns whether none
-    /// is left.
+    /// Removes the note, unless the group was asked or another replica is about to ask. Returns whether no note is left.
     pub(super) async fn take_back_unasked(&self, node: &Node, log: &WaitLog) -> bool {
         let Self { interrupter, notice, .. } = self;
         let noted = interrupter.index.newest(node).as_deref().and_then(AskedReplacement::of);
@@ -223,7 +222,7 @@ impl Case {
         }
         let is_unasked = match interrupter.groups.get(&noted.group, Duration::ZERO).await {
             Ok(known) => known.members.get(notice.instance.as_str()).is_none_or(|member| member.is_in_service()),
-            // Without an answer it may have been asked.
+            // Without an answer the request may have been made.
             Err(error) => error == Replacement::NoGroup,
         };
         if is_unasked {
@@ -232,7 +231,7 @@ impl Case {
         is_unasked
     }
 
-    /// Removes the note of a replacement that does not come. If that fails, the note keeps others waiting at most.
+    /// Removes the note of a replacement that does not come. If that fails, the note only makes others wait.
     async fn take_back(&self, node: &Node) {
         let marker = &self.interrupter.marker;
         let _ = marker.note(node, Instant::now() + CALL_TIMEOUT, AskedReplacement::removal).await;

@@ -1,4 +1,4 @@
-//! The work on what a Node says.
+//! The work on a notice that a Node reports: an agent notice, or a condition.
 
 use super::nodes::{Done, RETRY_DELAY};
 use super::plans::is_work;
@@ -21,24 +21,24 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-/// Pause before a notice is tried again for which there was no room until its deadline.
+/// Pause before another try of a notice for which there was no room until its deadline.
 const ROOM_DELAY: Duration = Duration::from_mins(5);
 
-/// The end of the work on what a Node says.
-enum SaidEnd {
-    /// Nothing is left to do, and a note on the Node says so.
+/// The end of the work on a Node's notice.
+enum WorkEnd {
+    /// Nothing is left to do, and the Node gets a note of that.
     Handled,
     /// Nothing is left to do, and nothing is noted.
     Unnoted,
-    /// It is taken again after this pause, if the Node says it still.
+    /// The work is tried again after this pause, if the Node still reports the notice.
     Again(Duration),
 }
 
-/// What follows a turn that has ended, while a hook is sought.
+/// What follows a turn that has ended, while a hook is searched.
 enum Next {
-    /// The search is over, and has found this.
-    Shows(Detail),
-    /// It is left to others, or no longer said.
+    /// The search is over, with this result.
+    Searched(Detail),
+    /// Another replica takes the notice, or the Node no longer reports it.
     Left,
     /// Nothing.
     Over,
@@ -50,28 +50,29 @@ enum Next {
 enum TurnEnd {
     /// The notice has ended.
     Ended(Result<NoticeOutcome, TaskError>),
-    /// It is left to others.
+    /// The notice is left to another replica, or dropped.
     Left,
-    /// The search for its hook is over, and has found this.
-    Shows(Detail),
+    /// The search for the hook is over, with this result.
+    Searched(Detail),
 }
 
 impl Deliverer {
-    /// Acts on a notice until it has ended, and notes that on its Node; if a message `told` of it, only notes it.
-    pub(super) async fn carry_out_said(
+    /// Works on a notice until it has ended, and notes that on its Node. A notice that a message `confirmed` is only noted.
+    pub(super) async fn carry_out_node_notice(
         &self,
         node: Arc<Node>,
-        said: NodeNotice,
-        told: bool,
+        reported: NodeNotice,
+        confirmed: bool,
         cut: CancellationToken,
     ) -> Done {
-        let NodeNotice { notice, message } = said;
+        let NodeNotice { notice, message } = reported;
         let version = notice.version();
-        let end = if told { SaidEnd::Handled } else { self.work_on(&node, notice.clone(), message.into(), &cut).await };
+        let end =
+            if confirmed { WorkEnd::Handled } else { self.work_on(&node, notice.clone(), message.into(), &cut).await };
         let pause = match end {
-            SaidEnd::Unnoted => return (version, true),
-            SaidEnd::Again(pause) => pause,
-            SaidEnd::Handled => match self.note_end(&node, &notice).await {
+            WorkEnd::Unnoted => return (version, true),
+            WorkEnd::Again(pause) => pause,
+            WorkEnd::Handled => match self.note_end(&node, &notice).await {
                 Ok(()) => return (version, true),
                 Err(pause) => pause,
             },
@@ -79,22 +80,22 @@ impl Deliverer {
         tokio::select! {
             biased;
             () = cut.cancelled() => {}
-            () = self.let_go(&node, &notice) => return (version, self.note_end(&node, &notice).await.is_ok()),
+            () = self.uncordoned_by_user(&node, &notice) => return (version, self.note_end(&node, &notice).await.is_ok()),
             () = sleep(pause) => {}
         }
         (version, false)
     }
 
-    /// Notes on the Node that its notice needs nothing any more, or removes the note of what it has taken back. A dry run stores none.
+    /// Notes on the Node that its notice is handled, or removes the note if the notice is withdrawn. A dry run stores no notes.
     ///
     /// # Errors
-    /// The pause before that is tried again.
+    /// The pause before the next try.
     async fn note_end(&self, node: &Node, notice: &Notice) -> Result<(), Duration> {
         let Interrupter { index, marker, .. } = &*self.interrupter;
-        let is_gone = index.newest(node).is_some_and(|node| !gives(&node, &notice.identity));
+        let is_gone = index.newest(node).is_some_and(|node| !reports(&node, &notice.identity));
         let writes = !notice.is_withdrawn();
         if is_gone || !writes {
-            // The Node may say the same again.
+            // The Node may report the same again.
             self.outcomes.forget(&notice.identity);
         }
         if is_gone && writes {
@@ -108,47 +109,47 @@ impl Deliverer {
         })
     }
 
-    /// Waits until somebody uncordons the Node after work that has failed, and is to be tried again: who wants the node to stay is not
-    /// overruled. A Node that has taken back what it gave, or has restarted, is another matter.
-    async fn let_go(&self, node: &Node, notice: &Notice) {
+    /// Waits until a user uncordons the Node after work that failed and would be tried again: the user keeps the node. Never returns once
+    /// the Node has withdrawn the notice or has restarted.
+    async fn uncordoned_by_user(&self, node: &Node, notice: &Notice) {
         let index = &self.interrupter.index;
         let carries = |known: &Node| message_of(known, &notice.identity).is_some();
         if notice.is_withdrawn() || !index.newest(node).is_some_and(|known| carries(&known)) {
             return pending().await;
         }
-        let mut is_taken_back = false;
-        let let_go = |known: Option<&Arc<Node>>| {
+        let mut is_withdrawn = false;
+        let is_uncordoned = |known: Option<&Arc<Node>>| {
             let known = known?;
-            // It may give the same again.
-            is_taken_back |= !gives(known, &notice.identity);
+            // The Node may report the notice again.
+            is_withdrawn |= !reports(known, &notice.identity);
             let is_free = !carries(known) && !known.cordoned && known.boot == node.boot;
-            (is_free && !is_taken_back).then_some(())
+            (is_free && !is_withdrawn).then_some(())
         };
-        index.until_node(node, let_go).await;
+        index.until_node(node, is_uncordoned).await;
     }
 
-    /// Acts on a notice until it has ended. If a hook is sought, goes on with what the search finds, and ends when that is over, too.
-    async fn work_on(&self, node: &Node, mut notice: Notice, message: Arc<str>, cut: &CancellationToken) -> SaidEnd {
+    /// Works on a notice until it has ended. If a hook is searched, continues with the result, and ends when that has ended too.
+    async fn work_on(&self, node: &Node, mut notice: Notice, message: Arc<str>, cut: &CancellationToken) -> WorkEnd {
         let (kind, instance) = (notice.kind(), notice.instance.clone());
         let about = NoticeRef { kind, instance: instance.as_str(), node: Some(&node.name), message: &message };
         let has_failed = |outcome: &NoticeOutcome| *outcome == NoticeOutcome::Failed;
         let ended = self.outcomes.get(&notice.version()).filter(|outcome| !has_failed(outcome));
         if let Some(outcome) = ended.filter(|_| self.seeks(&notice)) {
-            // Only the note was not written: its hook is no longer to be found.
-            return self.said_end(&notice, Ok(outcome));
+            // Only the note was not written. The hook can't be found any more.
+            return self.work_end(&notice, Ok(outcome));
         }
         self.facts.emit(&Fact::NoticeAnnotated { about });
-        let mut sought = self.seek_hook(&mut notice, &about).await;
+        let mut search = self.seek_hook(&mut notice, &about).await;
         let visibility = watch::Sender::new(VISIBILITY_TIMEOUT);
         loop {
             let outcome = self.outcomes.get(&notice.version());
             if notice.hook().is_some() && outcome != Some(NoticeOutcome::Uncordoned) {
-                // The drain may be over, and the hook is not.
+                // The drain may be over while the hook is not.
                 self.outcomes.forget(&notice.identity);
             }
             let copy = self.join(notice.clone(), &message);
             if let NoticeCopy::Running(_, seat) = &copy {
-                // A Node of this cluster gives it.
+                // A Node of this cluster reports it.
                 seat.shared().by_node.store(true, Ordering::Release);
             }
             let end = loop {
@@ -156,44 +157,44 @@ impl Deliverer {
                     biased;
                     end = self.ended(&copy, &visibility) => break TurnEnd::Ended(end),
                     () = cut.cancelled() => break TurnEnd::Left,
-                    () = self.told_with_a_hook(&notice) => break TurnEnd::Left,
-                    () = self.not_to_begin(node, &notice, |node| gives(node, &notice.identity)) => break TurnEnd::Left,
-                    detail = self.hook_shows(&instance, &mut sought, &about) => if detail != notice.detail {
-                        break TurnEnd::Shows(detail);
+                    () = self.confirmed_with_hook(&notice) => break TurnEnd::Left,
+                    () = self.dropped_before_start(node, &notice, |node| reports(node, &notice.identity)) => break TurnEnd::Left,
+                    detail = self.search_ended(&instance, &mut search, &about) => if detail != notice.detail {
+                        break TurnEnd::Searched(detail);
                     }
                 }
             };
             copy.leave().await;
             let detail = match end {
-                TurnEnd::Left => return SaidEnd::Again(Duration::ZERO),
-                TurnEnd::Shows(detail) => detail,
+                TurnEnd::Left => return WorkEnd::Again(Duration::ZERO),
+                TurnEnd::Searched(detail) => detail,
                 TurnEnd::Ended(end) => {
-                    let ended = self.said_end(&notice, end);
+                    let ended = self.work_end(&notice, end);
                     // A user who uncordons wants the node to stay, whether its instance waits at a hook or not.
                     let is_kept = end == Ok(NoticeOutcome::Uncordoned);
                     let has_room = end != Ok(NoticeOutcome::NotAdmitted);
-                    // Its hook may begin while a drain that has failed waits for its next try.
-                    let waits = end.is_ok_and(|outcome| has_failed(&outcome)) && matches!(ended, SaidEnd::Again(_));
-                    if is_kept || !sought.is_open || has_room && !waits && !matches!(ended, SaidEnd::Handled) {
+                    // The hook may start while a failed drain waits for its next try.
+                    let waits = end.is_ok_and(|outcome| has_failed(&outcome)) && matches!(ended, WorkEnd::Again(_));
+                    if is_kept || !search.is_open || has_room && !waits && !matches!(ended, WorkEnd::Handled) {
                         return ended;
                     }
                     let next = tokio::select! {
                         biased;
                         () = cut.cancelled() => Next::Left,
-                        () = self.unsaid(node, &notice) => Next::Left,
-                        detail = self.hook_shows(&instance, &mut sought, &about) => Next::Shows(detail),
+                        () = self.withdrawn_by_node(node, &notice) => Next::Left,
+                        detail = self.search_ended(&instance, &mut search, &about) => Next::Searched(detail),
                         () = self.kept(node, &notice), if has_room => Next::Over,
                         () = sleep(ROOM_DELAY), if !has_room || waits => Next::Room,
                     };
                     match next {
-                        Next::Shows(detail @ Detail::AsgTerminate(_)) => detail,
-                        Next::Over => return SaidEnd::Handled,
-                        Next::Shows(_) => return ended,
-                        Next::Room => return SaidEnd::Again(Duration::ZERO),
+                        Next::Searched(detail @ Detail::AsgTerminate(_)) => detail,
+                        Next::Over => return WorkEnd::Handled,
+                        Next::Searched(_) => return ended,
+                        Next::Room => return WorkEnd::Again(Duration::ZERO),
                         Next::Left => {
-                            // Another replica may undo it, or the Node says it again: then it is new.
+                            // Another replica may undo the work, or the Node may report the notice again: then it is new.
                             self.outcomes.forget(&notice.identity);
-                            return SaidEnd::Again(RETRY_DELAY);
+                            return WorkEnd::Again(RETRY_DELAY);
                         }
                     }
                 }
@@ -202,55 +203,56 @@ impl Deliverer {
         }
     }
 
-    /// Waits until somebody wants the node to stay, after its drain.
+    /// Waits until a user keeps the node by an uncordon after its drain.
     async fn kept(&self, node: &Node, notice: &Notice) {
         let key = notice.key();
         self.interrupter.drainer.uncordoned(node, has_had_mark(key)).await;
     }
 
-    /// Returns what is left to do about a notice that has ended so.
-    fn said_end(&self, notice: &Notice, end: Result<NoticeOutcome, TaskError>) -> SaidEnd {
+    /// Returns what is left to do after this end of the notice.
+    fn work_end(&self, notice: &Notice, end: Result<NoticeOutcome, TaskError>) -> WorkEnd {
         match (verdict([end]), end) {
-            (Verdict::Release(after), _) => SaidEnd::Again(after.clamp(RETRY_DELAY, CRASH_DELAY)),
-            // It failed, AWS has not confirmed it, or it joined work that ended before it could be called off: the mark stays till then.
+            (Verdict::Release(after), _) => WorkEnd::Again(after.clamp(RETRY_DELAY, CRASH_DELAY)),
+            // The withdrawal failed, is not confirmed by AWS, or joined work that ended before the change could be called off: the mark
+            // stays until the next try.
             (_, Ok(outcome)) if notice.is_withdrawn() && is_undone(outcome) => {
                 self.outcomes.forget(&notice.identity);
-                SaidEnd::Again(CRASH_DELAY)
+                WorkEnd::Again(CRASH_DELAY)
             }
-            // It was taken back in the middle, and its withdrawal removes the note.
+            // The Node withdrew the notice during the work, and the withdrawal removes the note.
             (_, Ok(NoticeOutcome::Withdrawn)) if !notice.is_withdrawn() => {
                 self.outcomes.forget(&notice.identity);
-                SaidEnd::Again(Duration::ZERO)
+                WorkEnd::Again(Duration::ZERO)
             }
-            // There may be room, and the Node says it still.
-            (_, Ok(NoticeOutcome::NotAdmitted)) => SaidEnd::Again(ROOM_DELAY),
-            (_, Ok(outcome)) if self.is_tried_again(notice, outcome) => SaidEnd::Again(ROOM_DELAY),
+            // There may be room later, while the Node still reports the notice.
+            (_, Ok(NoticeOutcome::NotAdmitted)) => WorkEnd::Again(ROOM_DELAY),
+            (_, Ok(outcome)) if self.is_tried_again(notice, outcome) => WorkEnd::Again(ROOM_DELAY),
             // A plan is on the Node, and a notice without an effect leaves nothing there.
-            (_, Ok(outcome)) if !is_work(outcome) => SaidEnd::Unnoted,
-            _ => SaidEnd::Handled,
+            (_, Ok(outcome)) if !is_work(outcome) => WorkEnd::Unnoted,
+            _ => WorkEnd::Handled,
         }
     }
 
-    /// Waits until a lifecycle hook's message has told, to whichever replica, what the notice is a hint of: the hook's deadline decides,
-    /// and its mark has taken the place of the hint's.
-    async fn told_with_a_hook(&self, notice: &Notice) {
+    /// Waits until a lifecycle hook's message, received by any replica, confirms the termination that the agent reported: the hook's
+    /// deadline decides then, and the hook's mark has replaced the agent notice's.
+    async fn confirmed_with_hook(&self, notice: &Notice) {
         if !matches!(notice.detail, Detail::AsgTermination { .. }) {
             return pending().await;
         }
-        let told = |node: Option<&Arc<Node>>| node.filter(|node| is_told_to_terminate(node)).map(drop);
-        self.interrupter.index.until(&notice.instance, told).await;
+        let is_confirmed = |node: Option<&Arc<Node>>| node.filter(|node| is_told_to_terminate(node)).map(drop);
+        self.interrupter.index.until(&notice.instance, is_confirmed).await;
     }
 }
 
-/// Whether the Node has the condition, or says the notice, with this identity.
-fn gives(node: &Node, identity: &Identity) -> bool {
+/// Whether the Node has the condition, or reports the agent notice, with this identity.
+fn reports(node: &Node, identity: &Identity) -> bool {
     match identity {
         Identity::Condition { condition, .. } => node.has_condition(condition),
         others => says(node, others),
     }
 }
 
-/// Whether a withdrawal that has ended so may have left what it withdraws.
+/// Whether a withdrawal with this outcome may have left marks of what it withdraws.
 const fn is_undone(outcome: NoticeOutcome) -> bool {
     matches!(outcome, NoticeOutcome::NotAdmitted) || is_work(outcome) && !matches!(outcome, NoticeOutcome::Withdrawn)
 }

@@ -1,5 +1,4 @@
-//! One wait, as it is told: what it waits for, how it ended, or that somebody else goes on with it. And what the waits of one
-//! interruption leave behind.
+//! A wait and its reports: its reason, and how it ended or that it was given up. And the log of one interruption's waits.
 
 use crate::fact::{Fact, HoldPoint, NodeRef, Wait, WaitOutcome};
 use crate::pipeline::interruption::Case;
@@ -9,8 +8,8 @@ use parking_lot::Mutex;
 use std::fmt::Write;
 use tokio::time::Instant;
 
-/// A wait that runs. Dropped before its end, it tells that it was given up.
-pub(in crate::pipeline::interruption) struct Waiting<'a> {
+/// A wait in progress. Dropping it before its end reports that it was given up.
+pub(in crate::pipeline::interruption) struct ActiveWait<'a> {
     case: &'a Case,
     pub log: &'a WaitLog,
     pub wait: Wait,
@@ -20,71 +19,72 @@ pub(in crate::pipeline::interruption) struct Waiting<'a> {
     ended: bool,
 }
 
-/// What is waited for now.
+/// The current reason of a wait.
 #[derive(Debug, Default)]
 struct Reason {
-    /// In words. Empty as long as there is nothing to tell.
+    /// In words. Empty while there is none to report.
     text: String,
-    is_told: bool,
+    is_reported: bool,
 }
 
-impl<'a> Waiting<'a> {
-    /// Begins a wait, or goes on with one that was dropped.
+impl<'a> ActiveWait<'a> {
+    /// Starts a wait, or continues one that was dropped.
     pub(in crate::pipeline::interruption) fn new(case: &'a Case, log: &'a WaitLog, wait: Wait, until: Instant) -> Self {
         let dropped = log.0.lock().dropped.extract_if(.., |dropped| dropped.wait == wait).next();
         let (begun, text) = dropped.map_or_else(|| (Instant::now(), String::new()), |it| (it.begun, it.reason));
-        Self { case, log, wait, until, begun, reason: Mutex::new(Reason { text, is_told: false }), ended: false }
+        Self { case, log, wait, until, begun, reason: Mutex::new(Reason { text, is_reported: false }), ended: false }
     }
 
-    /// Says what is waited for now. The first time its begin is told; if the time is over, the last is what was left undone.
-    pub(in crate::pipeline::interruption) fn says(&self, reason: impl Into<String>) {
+    /// Sets the reason of the wait. The first one reports the start of the wait; if the wait times out, the last one is reported as left
+    /// undone.
+    pub(in crate::pipeline::interruption) fn set_reason(&self, reason: impl Into<String>) {
         let mut known = self.reason.lock();
         let before = std::mem::replace(&mut known.text, reason.into());
         let at_most = self.until.saturating_duration_since(Instant::now());
         let (about, on, wait, reason) = (self.case.about(), self.case.on(), self.wait, &*known.text);
-        if !known.is_told {
-            self.case.tell(&Fact::WaitBegun { about, on, wait, reason, at_most });
+        if !known.is_reported {
+            self.case.emit(&Fact::WaitBegun { about, on, wait, reason, at_most });
         } else if *before != *reason {
-            self.case.tell(&Fact::WaitChanged { about, wait, reason, at_most });
+            self.case.emit(&Fact::WaitChanged { about, wait, reason, at_most });
         }
-        known.is_told = true;
+        known.is_reported = true;
     }
 
-    /// Tells the end.
+    /// Reports the end.
     pub(in crate::pipeline::interruption) fn end(mut self, outcome: WaitOutcome) {
         self.ended = true;
         let reason = std::mem::take(&mut self.reason.lock().text);
-        self.case.tell_end(self.log, self.wait, outcome, self.begun, &reason);
+        self.case.report_end(self.log, self.wait, outcome, self.begun, &reason);
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for ActiveWait<'_> {
     fn drop(&mut self) {
         let reason = std::mem::take(&mut *self.reason.lock());
         if self.ended || reason.text.is_empty() {
             return;
         }
-        if let Some(on) = self.case.on().filter(|_| reason.is_told) {
-            self.case.tell(&Fact::WaitAbandoned { about: self.case.about(), on, wait: self.wait });
+        if let Some(on) = self.case.on().filter(|_| reason.is_reported) {
+            self.case.emit(&Fact::WaitAbandoned { about: self.case.about(), on, wait: self.wait });
         }
-        self.log.0.lock().dropped.push(Dropped { wait: self.wait, begun: self.begun, reason: reason.text });
+        self.log.0.lock().dropped.push(DroppedWait { wait: self.wait, begun: self.begun, reason: reason.text });
     }
 }
 
 impl Case {
-    /// Tells the ends of the waits that were dropped and not begun again.
+    /// Reports the ends of the waits that were dropped and not continued.
     pub(in crate::pipeline::interruption) fn end_dropped(&self, log: &WaitLog, outcome: WaitOutcome) {
         let all = std::mem::take(&mut log.0.lock().dropped);
-        for Dropped { wait, begun, reason } in all {
-            self.tell_end(log, wait, outcome, begun, &reason);
+        for DroppedWait { wait, begun, reason } in all {
+            self.report_end(log, wait, outcome, begun, &reason);
         }
     }
 
-    fn tell_end(&self, log: &WaitLog, wait: Wait, outcome: WaitOutcome, begun: Instant, reason: &str) {
+    fn report_end(&self, log: &WaitLog, wait: Wait, outcome: WaitOutcome, begun: Instant, reason: &str) {
         let undone = matches!(outcome, WaitOutcome::TimeOver | WaitOutcome::CutShort) && !reason.is_empty();
         let left = undone.then_some(reason);
         let (about, on, took) = (self.about(), self.on(), begun.elapsed());
-        self.tell(&Fact::WaitEnded { about, on, wait, outcome, took, left });
+        self.emit(&Fact::WaitEnded { about, on, wait, outcome, took, left });
         if !reason.is_empty() {
             log.add(&format_args!("{wait}: {outcome} after {}", Words(took)), left);
         }
@@ -95,43 +95,43 @@ impl Case {
     }
 }
 
-/// What the waits of one interruption leave behind. Allocates nothing without a wait.
+/// The log of one interruption's waits, and the notes that they have left on the Node. Allocates nothing without a wait.
 #[derive(Debug, Default)]
 pub struct WaitLog(Mutex<Record>);
 
 #[derive(Debug, Default)]
 struct Record {
-    /// How they ended, in words.
+    /// The ends of the waits, in words.
     text: String,
-    /// Those that were dropped after they had been told, until they are begun again.
-    dropped: Vec<Dropped>,
-    /// The point at which the Node says that it is held.
+    /// Waits that were dropped after they had been reported, until they are continued.
+    dropped: Vec<DroppedWait>,
+    /// The hold point that the Node's annotation shows.
     hold: Option<HoldPoint>,
-    /// What the Node's note of a replacement does not say.
+    /// The correction that the Node's note of a replacement needs.
     note: ReplacementNote,
 }
 
-/// What the Node's note of a replacement does not say.
+/// The correction that the Node's note of a replacement needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum ReplacementNote {
-    /// Nothing.
+    /// None.
     #[default]
     Right,
-    /// The group may not have been asked.
+    /// The group may not have been asked for it.
     Unasked,
     /// The replacement did not come in time.
     Late,
 }
 
 #[derive(Debug)]
-struct Dropped {
+struct DroppedWait {
     wait: Wait,
     begun: Instant,
     reason: String,
 }
 
 impl WaitLog {
-    /// Maximum length of the text, in bytes: an interruption may begin again many times.
+    /// Maximum length of the text, in bytes: an interruption may restart many times.
     const MAX_LENGTH: usize = 1024;
 
     fn add(&self, ended: &dyn std::fmt::Display, left: Option<&str>) {
@@ -149,22 +149,22 @@ impl WaitLog {
         text.truncate(end);
     }
 
-    /// Returns the point at which the Node says that it is held.
+    /// Returns the hold point that the Node's annotation shows.
     pub(super) fn hold(&self) -> Option<HoldPoint> {
         self.0.lock().hold
     }
 
-    /// Remembers what the Node says.
+    /// Remembers the hold point that the Node's annotation shows.
     pub(super) fn set_hold(&self, hold: Option<HoldPoint>) {
         self.0.lock().hold = hold;
     }
 
-    /// Returns what the Node's note of a replacement does not say.
+    /// Returns the correction that the Node's note of a replacement needs.
     pub(super) fn note(&self) -> ReplacementNote {
         self.0.lock().note
     }
 
-    /// Remembers it.
+    /// Remembers that correction.
     pub(super) fn set_note(&self, note: ReplacementNote) {
         self.0.lock().note = note;
     }
