@@ -7,7 +7,7 @@
 //! names     names of annotations and labels
 //! marker    writes and removes marks
 //! listing   what EC2 lists of the notices that messages bring
-//! told      how a Node shows that a message has told what the Node had said
+//! confirmation  how a message confirms an agent notice
 //! shift     a zonal shift that Nodes note
 //! hold      how a Node says that others have to act, and that they have
 //! handled   how a Node shows that a notice without a message was acted on
@@ -18,7 +18,7 @@
 //! patch     the form of patches
 //! plan      writes a change that a Node is drained for later
 //! release   which marks are due for removal, and the patch that removes them
-//! says      what a Node says that its instance has been told
+//! agent_notices  notices that the agent writes on its Node
 //! condition, conditions  the conditions of Nodes that the settings name, and the notices that they give
 //! brake     whether so many nodes are broken that the cause is not the nodes
 //! hinted    how many nodes are cordoned for hints, and how many may be
@@ -26,9 +26,11 @@
 //! replacement  notes on a Node that its group replaces, and on the new one
 //! ```
 
+pub mod agent_notices;
 mod brake;
 mod condition;
 mod conditions;
+pub mod confirmation;
 pub mod handled;
 mod hinted;
 pub mod hold;
@@ -46,11 +48,10 @@ pub mod record;
 pub mod release;
 mod releaser;
 pub mod replacement;
-pub mod says;
 pub mod shift;
-pub mod told;
 mod wire;
 
+pub use agent_notices::{AGENT_REPEAT, AgentNotice};
 pub use brake::{Brake, Share};
 pub use condition::{ConditionRule, DRAINING_CONDITION};
 pub use hinted::{FullOfHints, HintedNodes};
@@ -63,7 +64,6 @@ pub use owner::{
     describe, instances_in, subject_of,
 };
 pub use releaser::NodeReleaser;
-pub use says::{AGENT_REPEAT, AgentNotice};
 pub use wire::{Node, NodeApi, TrimmedNode, node_api};
 
 use crate::pipeline::event::{Detail, Notice};

@@ -6,7 +6,7 @@ use crate::fact::{Category, Fact, HookLack, NoticeRef};
 use crate::pipeline::event::{Detail, InstanceId, Notice};
 use crate::pipeline::interruption::{HookSearch, Interrupter};
 use crate::pipeline::node::Node;
-use crate::pipeline::node::says::says;
+use crate::pipeline::node::agent_notices::says;
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;

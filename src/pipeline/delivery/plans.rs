@@ -9,13 +9,13 @@ use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category, KubeError};
 use crate::fact::{Fact, NoticeKind, NoticeRef};
 use crate::pipeline::event::{CapacityBlock, Detail, Identity, Notice, NoticeTime, Version};
 use crate::pipeline::interruption::NoticeOutcome;
+use crate::pipeline::node::agent_notices::{same_as, says};
+use crate::pipeline::node::confirmation;
 use crate::pipeline::node::handled::{KnownNotice, Standing, is_handled, known, known_as, message_of, standing};
 use crate::pipeline::node::is_from_node;
 use crate::pipeline::node::mark::{deadline_of, is_going};
 use crate::pipeline::node::record::{Plan, Withdrawal};
 use crate::pipeline::node::release::NodeRelease;
-use crate::pipeline::node::says::{same_as, says};
-use crate::pipeline::node::told;
 use crate::pipeline::node::{Brake, Node};
 use crate::pipeline::queue::VISIBILITY_TIMEOUT;
 use crate::runtime::random;
@@ -269,7 +269,7 @@ impl Deliverer {
         let is_noted = if notice.is_withdrawn() {
             matches!(self.known_on(&node, notice), Some(KnownNotice::Same(identity)) if identity != notice.identity)
         } else {
-            told::patch(&node, notice, message).is_some()
+            confirmation::patch(&node, notice, message).is_some()
         };
         is_noted.then(|| (node, notice.clone()))
     }
@@ -291,7 +291,7 @@ impl Deliverer {
             (!release.has_marks()).then(|| release.patch(current, &self.interrupter.policy.mark_settings).body)
         };
         let patch = |current: &Node| {
-            if notice.is_withdrawn() { called_off(current) } else { told::patch(current, &notice, message) }
+            if notice.is_withdrawn() { called_off(current) } else { confirmation::patch(current, &notice, message) }
         };
         let note = || self.interrupter.marker.note(&node, Instant::now() + CALL_TIMEOUT, patch);
         let failed = |error: &KubeError| {

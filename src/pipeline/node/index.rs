@@ -3,11 +3,11 @@
 mod table;
 mod watch;
 
+use super::agent_notices::differs;
 use super::condition::ConditionRule;
 use super::mark::is_marked;
 use super::pool::Pools;
 use super::record::Plan;
-use super::says::differs;
 use super::wire::{Node, NodeApi, TrimmedNode};
 use crate::fact::Facts;
 use crate::pipeline::event::InstanceId;

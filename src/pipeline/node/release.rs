@@ -1,5 +1,6 @@
 //! Which marks of a Node are due for removal, and the patch that removes them. Pure.
 
+use super::confirmation::unconfirmed;
 use super::mark::{BOOTED_ANNOTATION, KIND_LABEL, MarkSettings, out_of_service, written};
 use super::patch::guarded;
 use super::record::{
@@ -7,7 +8,6 @@ use super::record::{
     Withdrawal, name, text,
 };
 use super::replacement::{self, is_replaced, stale_at};
-use super::told::unconfirmed;
 use super::{Node, hold};
 use crate::fact::{NoticeKind, UndoReason};
 use crate::pipeline::event::NoticeKey;

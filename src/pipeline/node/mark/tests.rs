@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::fact::UndoReason;
+use crate::pipeline::node::confirmation::unconfirmed;
 use crate::pipeline::node::label::taint;
 use crate::pipeline::node::record::{PLAN_PREFIX, Withdrawal};
 use crate::pipeline::node::release::{NodeRelease, ReleaseSchedule, awaits_boot, restarted_after};
-use crate::pipeline::node::told::unconfirmed;
 use serde_json::Map;
 
 fn at(text: &str) -> Timestamp {
