@@ -86,7 +86,7 @@ impl<K: Eq + Hash, V: Clone> Answers<K, V> {
     }
 }
 
-/// Removes what is no longer kept from a table that has grown: whoever may write to the queue names its keys.
+/// Removes from a table that has grown the entries that are no longer kept: an attacker with access to the queue can choose its keys.
 pub fn sweep<K: Eq + Hash, V>(table: &mut HashMap<K, V>, is_kept: impl Fn(&V) -> bool) {
     if table.len() >= SWEPT_AT && table.len().is_power_of_two() {
         table.retain(|_, value| is_kept(value));

@@ -2,7 +2,7 @@
 //! [`RetryWatcher`] continues with the next watch, for pods and for attachments of volumes.
 //!
 //! kube's own watcher does not fit. It hides bookmarks and versions, which prove that a Node is absent. It notices a dead connection
-//! only some time after the 290 s of a watch. And it restarts an ended watch at once, even if a broken proxy ends every watch.
+//! only some time after the 290 s of a watch. And it restarts an ended watch at once, even if a faulty proxy ends every watch.
 
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, KubeError};
 use crate::fact::{Fact, Facts, WatchedResource};
@@ -65,15 +65,15 @@ where
     K: ResourceExt + Clone,
     S: Stream<Item = kube::Result<WatchEvent<K>>>,
 {
-    let broken = |error: kube::Error| match error {
+    let failed = |error: kube::Error| match error {
         kube::Error::Api(status) if status.code == 410 => WatchError::TooOld,
         other => WatchError::Failed(KubeError::new("watch", resource, "", &other)),
     };
     // The server answers at once, and sends events later.
     let begun = timeout(CALL_TIMEOUT, begin).await;
     let begun = begun.map_err(|_| WatchError::Failed(KubeError::timed_out("watch", resource, "", CALL_TIMEOUT)))?;
-    let mut events = pin!(begun.map_err(broken)?);
-    while let Some(event) = events.try_next().await.map_err(broken)? {
+    let mut events = pin!(begun.map_err(failed)?);
+    while let Some(event) = events.try_next().await.map_err(failed)? {
         let (update, version) = match event {
             WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                 let version = object.resource_version();
@@ -90,7 +90,7 @@ where
                     Some(bookmark.metadata.resource_version),
                 )
             }
-            WatchEvent::Error(status) => return Err(broken(kube::Error::Api(status))),
+            WatchEvent::Error(status) => return Err(failed(kube::Error::Api(status))),
         };
         if let Some(version) = version {
             see(update, version);

@@ -6,29 +6,31 @@
 //! mark      cordon, taints, labels and annotation of a notice, as one patch
 //! names     names of annotations and labels
 //! marker    writes and removes marks
-//! listing   what EC2 lists of the notices that messages bring
-//! told      how a Node shows that a message has told what the Node had said
-//! shift     a zonal shift that Nodes note
-//! hold      how a Node says that others have to act, and that they have
-//! handled   how a Node shows that a notice without a message was acted on
+//! listing   scheduled changes, Capacity Blocks and status checks, from EC2
+//! confirmation  how a message confirms an agent notice
+//! shift     a zonal shift, as Nodes record it
+//! hold      annotations that report a wait for a user or another controller, and that end it
+//! handled   how a Node shows that a notice without a message needs nothing more
 //! label     labels that select Nodes
 //! wire      the fields of a Node that are read
-//! pool      the pool of capacity that a Node's instance comes from
+//! pool      the pool of capacity of a Node's instance
 //! record    what is recorded on a Node: notices, planned changes, what to undo
 //! patch     the form of patches
-//! plan      writes a change that a Node is drained for later
+//! plan      writes a planned change on its Node
 //! release   which marks are due for removal, and the patch that removes them
-//! says      what a Node says that its instance has been told
-//! condition, conditions  the conditions of Nodes that the settings name, and the notices that they give
-//! brake     whether so many nodes are broken that the cause is not the nodes
+//! agent_notices  notices that the agent writes on its Node
+//! condition, conditions  the conditions of Nodes for which there are rules, and their notices
+//! brake     whether too many nodes are unhealthy to drain them
 //! hinted    how many nodes are cordoned for hints, and how many may be
 //! releaser  the task that removes marks when they are due
 //! replacement  notes on a Node that its group replaces, and on the new one
 //! ```
 
+pub mod agent_notices;
 mod brake;
 mod condition;
 mod conditions;
+pub mod confirmation;
 pub mod handled;
 mod hinted;
 pub mod hold;
@@ -46,11 +48,10 @@ pub mod record;
 pub mod release;
 mod releaser;
 pub mod replacement;
-pub mod says;
 pub mod shift;
-pub mod told;
 mod wire;
 
+pub use agent_notices::{AGENT_REPEAT, AgentNotice};
 pub use brake::{Brake, Share};
 pub use condition::{ConditionRule, DRAINING_CONDITION};
 pub use hinted::{FullOfHints, HintedNodes};
@@ -63,7 +64,6 @@ pub use owner::{
     describe, instances_in, subject_of,
 };
 pub use releaser::NodeReleaser;
-pub use says::{AGENT_REPEAT, AgentNotice};
 pub use wire::{Node, NodeApi, TrimmedNode, node_api};
 
 use crate::pipeline::event::{Detail, Notice};
@@ -78,7 +78,7 @@ pub enum Ownership {
     Foreign,
     /// Nothing proves whether the instance, launched at this time, is ours: it carries a tag that other clusters may use, too.
     Unproven {
-        /// The time of its launch, if EC2 says it.
+        /// The time of its launch, if EC2 reports it.
         launched: Option<Timestamp>,
     },
 }
@@ -91,10 +91,10 @@ pub fn owned_without_asking(has_node: bool, require_tag: bool) -> Option<Ownersh
     (!require_tag && has_node).then_some(Ownership::Ours)
 }
 
-/// Returns the ownership that follows from EC2's record. A terminated instance is ours only if it still has a Node here, which
-/// needs tidying up; or if it is in this cluster and its group waits at a hook, as it does for an instance that somebody else terminates.
-/// A hook that notified this queue itself (`direct`) settles a doubt; it never makes an instance ours that is not managed, because whoever
-/// may send to the queue can write such a message.
+/// Returns the ownership by EC2's record. A terminated instance is ours only if it still has a Node here, which needs tidying up; or if it
+/// is in this cluster and its group waits at a hook, as it does for an instance that a user or another controller terminates. A hook that
+/// notified this queue itself (`direct`) settles a doubt; it never makes an unmanaged instance ours, because an attacker with access to
+/// the queue can write such a message.
 #[must_use]
 pub fn owned_by_record(record: InstanceRecord, has_node: bool, direct: bool, notice: &Notice) -> Ownership {
     let is_at_hook = matches!(notice.detail, Detail::AsgTerminate(_));

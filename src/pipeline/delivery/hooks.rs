@@ -6,7 +6,7 @@ use crate::fact::{Category, Fact, HookLack, NoticeRef};
 use crate::pipeline::event::{Detail, InstanceId, Notice};
 use crate::pipeline::interruption::{HookSearch, Interrupter};
 use crate::pipeline::node::Node;
-use crate::pipeline::node::says::says;
+use crate::pipeline::node::agent_notices::is_reported;
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,7 +72,7 @@ impl Deliverer {
     /// Waits until the Node no longer reports its notice.
     pub(super) async fn withdrawn_by_node(&self, node: &Node, notice: &Notice) {
         let is_withdrawn =
-            |node: Option<&Arc<Node>>| (!node.is_some_and(|node| says(node, &notice.identity))).then_some(());
+            |node: Option<&Arc<Node>>| (!node.is_some_and(|node| is_reported(node, &notice.identity))).then_some(());
         self.interrupter.index.until_node(node, is_withdrawn).await;
     }
 

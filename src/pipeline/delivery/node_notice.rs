@@ -8,9 +8,9 @@ use crate::fact::{Fact, NoticeRef};
 use crate::pipeline::event::{Detail, Identity, Notice, NoticeTime};
 use crate::pipeline::interruption::{Interrupter, NoticeOutcome};
 use crate::pipeline::node::Node;
+use crate::pipeline::node::agent_notices::is_reported;
 use crate::pipeline::node::handled::{NodeNotice, message_of};
-use crate::pipeline::node::mark::{has_had_mark, is_told_to_terminate};
-use crate::pipeline::node::says::says;
+use crate::pipeline::node::mark::{has_had_mark, is_termination_announced};
 use crate::pipeline::queue::VISIBILITY_TIMEOUT;
 use crate::runtime::task::TaskError;
 use std::future::pending;
@@ -239,7 +239,7 @@ impl Deliverer {
         if !matches!(notice.detail, Detail::AsgTermination { .. }) {
             return pending().await;
         }
-        let is_confirmed = |node: Option<&Arc<Node>>| node.filter(|node| is_told_to_terminate(node)).map(drop);
+        let is_confirmed = |node: Option<&Arc<Node>>| node.filter(|node| is_termination_announced(node)).map(drop);
         self.interrupter.index.until(&notice.instance, is_confirmed).await;
     }
 }
@@ -248,7 +248,7 @@ impl Deliverer {
 fn reports(node: &Node, identity: &Identity) -> bool {
     match identity {
         Identity::Condition { condition, .. } => node.has_condition(condition),
-        others => says(node, others),
+        others => is_reported(node, others),
     }
 }
 

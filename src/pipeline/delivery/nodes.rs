@@ -14,9 +14,9 @@ use crate::leases::election::{Election, Office, Turn};
 use crate::pipeline::event::Version;
 use crate::pipeline::interruption::Interrupter;
 use crate::pipeline::node::Node;
+use crate::pipeline::node::agent_notices::{NodeNotice, notices_of, standing_of, taken_back};
 use crate::pipeline::node::handled::Standing;
-use crate::pipeline::node::mark::is_going;
-use crate::pipeline::node::says::{NodeNotice, said, standing_of, taken_back};
+use crate::pipeline::node::mark::is_leaving;
 use crate::runtime::random;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
@@ -162,7 +162,7 @@ impl Deliverer {
 
     async fn act_while_held(&self, mut holder: watch::Receiver<Holder>, stop: &CancellationToken) {
         let index = &self.interrupter.index;
-        let mut changes = index.sayings();
+        let mut changes = index.reports();
         let mut work = Work::default();
         let (mut next, mut scanned, mut is_ours, mut last_term) = (Instant::now(), Instant::now(), false, None);
         loop {
@@ -224,7 +224,7 @@ impl Deliverer {
                     due.push(reported);
                 }
             }
-            for (name, notice) in said(&node, now) {
+            for (name, notice) in notices_of(&node, now) {
                 match notice {
                     Ok(notice) => due.push(notice),
                     Err(error) => self.refusals.refuse(&node, name, &error),
@@ -252,7 +252,7 @@ impl Deliverer {
                     }
                 }
                 if work.versions.insert(version) {
-                    let (node, cut, confirmed) = (Arc::clone(&node), work.cut.clone(), standing == Standing::Told);
+                    let (node, cut, confirmed) = (Arc::clone(&node), work.cut.clone(), standing == Standing::Announced);
                     work.running.push(Box::pin(self.carry_out_node_notice(node, reported, confirmed, cut)));
                 }
             }
@@ -272,7 +272,7 @@ impl Deliverer {
     fn conditions_of(&self, node: &Node) -> Vec<(NodeNotice, Timestamp)> {
         let Interrupter { clock, policy, index, .. } = &*self.interrupter;
         let is_current = || index.get(&node.instance).is_some_and(|current| current.uid == node.uid);
-        let counts = !node.conditions.is_empty() && !is_going(node) && is_current();
+        let counts = !node.conditions.is_empty() && !is_leaving(node) && is_current();
         if counts { node.condition_notices(&policy.conditions, clock).collect() } else { Vec::new() }
     }
 }

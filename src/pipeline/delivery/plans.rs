@@ -9,13 +9,13 @@ use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category, KubeError};
 use crate::fact::{Fact, NoticeKind, NoticeRef};
 use crate::pipeline::event::{CapacityBlock, Detail, Identity, Notice, NoticeTime, Version};
 use crate::pipeline::interruption::NoticeOutcome;
+use crate::pipeline::node::agent_notices::{is_reported, reported_copy};
+use crate::pipeline::node::confirmation;
 use crate::pipeline::node::handled::{KnownNotice, Standing, is_handled, known, known_as, message_of, standing};
 use crate::pipeline::node::is_from_node;
-use crate::pipeline::node::mark::{deadline_of, is_going};
+use crate::pipeline::node::mark::{deadline_of, is_leaving};
 use crate::pipeline::node::record::{Plan, Withdrawal};
 use crate::pipeline::node::release::NodeRelease;
-use crate::pipeline::node::says::{same_as, says};
-use crate::pipeline::node::told;
 use crate::pipeline::node::{Brake, Node};
 use crate::pipeline::queue::VISIBILITY_TIMEOUT;
 use crate::runtime::random;
@@ -120,7 +120,7 @@ impl Deliverer {
 
     /// Whether the work on a failing status check is held back: too many fail, or the instance is terminated for another reason.
     fn holds_check(&self, Due { node, notice, .. }: &Due, brake: &Brake, repairs: &mut Repairs) -> bool {
-        self.starts_repair(node, notice) && (is_going(node) || repairs.hold(brake, node))
+        self.starts_repair(node, notice) && (is_leaving(node) || repairs.hold(brake, node))
     }
 
     /// Returns the planned changes that are near.
@@ -142,7 +142,7 @@ impl Deliverer {
         }
         let announced = match standing(&node, &notice, notice.identity.ec2_id().as_deref()) {
             Standing::Settled => return None,
-            Standing::Told => true,
+            Standing::Announced => true,
             Standing::Open => false,
         };
         let message = Arc::from(&*notice.identity.ec2_id()?);
@@ -185,7 +185,7 @@ impl Deliverer {
             // Another replica, which has the turn, removed the marks.
             Some(NoticeOutcome::Uncordoned) => {
                 plan.as_ref().is_some_and(|plan| is_from_node(&plan.message))
-                    && self.interrupter.index.newest(&node).is_some_and(|node| !says(&node, &notice.identity))
+                    && self.interrupter.index.newest(&node).is_some_and(|node| !is_reported(&node, &notice.identity))
             }
             _ => false,
         };
@@ -269,7 +269,7 @@ impl Deliverer {
         let is_noted = if notice.is_withdrawn() {
             matches!(self.known_on(&node, notice), Some(KnownNotice::Same(identity)) if identity != notice.identity)
         } else {
-            told::patch(&node, notice, message).is_some()
+            confirmation::patch(&node, notice, message).is_some()
         };
         is_noted.then(|| (node, notice.clone()))
     }
@@ -279,7 +279,7 @@ impl Deliverer {
         if !notice.is_withdrawn() && is_handled(node, notice) {
             return Some(KnownNotice::Handled);
         }
-        let reported = same_as(node, notice, self.interrupter.clock.now());
+        let reported = reported_copy(node, notice, self.interrupter.clock.now());
         reported.and_then(|reported| known_as(node, &reported)).or_else(|| known(node, notice))
     }
 
@@ -291,7 +291,7 @@ impl Deliverer {
             (!release.has_marks()).then(|| release.patch(current, &self.interrupter.policy.mark_settings).body)
         };
         let patch = |current: &Node| {
-            if notice.is_withdrawn() { called_off(current) } else { told::patch(current, &notice, message) }
+            if notice.is_withdrawn() { called_off(current) } else { confirmation::patch(current, &notice, message) }
         };
         let note = || self.interrupter.marker.note(&node, Instant::now() + CALL_TIMEOUT, patch);
         let failed = |error: &KubeError| {

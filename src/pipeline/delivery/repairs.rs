@@ -5,7 +5,7 @@ use crate::fact::{Fact, Facts, NoticeKind, RepairStop};
 use crate::pipeline::event::{InstanceId, Notice};
 use crate::pipeline::interruption::{Action, Interrupter};
 use crate::pipeline::node::handled::message_of;
-use crate::pipeline::node::mark::{is_going, is_repaired, newest_copy};
+use crate::pipeline::node::mark::{is_leaving, is_repaired, newest_copy};
 use crate::pipeline::node::{Brake, Node, Share};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashSet};
@@ -44,7 +44,7 @@ impl Repairs {
             let (nodes, share) = held.get(&why).map(|(nodes, share)| (nodes.len(), *share)).unwrap_or_default();
             let before = self.reported.insert(why, nodes).unwrap_or_default();
             if nodes != before {
-                facts.emit(&Fact::RepairsHeld { kind, why, nodes, before, share: (share.broken, share.of) });
+                facts.emit(&Fact::RepairsHeld { kind, why, nodes, before, share: (share.unhealthy, share.of) });
             }
         }
     }
@@ -83,7 +83,7 @@ impl Deliverer {
         let checks = self.failing.0.lock().clone().filter(|_| counts).unwrap_or_default();
         let is_unhealthy = |node: &Node| {
             let shows = || checks.contains(&node.instance) || rules.iter().any(|rule| node.has_condition(&rule.name));
-            is_repaired(node) || !is_going(node) && shows()
+            is_repaired(node) || !is_leaving(node) && shows()
         };
         index.count_ours(|nodes| Brake::of(nodes, is_unhealthy))
     }

@@ -221,7 +221,7 @@ impl Case {
     /// Returns the instances whose nodes are being drained, by their marks.
     fn marked(&self) -> HashSet<InstanceId> {
         let index = &self.interrupter.index;
-        index.all_that(is_drained).into_iter().map(|node| node.instance.clone()).chain(index.let_go()).collect()
+        index.all_that(is_drained).into_iter().map(|node| node.instance.clone()).chain(index.released()).collect()
     }
 
     /// Waits until AWS confirms the notice, which must happen before `by`. Asks at once, then at growing intervals: EC2 and Auto Scaling

@@ -14,11 +14,11 @@ use crate::pipeline::event::{
     Detail, Hook, Identity, InstanceAction, InstanceState, Notice, NoticeKind, ScheduledChange, WarmPool,
 };
 use crate::pipeline::node::Node;
+use crate::pipeline::node::agent_notices::taken_back_marks;
 use crate::pipeline::node::mark::{Mark, mark_stands, newest_copy, place_of};
 use crate::pipeline::node::record::{Place, ReturnSign, Withdrawal};
 use crate::pipeline::node::release::{NodeRelease, awaits_boot};
 use crate::pipeline::node::replacement::AskedReplacement;
-use crate::pipeline::node::says::taken_back_marks;
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Ending;
 use std::time::Duration;

@@ -5,7 +5,7 @@ use super::times::SHUTDOWN_TIME;
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{Detail, Hook, InstanceAction, Notice, NoticeTime, ScheduledChange};
 use crate::pipeline::node::Node;
-use crate::pipeline::node::mark::{end_of, marked_since_boot, may_be_back, newest_copy, newest_told};
+use crate::pipeline::node::mark::{end_of, marked_since_boot, may_be_back, newest_announced, newest_copy};
 use crate::pipeline::node::record::ReturnSign;
 use crate::pipeline::node::release::{LATE_AFTER, booted_after, is_back, restarted_after};
 use crate::runtime::clock::Clock;
@@ -61,7 +61,7 @@ pub fn is_late(
     let passed = ends_at.is_some_and(|at| now > at + LATE_AFTER);
     // Only scheduled changes are revised by later copies, and only AWS's own times order them.
     let changes = matches!((&notice.detail, notice.time), (Detail::ScheduledChange(_), NoticeTime::Announced(_)));
-    let newest = newest_told(node, key, notice.start()).max(node.record.withdrawn_at(key)).filter(|_| changes);
+    let newest = newest_announced(node, key, notice.start()).max(node.record.withdrawn_at(key)).filter(|_| changes);
     let superseded = newest.is_some_and(|at| at > notice.at());
     // A Node that flaps during a long drain carries the mark of this boot.
     let awaits_boot = comes_back(&notice.detail) == Some(ReturnSign::Boot) && marked_since_boot(node, key);

@@ -77,7 +77,7 @@ impl Case {
         let backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
         let Ok(released) = backoff.retry(Some(by), release, failed).await else { return false };
         if let Some(released) = released.filter(|released| released.release.has_marks()) {
-            released.tell(node, |fact| self.emit(fact));
+            released.report(node, |fact| self.emit(fact));
         }
         true
     }

@@ -1,40 +1,40 @@
-//! When many nodes are broken at once, the cause is not the nodes, and to drain them helps nobody. Pure.
+//! When many nodes are unhealthy at once, the cause lies elsewhere, and draining them does not help. Pure.
 
 use super::Node;
 use crate::fact::RepairStop;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The share of the nodes of a group, of all nodes, or of a zone that may be broken: one of so many.
+/// Divisor of the share of nodes, in a group, a zone or the cluster, that may be unhealthy: a fifth.
 const ONE_OF: usize = 5;
 
-/// How many nodes are broken.
+/// The share of unhealthy nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Share {
-    /// The number of broken nodes.
-    pub broken: usize,
-    /// The number of nodes.
+    /// Number of unhealthy nodes.
+    pub unhealthy: usize,
+    /// Number of nodes.
     pub of: usize,
 }
 
 impl Share {
-    fn add(&mut self, is_broken: bool) {
-        self.broken += usize::from(is_broken);
+    fn add(&mut self, is_unhealthy: bool) {
+        self.unhealthy += usize::from(is_unhealthy);
         self.of += 1;
     }
 
-    /// Whether more than a fifth, rounded up, is broken: one node always may be.
+    /// Whether more than a fifth, rounded up, is unhealthy: one node always may be.
     const fn is_over(self) -> bool {
-        self.broken > self.of.div_ceil(ONE_OF)
+        self.unhealthy > self.of.div_ceil(ONE_OF)
     }
 
-    /// Whether a fifth or more is broken.
+    /// Whether a fifth or more is unhealthy.
     const fn is_hit(self) -> bool {
-        self.broken > 0 && self.broken * ONE_OF >= self.of
+        self.unhealthy > 0 && self.unhealthy * ONE_OF >= self.of
     }
 }
 
-/// How many nodes are broken, by group and zone.
+/// The shares of unhealthy nodes, by group and zone.
 #[derive(Debug, Default)]
 pub struct Brake {
     all: Share,
@@ -44,28 +44,28 @@ pub struct Brake {
 
 impl Brake {
     /// Counts the nodes.
-    pub fn of<'a>(nodes: impl Iterator<Item = &'a Arc<Node>>, is_broken: impl Fn(&Node) -> bool) -> Self {
+    pub fn of<'a>(nodes: impl Iterator<Item = &'a Arc<Node>>, is_unhealthy: impl Fn(&Node) -> bool) -> Self {
         let mut brake = Self::default();
         for node in nodes {
-            let (is_broken, pool) = (is_broken(node), node.pool.named());
-            brake.all.add(is_broken);
+            let (is_unhealthy, pool) = (is_unhealthy(node), node.pool.named());
+            brake.all.add(is_unhealthy);
             for (shares, name) in [(&mut brake.groups, pool.group), (&mut brake.zones, pool.zone)] {
                 match shares.get_mut(name) {
-                    Some(share) => share.add(is_broken),
+                    Some(share) => share.add(is_unhealthy),
                     None if name.is_empty() => {}
-                    None => shares.entry(name.into()).or_default().add(is_broken),
+                    None => shares.entry(name.into()).or_default().add(is_unhealthy),
                 }
             }
         }
         brake
     }
 
-    /// Returns why no work on the Node may begin, if it may not, and how many nodes are broken.
+    /// Returns why work on the Node must not begin, with the share of unhealthy nodes or zones; `None` if it may.
     #[must_use]
     pub fn stops(&self, node: &Node) -> Option<(RepairStop, Share)> {
         let group = self.groups.get(node.pool.named().group).copied().unwrap_or_default();
         let hit = self.zones.values().filter(|zone| zone.is_hit()).count();
-        let zones = Share { broken: hit, of: self.zones.len() };
+        let zones = Share { unhealthy: hit, of: self.zones.len() };
         let is_wide = hit >= 2 && 2 * hit > zones.of;
         let all = [
             (RepairStop::Zones, zones, is_wide),
@@ -95,7 +95,7 @@ mod tests {
             }
         }
         let stopped = Brake::of(nodes.iter(), |node| &*node.name == "broken").stops(&nodes[0]);
-        stopped.map(|(why, share)| (why, share.broken, share.of))
+        stopped.map(|(why, share)| (why, share.unhealthy, share.of))
     }
 
     #[test]

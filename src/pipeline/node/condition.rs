@@ -1,7 +1,8 @@
-//! A condition of a Node that the settings name, and since when the Node has it.
+//! A condition for which there is a rule, and since when a Node has it.
 //!
-//! The clock that wrote a condition's time may be wrong. What the watch saw begin has begun then; else that time counts, but no condition
-//! is older than its Node, or begins after it was seen. One without a time begins when it was seen.
+//! The clock that wrote a condition's time may be wrong. If the watch saw the condition begin, that moment counts; else the written time,
+//! but never before the Node's registration, nor after the condition was first seen. Without a written time, the time of first
+//! observation counts.
 
 use crate::fact::Action;
 use crate::runtime::clock::Clock;
@@ -9,7 +10,7 @@ use jiff::Timestamp;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Type of the condition by which Ebbtide reports a drain.
+/// Type of the condition that reports a drain.
 pub const DRAINING_CONDITION: &str = "EbbtideDraining";
 
 /// A condition that becomes a notice when a Node has had it for longer than it may.
@@ -28,7 +29,7 @@ pub struct ConditionRule {
 pub struct Condition {
     /// Its type and its status, `TYPE=STATUS`.
     pub name: Box<str>,
-    /// The time of its last transition, by the clock of whoever wrote it.
+    /// The time of its last transition, by its writer's clock.
     since: Option<Timestamp>,
     /// When it was first seen.
     seen: Instant,

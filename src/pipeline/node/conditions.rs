@@ -1,4 +1,4 @@
-//! The notices that the conditions of Nodes give. Pure.
+//! Notices of the conditions of Nodes. Pure.
 
 use super::Node;
 use super::condition::{Condition, ConditionRule};
@@ -9,11 +9,11 @@ use crate::pipeline::event::{Detail, Identity, InstanceId, Notice, NoticeKind, N
 use crate::runtime::clock::Clock;
 use jiff::Timestamp;
 
-/// What the mark of a condition's notice has in place of a message, without the condition: `node/condition/TYPE=STATUS`.
+/// Kind in the id that stands for a message in the mark of a condition's notice: `node/condition/TYPE=STATUS`.
 pub(super) const CONDITION: &str = "condition";
 
 impl Node {
-    /// Takes over what is known of the conditions of this Node. `is_watched`: it has not changed unseen since it was `known`.
+    /// Takes over from the `known` version of the Node since when it has its conditions. `is_watched`: no change was missed since.
     pub(super) fn remember_conditions(&mut self, known: &Self, is_watched: bool) {
         for condition in &mut self.conditions {
             condition.remember(known.conditions.iter().find(|known| known.name == condition.name), is_watched);
@@ -26,8 +26,8 @@ impl Node {
         self.conditions.iter().any(|condition| *condition.name == *name)
     }
 
-    /// Returns the notices of the Node's conditions, each with the time from which it is due. Work that has begun goes on, whatever the
-    /// clocks of this replica and of the one before say.
+    /// Returns the notices of the Node's conditions, each with the time from which it is due. Work that has begun continues, even if the
+    /// clock of the replica that began it differs.
     pub fn condition_notices<'a>(
         &'a self,
         rules: &'a [ConditionRule],
@@ -37,9 +37,9 @@ impl Node {
             let rule = rules.iter().find(|rule| rule.name == condition.name)?;
             let due = condition.since(self.created, clock).checked_add(rule.toleration).unwrap_or(Timestamp::MAX);
             let detail = Detail::Condition(rule.name.to_string());
-            let said = said(&rule.name, &self.instance, due.min(clock.now()), detail);
-            let is_known = newest_copy(self, said.notice.key()).is_some() || is_handled(self, &said.notice);
-            Some((said, if is_known { Timestamp::MIN } else { due }))
+            let reported = notice_of(&rule.name, &self.instance, due.min(clock.now()), detail);
+            let is_known = newest_copy(self, reported.notice.key()).is_some() || is_handled(self, &reported.notice);
+            Some((reported, if is_known { Timestamp::MIN } else { due }))
         };
         self.conditions.iter().filter_map(of)
     }
@@ -47,16 +47,16 @@ impl Node {
 
 /// Returns the withdrawal of the notice of this condition.
 pub(super) fn gone(name: &str, instance: &InstanceId, now: Timestamp) -> NodeNotice {
-    said(name, instance, now, Detail::TakenBack(NoticeKind::NodeCondition))
+    notice_of(name, instance, now, Detail::TakenBack(NoticeKind::NodeCondition))
 }
 
-fn said(name: &str, instance: &InstanceId, at: Timestamp, detail: Detail) -> NodeNotice {
+fn notice_of(name: &str, instance: &InstanceId, at: Timestamp, detail: Detail) -> NodeNotice {
     let identity = Identity::Condition { condition: name.to_owned(), instance: instance.clone() };
     let notice = Notice::new(identity, instance.clone(), NoticeTime::Seen(at), detail);
     NodeNotice { notice, message: message(name) }
 }
 
-/// Returns what the mark of a condition's notice has in place of a message.
+/// Returns the id that stands for a message in the mark of a condition's notice.
 pub(super) fn message(name: &str) -> String {
     format!("{FROM_NODE}{CONDITION}/{name}")
 }

@@ -1,7 +1,7 @@
-//! Notices that EC2 lists, or that Nodes give: how a Node shows that one was acted on, by whichever message or replica. Pure.
+//! How a Node shows that a listed notice, an agent notice or a condition was acted on, by whichever replica. Pure.
 //!
-//! EC2 lists a change for weeks, and its mark may go before: by an uncordon, or after a restart. An annotation stays and says that the
-//! notice needs nothing any more, so that it is acted on once.
+//! EC2 lists a change for weeks, and its mark may be removed earlier: after an uncordon or a restart. An annotation that stays records that
+//! the notice needs nothing more, so that it is acted on once.
 
 use super::Node;
 use super::names::id_of;
@@ -11,27 +11,27 @@ use crate::pipeline::event::{Detail, Identity, Notice};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-/// What a Node shows about a notice that EC2 lists.
+/// What a Node shows about a listed notice or its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// Nothing was done yet, or not all.
     Open,
-    /// A message told of it: its mark or its plan is on the Node.
-    Told,
-    /// The Node keeps it until the change is near, or it needs nothing any more.
+    /// A message has announced it: its mark or its plan is on the Node.
+    Announced,
+    /// The Node keeps it until the change is near, or it needs nothing more.
     Settled,
 }
 
-/// A notice that a Node gives.
+/// A notice of a Node's agent, or of one of its conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeNotice {
     /// The notice.
     pub notice: Notice,
-    /// What its mark has in place of a message.
+    /// The id that stands for a message in its mark.
     pub message: String,
 }
 
-/// What is known about the notice of a message that EC2 lists as well.
+/// What a Node shows about a message's notice that EC2 lists, or its agent reports, as well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KnownNotice {
     /// Nothing is left to do.
@@ -40,8 +40,8 @@ pub enum KnownNotice {
     Same(Identity),
 }
 
-/// Returns what the Node shows about `notice`, which EC2 lists, or which the Node itself gives. `own` is what its mark has in place of a
-/// message.
+/// Returns what the Node shows about `notice`, which is a listed notice or the Node's own. `own` is the id that stands for a message in its
+/// mark.
 #[must_use]
 pub fn standing(node: &Node, notice: &Notice, own: Option<&str>) -> Standing {
     let key = notice.key();
@@ -69,13 +69,13 @@ pub fn standing(node: &Node, notice: &Notice, own: Option<&str>) -> Standing {
     if plans().any(is_own) {
         return Standing::Settled;
     }
-    let told = brought_by_other(node, notice, own) || plans().next().is_some();
-    if told { Standing::Told } else { Standing::Open }
+    let is_announced = is_marked_by_other(node, notice, own) || plans().next().is_some();
+    if is_announced { Standing::Announced } else { Standing::Open }
 }
 
-/// Whether a mark on the Node is that of a message, or of another source, about the same announcement as `notice`. `own` is what the
-/// mark has of this source in place of a message.
-fn brought_by_other(node: &Node, notice: &Notice, own: Option<&str>) -> bool {
+/// Whether the Node has a mark for the same announcement as `notice` from a message or another source. `own` is the id that stands for a
+/// message in the mark of this source.
+fn is_marked_by_other(node: &Node, notice: &Notice, own: Option<&str>) -> bool {
     let own_name = name(NOTICE_PREFIX, notice.key());
     let start = start_of(notice);
     let mut marks = node.record.notices().filter(|(_, mark)| mark.is_of(notice.kind()));
@@ -111,13 +111,13 @@ pub fn known(node: &Node, notice: &Notice) -> Option<KnownNotice> {
             marked.map(|(_, listed)| listed).or_else(planned).map(KnownNotice::Same)
         }
         (Identity::Block { .. }, _) => (is_handled(node, notice)
-            && !brought_by_other(node, notice, notice.identity.ec2_id().as_deref()))
+            && !is_marked_by_other(node, notice, notice.identity.ec2_id().as_deref()))
         .then_some(KnownNotice::Handled),
         _ => None,
     }
 }
 
-/// Returns the patch that notes that the notice needs nothing any more, or that removes the note; `None` if nothing is to be changed.
+/// Returns the patch that records that the notice needs nothing more, or that removes the record; `None` if there is nothing to change.
 #[must_use]
 pub(super) fn patch(node: &Node, notice: &Notice, write: bool) -> Option<Value> {
     let name = name(HANDLED_PREFIX, notice.key());
@@ -138,12 +138,12 @@ pub fn message_of(node: &Node, identity: &Identity) -> Option<String> {
     node.record.notice_and_plan(identity.key()).next().map(|known| known.message.clone())
 }
 
-/// Whether the Node notes that some notice needs nothing any more.
+/// Whether the Node records that some notice needs nothing more.
 pub(super) fn has_notes(node: &Node) -> bool {
     node.record.with_prefix(HANDLED_PREFIX).next().is_some()
 }
 
-/// Whether the Node notes that exactly this notice needs nothing any more.
+/// Whether the Node records that exactly this notice needs nothing more.
 #[must_use]
 pub fn is_handled(node: &Node, notice: &Notice) -> bool {
     node.record.handled(notice.key()).is_some_and(|note| note == value(notice))
@@ -154,16 +154,16 @@ fn has_handled(node: &Node, notice: &Notice) -> bool {
     node.record.with_prefix(HANDLED_PREFIX).any(|(_, note)| *note == value(notice))
 }
 
-/// Returns what is known about the notice of a message that is the same as `said`, which the Node gives.
+/// Returns what is known about a message's notice that announces the same as the agent notice `reported`.
 #[must_use]
-pub fn known_as(node: &Node, said: &Notice) -> Option<KnownNotice> {
-    if is_handled(node, said) {
+pub fn known_as(node: &Node, reported: &Notice) -> Option<KnownNotice> {
+    if is_handled(node, reported) {
         return Some(KnownNotice::Handled);
     }
-    node.record.notice(said.key()).map(|_| KnownNotice::Same(said.identity.clone()))
+    node.record.notice(reported.key()).map(|_| KnownNotice::Same(reported.identity.clone()))
 }
 
-/// Returns the begin of the announced change, the end of the block, or the time that the Node names, in whole seconds: AWS may move it.
+/// Returns the start of the announced change, the end of the block, or the time of the agent notice, in whole seconds: AWS may move it.
 fn start_of(notice: &Notice) -> Option<Timestamp> {
     let at = match &notice.identity {
         Identity::Block { ends, .. } => *ends,

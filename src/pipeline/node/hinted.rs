@@ -1,5 +1,5 @@
-//! How many nodes are cordoned for hints alone, and how many may be: a hint says that capacity may go, and a cordon takes it at once.
-//! Pure.
+//! How many nodes are cordoned for hints alone, and how many may be: a hint announces that capacity may end, and a cordon removes it at
+//! once. Pure.
 
 use super::Node;
 use super::mark::hinted_since;
@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// The share of the nodes that hints may take: one of so many.
+/// Divisor of the share of nodes that hints may hold: a fifth.
 const ONE_OF: usize = 5;
 
 /// The nodes that would be schedulable without hints, in all and by group.
@@ -43,7 +43,7 @@ impl Hinted {
         self.held.extend(since.map(|since| (since, Arc::clone(&node.uid))));
     }
 
-    /// Returns how many may be held: a fifth, rounded down, and one always.
+    /// Returns how many may be held: a fifth, rounded down, but at least one.
     fn limit(&self) -> usize {
         (self.of / ONE_OF).max(1)
     }
@@ -53,7 +53,7 @@ impl Hinted {
         self.held.iter().filter(|(_, uid)| *uid != node.uid && !seats.contains_key(uid)).count()
     }
 
-    /// Whether as many hold as may be, or as might be `before`, that came before this node.
+    /// Whether the nodes held earlier than this one fill the limit, or the limit `before` if that is higher.
     fn is_late(&self, node: &Node, before: usize) -> bool {
         let Some(own) = self.held.iter().find(|(_, uid)| *uid == node.uid) else { return false };
         self.held.iter().filter(|other| *other < own).count() >= self.limit().max(before)
@@ -78,7 +78,8 @@ impl HintedNodes {
         counted
     }
 
-    /// Returns where the node can't be held, too, if it can't. `seats` are the nodes that are about to be held: their UIDs and groups.
+    /// Returns the limit that keeps the node from being held as well, if one does. `seats` are the nodes that are about to be held: their
+    /// UIDs and groups.
     #[must_use]
     pub fn full(&self, node: &Node, seats: &HashMap<Arc<str>, Box<str>>) -> Option<FullOfHints> {
         self.of_node(node).find_map(|(group, hinted)| {
@@ -95,7 +96,7 @@ impl HintedNodes {
         [(); 2].map(|()| limits.next().unwrap_or_default())
     }
 
-    /// Returns whether the node is held beyond the limits, also beyond those `before`, and others were before it.
+    /// Returns whether the node is held beyond the limits, and beyond those `before`, because others were held earlier.
     #[must_use]
     pub fn is_late(&self, node: &Node, before: [usize; 2]) -> bool {
         self.of_node(node).zip(before).any(|((_, hinted), before)| hinted.is_late(node, before))

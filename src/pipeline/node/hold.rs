@@ -1,5 +1,5 @@
-//! How a Node says that its interruption waits for somebody else, and how that one lets it go on. Both are annotations, so any
-//! controller or person can take part, and any replica can go on with the wait of another. Pure.
+//! Holds: one annotation reports that an interruption of the Node waits for a user or another controller, who releases it with a second
+//! one. Any replica can continue the wait of another. Pure.
 
 use super::Node;
 use super::patch::guarded;
@@ -9,42 +9,42 @@ use serde_json::{Map, Value, json};
 /// Name of the annotation that names the point at which an interruption waits.
 const HOLD_ANNOTATION: &str = "ebbtide/hold";
 
-/// Name of the annotation by which others let it go on: one of the points, several with commas, or `true` for all of them.
+/// Name of the annotation that releases it: one of the points, several with commas, or `true` for all of them.
 const RELEASE_ANNOTATION: &str = "ebbtide/release";
 
-/// Name of the annotation that names the point whose time was over: nobody is asked again.
+/// Name of the annotation that names the point whose hold has timed out and is not repeated.
 const HELD_ANNOTATION: &str = "ebbtide/held";
 
-/// Whether the Node's interruptions need not wait at this point: others have let them go on, or the time was over.
+/// Whether the Node's interruptions need not wait at this point: a user or a controller has released them, or the hold has timed out.
 #[must_use]
 pub fn is_over(node: &Node, point: HoldPoint) -> bool {
     is_released(node, point) || names(node, HELD_ANNOTATION, point)
 }
 
-/// Whether others have let the Node's interruptions go on from this point. That holds until the Node's marks are removed, so that
-/// neither a takeover nor a second notice about the instance asks again.
+/// Whether a user or a controller has released the Node's interruptions from this point. That lasts until the Node's marks are removed, so
+/// that neither a takeover nor a second notice about the instance waits again.
 #[must_use]
 pub fn is_released(node: &Node, point: HoldPoint) -> bool {
     names(node, RELEASE_ANNOTATION, point)
 }
 
 fn names(node: &Node, annotation: &str, point: HoldPoint) -> bool {
-    let said = node.record.text(annotation);
-    said.is_some_and(|said| said.split(',').map(str::trim).any(|word| word == "true" || word == point.as_str()))
+    let points = node.record.text(annotation);
+    points.is_some_and(|points| points.split(',').map(str::trim).any(|word| word == "true" || word == point.as_str()))
 }
 
-/// What is said of a hold on the Node.
+/// A change of a hold, as the Node records it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HoldChange {
     /// It begins.
     Begins,
     /// It ends.
     Ends,
-    /// It ends because evictions begin: no takeover puts them off again.
+    /// It ends because evictions begin: no takeover delays them again.
     Over,
 }
 
-/// Returns the patch that says so; `None` if the Node does.
+/// Returns the patch that records the change; `None` if the Node has it.
 pub(super) fn patch(node: &Node, point: HoldPoint, change: HoldChange) -> Option<Value> {
     let annotations = match change {
         HoldChange::Begins => json!({ HOLD_ANNOTATION: point.as_str() }),
@@ -55,13 +55,13 @@ pub(super) fn patch(node: &Node, point: HoldPoint, change: HoldChange) -> Option
     is_new.then(|| guarded(node, &annotations, &json!({}), json!({})))
 }
 
-/// Whether the Node says that its interruption is held at this point.
+/// Whether an interruption of the Node is held at this point.
 #[must_use]
 pub fn is_held(node: &Node, point: HoldPoint) -> bool {
     node.record.text(HOLD_ANNOTATION).is_some_and(|held| held == point.as_str())
 }
 
-/// Adds the removal of the annotations to a patch, as far as the Node has them: an old release must not let the next interruption go on.
+/// Adds the removal of the Node's annotations of holds to a patch: an old release must not release the next interruption.
 pub(super) fn forget(node: &Node, annotations: &mut Map<String, Value>) {
     let all = [HOLD_ANNOTATION, RELEASE_ANNOTATION, HELD_ANNOTATION];
     let known = all.into_iter().filter(|name| node.record.has(name));

@@ -3,11 +3,11 @@
 mod table;
 mod watch;
 
+use super::agent_notices::differs;
 use super::condition::ConditionRule;
 use super::mark::is_marked;
 use super::pool::Pools;
 use super::record::Plan;
-use super::says::differs;
 use super::wire::{Node, NodeApi, TrimmedNode};
 use crate::fact::Facts;
 use crate::pipeline::event::InstanceId;
@@ -31,7 +31,7 @@ struct IndexInner {
     selector: Selector,
     /// Labels that waits read.
     labels: Vec<Box<str>>,
-    /// The conditions that count.
+    /// The rules of conditions.
     rules: Arc<[ConditionRule]>,
     nodes: Mutex<NodeTable>,
     pools: Mutex<Pools>,
@@ -39,15 +39,15 @@ struct IndexInner {
     marks: signal::Sender<()>,
     /// Whether the index is current. While it is not, the absence of a Node proves nothing.
     live: signal::Sender<bool>,
-    /// The time whose Nodes the index shows at least, and the time that somebody wants to see.
+    /// The time up to which the index is complete, and the time for which a caller waits.
     shown: signal::Sender<Shown>,
-    /// Signals that a Node says something else than before.
-    sayings: signal::Sender<()>,
+    /// Signals that a Node's agent notices or conditions have changed.
+    reports: signal::Sender<()>,
     /// Signals that a Node has become Ready or is gone, or that one of our patches was answered.
     turns: signal::Sender<()>,
     /// Signals that the marks, or the labels of waves, of a Node have changed. Never without such labels.
     places: signal::Sender<()>,
-    /// When another replica has last marked a Node for a drain.
+    /// When another replica last marked a Node for a drain.
     marked_at: Mutex<Option<Instant>>,
 }
 
@@ -58,8 +58,8 @@ struct Shown {
     wanted: Option<Instant>,
 }
 
-/// Time for which a quiet watch is waited for. Kubelets write their Node's status every five minutes, so that only the watch of a small
-/// cluster is quiet for longer.
+/// Maximum wait for an event of a quiet watch. Kubelets write their Node's status every five minutes, so only the watch of a small cluster
+/// is quiet for longer.
 const QUIET: Duration = Duration::from_secs(2);
 
 impl Index {
@@ -90,18 +90,18 @@ impl Index {
     /// Returns the instances whose Nodes have lost their last mark of a drain in the last 15 minutes, without a restart, as far as this
     /// process has seen it.
     #[must_use]
-    pub fn let_go(&self) -> Vec<InstanceId> {
-        self.0.nodes.lock().let_go().cloned().collect()
+    pub fn released(&self) -> Vec<InstanceId> {
+        self.0.nodes.lock().released().cloned().collect()
     }
 
-    /// Counts the Nodes that Ebbtide may act on. A Node whose instance has another one by now is none.
+    /// Counts the Nodes that Ebbtide may act on, except those whose instance has a newer Node.
     pub fn count_ours<T>(&self, count: impl FnOnce(&mut dyn Iterator<Item = &Arc<Node>>) -> T) -> T {
         let nodes = self.0.nodes.lock();
         let is_current = |node: &&Arc<Node>| nodes.get(&node.instance).is_some_and(|current| current.uid == node.uid);
         count(&mut nodes.all().filter(|node| !node.is_excluded()).filter(is_current))
     }
 
-    /// Returns a receiver that is signalled when a Node becomes Ready or goes, or when one of our own patches was answered.
+    /// Returns a receiver that is signalled when a Node becomes Ready or is deleted, or when one of our own patches was answered.
     #[must_use]
     pub fn turns(&self) -> signal::Receiver<()> {
         self.0.turns.subscribe()
@@ -115,13 +115,13 @@ impl Index {
         planned.flat_map(|node| node.record.plans().map(|plan| (Arc::clone(node), plan.clone()))).collect()
     }
 
-    /// Returns when the watch has last shown a new mark of a drain, which no write of this process has left.
+    /// Returns when the watch last showed a new mark of a drain that this process did not write.
     #[must_use]
     pub fn marked_at(&self) -> Option<Instant> {
         *self.0.marked_at.lock()
     }
 
-    /// Notes a new mark of another replica.
+    /// Records a new mark of another replica.
     fn marked_elsewhere(&self) {
         *self.0.marked_at.lock() = Some(Instant::now());
     }
@@ -138,10 +138,10 @@ impl Index {
         self.0.places.subscribe()
     }
 
-    /// Returns a receiver that is signalled when a Node says something else than before.
+    /// Returns a receiver that is signalled when a Node's agent notices or conditions change.
     #[must_use]
-    pub fn sayings(&self) -> signal::Receiver<()> {
-        self.0.sayings.subscribe()
+    pub fn reports(&self) -> signal::Receiver<()> {
+        self.0.reports.subscribe()
     }
 
     /// Returns the instance's Node, as last seen; of several the one that is Ready.
@@ -222,8 +222,8 @@ impl Index {
         *self.0.live.borrow()
     }
 
-    /// Waits until the index shows all Nodes that there were at `time`: until its watch delivers something, or has begun anew because it
-    /// was quiet. Before that, the absence of a Node proves nothing. All who wait share one new watch.
+    /// Waits until the index shows all Nodes that existed at `time`: until its watch delivers an event, or has restarted because it was
+    /// quiet. Before that, the absence of a Node proves nothing. All callers share one new watch.
     pub async fn shows(&self, time: Instant) {
         let mut shown = self.0.shown.subscribe();
         let reached = |shown: &Shown| shown.until >= Some(time);
@@ -234,31 +234,31 @@ impl Index {
         }
     }
 
-    /// Waits until somebody wants to see more than the watch shows that is `synced`.
+    /// Waits until a caller needs a newer state than that of the watch, which is `synced`.
     async fn is_behind(&self, synced: impl Fn() -> bool) {
         let behind = |shown: &Shown| shown.wanted > shown.until && synced();
         let _ = self.0.shown.subscribe().wait_for(behind).await;
     }
 
-    /// Notes that the index shows all Nodes that there were at `time`.
+    /// Records that the index shows all Nodes that existed at `time`.
     fn showed(&self, time: Instant) {
         self.0.shown.send_modify(|shown| shown.until = shown.until.max(Some(time)));
     }
 
     /// Stores a newer version of a known Node, such as the answer to a patch or a fresh read, before the watch delivers it.
     pub fn put(&self, node: Node) {
-        let (marked, mut says) = (is_marked(&node), false);
+        let (marked, mut reports) = (is_marked(&node), false);
         let mut nodes = self.0.nodes.lock();
         let known = nodes.named(&node.name).filter(|known| known.uid == node.uid);
         let moved = known.is_some() && self.moves_places(known, &node);
         if let Some(known) = known {
-            says = differs(Some(known), &node);
+            reports = differs(Some(known), &node);
             nodes.apply(node);
         }
         drop(nodes);
         self.signal_places(moved);
         self.signal_marks(marked);
-        self.signal_sayings(says);
+        self.signal_reports(reports);
         self.signal_turns(true);
     }
 
@@ -280,7 +280,7 @@ impl Index {
         }
     }
 
-    /// Whether the place of a Node in its waves may be another than that of the known one.
+    /// Whether the Node's place in its waves may differ from that of the known version.
     fn moves_places(&self, known: Option<&Arc<Node>>, node: &Node) -> bool {
         let is_same = |known: &Arc<Node>| {
             known.record == node.record && known.labels == node.labels && known.ignored == node.ignored
@@ -294,9 +294,9 @@ impl Index {
         }
     }
 
-    fn signal_sayings(&self, changed: bool) {
+    fn signal_reports(&self, changed: bool) {
         if changed {
-            self.0.sayings.send_replace(());
+            self.0.reports.send_replace(());
         }
     }
 

@@ -1,6 +1,6 @@
-//! What EC2 lists by itself: scheduled changes and the ends of Capacity Blocks, as messages bring them, and status checks that fail.
+//! What EC2 lists: scheduled changes and the ends of Capacity Blocks, as messages announce them, and failing status checks.
 //!
-//! One question covers the whole account in its region, as the events do; its answer has only what is announced, so it is small.
+//! One query covers the account in its region, as the events do. The answer is small, because it has only what is announced.
 
 use super::Node;
 use super::replacement::is_replaced;
@@ -26,10 +26,10 @@ const PAGE: i32 = 1000;
 const STATUS: Operation = Operation::new("ec2", "DescribeInstanceStatus");
 const RESERVATIONS: Operation = Operation::new("ec2", "DescribeCapacityReservations");
 
-/// Beginnings of the description of a change that needs no action any more. EC2 lists it for up to a week.
+/// Prefixes of the description of a change that needs no more action. EC2 lists it for up to a week.
 const OVER: [&str; 2] = ["[Completed]", "[Canceled]"];
 
-/// What EC2 says of a check that does not pass: it fails, or nobody knows. One that is not applicable fails as little as one that is well.
+/// Statuses of a check that fails or that EC2 cannot judge. One that is not applicable counts as passed.
 const NOT_PASSING: [SummaryStatus; 3] =
     [SummaryStatus::Impaired, SummaryStatus::InsufficientData, SummaryStatus::Initializing];
 
@@ -38,16 +38,16 @@ const NOT_PASSING: [SummaryStatus; 3] =
 pub struct StatusChecks {
     /// A notice of each check that has failed for a while.
     pub notices: Vec<Notice>,
-    /// The instances of which a check fails, for however short a while.
+    /// The instances with a failing check, for however short a time.
     pub failing: HashSet<InstanceId>,
-    /// The checks of which nobody knows whether they pass: EC2 has no data, or they have failed for a shorter while.
+    /// The checks without a result: EC2 has no data, or they have not failed for long enough.
     unclear: HashSet<(InstanceId, &'static str)>,
 }
 
-/// Minimum time for which a check has to fail: one of an instance that reboots does so for some minutes.
+/// Minimum time for which a check must fail: during a reboot it fails for some minutes.
 const FAILING_FOR: SignedDuration = SignedDuration::from_mins(5);
 
-/// Minimum age of a mark that an answer of EC2 may take back: it may be older than what another replica was answered.
+/// Minimum age of a mark that an answer of EC2 may withdraw: the answer may be older than another replica's.
 const MARK_AGE: SignedDuration = SignedDuration::from_mins(1);
 
 /// Asks EC2 what it lists.
@@ -87,7 +87,7 @@ impl Listing {
     pub async fn status_checks(&self, now: Timestamp) -> Result<StatusChecks, AwsError> {
         let mut checks = StatusChecks::default();
         for which in STATUS_CHECKS {
-            // Filters of one call are all to be met.
+            // An instance must match all filters of a call.
             let filter = Filter::builder().name(format!("{which}-status.status"));
             let words = NOT_PASSING.map(|status| status.as_str().to_owned());
             let filter = filter.set_values(Some(words.into())).build();
@@ -162,7 +162,7 @@ impl Listing {
     }
 }
 
-/// Returns the notice of one change. A change without an id or a code can't be told from others.
+/// Returns the notice of one change; `None` without an id and a code, which identify it.
 fn change(event: &InstanceStatusEvent, instance: &InstanceId, now: Timestamp) -> Option<Notice> {
     let (id, code) = (event.instance_event_id()?, event.code()?);
     let description = event.description().unwrap_or_default();
@@ -171,7 +171,7 @@ fn change(event: &InstanceStatusEvent, instance: &InstanceId, now: Timestamp) ->
     Some(Notice::listed((id, code.as_str()), instance.clone(), start, over, now))
 }
 
-/// Returns what EC2 says of the check.
+/// Returns the status of the check.
 fn summary<'a>(status: &'a InstanceStatus, which: &str) -> Option<&'a SummaryStatus> {
     match which {
         "system" => status.system_status()?.status(),
@@ -180,7 +180,7 @@ fn summary<'a>(status: &'a InstanceStatus, which: &str) -> Option<&'a SummarySta
     }
 }
 
-/// Returns since when the check fails, in whole seconds.
+/// Returns since when the check has failed, in whole seconds.
 fn failing_since(status: &InstanceStatus, which: &str) -> Option<Timestamp> {
     let of =
         |summary: &InstanceStatusSummary| summary.details().iter().find_map(|detail| detail.impaired_since().copied());
@@ -195,8 +195,8 @@ fn failing_since(status: &InstanceStatus, which: &str) -> Option<Timestamp> {
     since.as_ref().and_then(timestamp)
 }
 
-/// Returns the withdrawals of the checks that have left marks on these Nodes, and that no longer were among `checks` when EC2 was asked at
-/// `asked`. A Node that its group was asked to replace goes, whatever its checks say.
+/// Returns the withdrawals of the checks that have left marks on these Nodes, and that were not among `checks` when EC2 was queried at
+/// `asked`. A Node that its group replaces is terminated, whatever its checks report.
 #[must_use]
 pub fn passing_checks(nodes: &[Arc<Node>], checks: &StatusChecks, asked: Timestamp) -> Vec<Notice> {
     let mut passing = Vec::new();

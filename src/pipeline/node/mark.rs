@@ -7,12 +7,12 @@ mod hint;
 mod limit;
 mod progress;
 
-pub use hint::is_told_to_terminate;
+pub use hint::is_termination_announced;
 pub(super) use limit::{hinted_since, is_drained_since};
 pub use limit::{is_drained, is_drained_for};
 pub use progress::{
-    WaveState, deadline_of, end_of, has_had_mark, hook_ends, is_going, is_of_unknown_boot, is_repaired, mark_stands,
-    marked_since_boot, may_be_back, newer_start, newest_told, place_of, start_of, wave_state,
+    WaveState, deadline_of, end_of, has_had_mark, hook_ends, is_leaving, is_of_unknown_boot, is_repaired, mark_stands,
+    marked_since_boot, may_be_back, newer_start, newest_announced, place_of, start_of, wave_state,
 };
 pub(super) use progress::{complete, end, put_off, still_waits};
 
@@ -44,8 +44,8 @@ pub struct MarkSettings {
 }
 
 impl MarkSettings {
-    /// Divides what a Node lists into what a mark may have put there, by these or earlier settings, and the rest, which is to stay:
-    /// whoever may annotate a Node may list the taints and labels of others.
+    /// Divides the entries that a Node lists for removal into those that a mark may have added, by these or earlier settings, and the rest,
+    /// which stays: an attacker who can annotate a Node can list the taints and labels of others.
     pub(super) fn divide(&self, listed: Undo) -> (Undo, Vec<String>) {
         let out_of_service = written(&out_of_service());
         let is_own_taint = |taint: &String| {
@@ -138,15 +138,15 @@ impl Mark {
         let is_same = |mark: &NoticeRecord| (mark.start, mark.hookless) == (self.notice.start, self.notice.hookless);
         let stands = |mark: &NoticeRecord| mark.boot == mark.boot_on(&node.boot) && is_same(mark);
         let marked = known.is_some_and(|mark| stands(mark) && !(self.again && mark.place == Some(Place::Over)));
-        // The Node is drained for others, too, and carries no more marks.
+        // The Node is drained for other notices as well, and has no room for another mark.
         let is_full = known.is_none() && node.record.is_full(NOTICE_PREFIX);
-        // The mark of a drain, by which drains are counted, takes the place of one that only holds a cordon.
+        // The mark of a drain replaces one that only holds a cordon, because drains are counted by their marks.
         let crowded_out = self.crowds_out(node).filter(|_| is_full);
         let unmarkable = is_full && crowded_out.is_none();
         if node.cordoned && (marked || unmarkable) && missing.is_empty() && !unlabelled {
             return None;
         }
-        // Without a notice, the annotation is a leftover that says nothing about the Node's state now.
+        // Without a notice, the annotation is a leftover that does not describe the Node's current state.
         let mut undo = if is_marked(node) { node.record.undo().clone() } else { Undo::default() };
         if !node.cordoned {
             (undo.cordon, undo.restored) = (true, false);
@@ -175,7 +175,7 @@ impl Mark {
         Some(guarded(node, &annotations, &labels, spec))
     }
 
-    /// Returns the taints that the Node lacks. A taint of the same key and effect belongs to somebody else, whatever its value.
+    /// Returns the taints that the Node lacks. A taint of the same key and effect belongs to another controller, whatever its value.
     fn missing_taints(&self, node: &Node, settings: &MarkSettings) -> Vec<Taint> {
         let wanted = settings.taints.iter().cloned().chain(self.out_of_service.then(out_of_service));
         let has = |taint: &Taint| node.taints.iter().any(|has| has.key == taint.key && has.effect == taint.effect);
@@ -225,13 +225,13 @@ pub fn written(Taint { key, value, effect, .. }: &Taint) -> String {
     }
 }
 
-/// Returns whether a cordon of the Node was removed before, and restored, by whichever replica.
+/// Returns whether a replica has restored a removed cordon of the Node.
 #[must_use]
 pub fn is_restored(node: &Node) -> bool {
     node.record.undo().restored
 }
 
-/// Returns the patch that cordons the Node again. This cordon is Ebbtide's, whoever set the one that was removed.
+/// Returns the patch that cordons the Node again. This cordon is Ebbtide's, even if the one that was removed was not.
 pub(super) fn recordon(node: &Node) -> Value {
     let mut undo = node.record.undo().clone();
     (undo.cordon, undo.restored) = (true, true);

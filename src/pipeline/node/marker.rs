@@ -19,14 +19,14 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
-/// Timeout for the lock of a Node. Its holder may be waiting for an answer that does not come.
+/// Timeout for the lock of a Node, whose holder may wait for an answer that does not come.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Maximum time until the watch shows the end of a Node of which the API server has told.
+/// Maximum time until the watch shows a deletion that the API server has reported.
 const GONE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Maximum number of characters that are told of what a Node lists and keeps.
-const MAX_TOLD: usize = 256;
+/// Maximum number of characters reported of the entries that a Node lists for removal and keeps.
+const MAX_LISTED: usize = 256;
 
 /// The outcome of cordoning a Node.
 #[derive(Clone, Debug)]
@@ -49,17 +49,17 @@ pub struct Released {
     pub release: NodeRelease,
     /// Whether their removal uncordoned the Node.
     pub uncordoned: bool,
-    /// What the Node listed for removal besides, and keeps.
+    /// Entries that the Node listed for removal, and keeps.
     left: Vec<String>,
 }
 
 impl Released {
     /// Emits what was removed from the Node, and what was left there.
-    pub fn tell(&self, node: &Node, emit: impl Fn(&Fact<'_>)) {
+    pub fn report(&self, node: &Node, emit: impl Fn(&Fact<'_>)) {
         let (on, why, has_condition) = (node.named(), self.release.reason, node.draining.is_some());
         emit(&Fact::NodeReleased { on, why, uncordoned: self.uncordoned, has_condition });
         if !self.left.is_empty() {
-            let listed: String = self.left.join(", ").chars().take(MAX_TOLD).collect();
+            let listed: String = self.left.join(", ").chars().take(MAX_LISTED).collect();
             emit(&Fact::UndoRefused { on, entries: self.left.len(), listed: &listed });
         }
     }
@@ -152,7 +152,7 @@ impl Marker {
         self.write(node, Class::Cordon, by, |current| mark::end(current, key, at)).await
     }
 
-    /// As [`Marker::end`], of the mark of a hook that is completed at `at`, after which a restart is the instance's return.
+    /// As [`Marker::end`], for the mark of a hook that is completed at `at`: a restart after that is the instance's return.
     ///
     /// # Errors
     /// As [`Marker::cordon`].
@@ -160,8 +160,8 @@ impl Marker {
         self.write(node, Class::Cordon, by, |current| mark::complete(current, key, at)).await
     }
 
-    /// Says in the mark of the notice with this identity that its hook waits still, with the Node restarted to what it is here. Returns
-    /// whether the Node exists.
+    /// Records in the mark of the notice with this identity that its hook still waits after the Node's restart. Returns whether the Node
+    /// exists.
     ///
     /// # Errors
     /// As [`Marker::cordon`].
@@ -169,8 +169,7 @@ impl Marker {
         self.write(node, Class::List, by, |current| mark::still_waits(current, key, &node.boot)).await
     }
 
-    /// Puts the end of the drain in the mark of the notice with this identity off to `at`, if it names an earlier time.
-    /// Returns whether the Node exists.
+    /// Extends the end of the drain in the mark of the notice with this identity to `at`, if it is earlier. Returns whether the Node exists.
     ///
     /// # Errors
     /// As [`Marker::cordon`].
@@ -187,8 +186,8 @@ impl Marker {
         self.write(node, Class::List, by, patch).await
     }
 
-    /// Says on the Node that its interruption is held at this point, or that it no longer is. Evictions don't wait for
-    /// it. Returns whether the Node exists.
+    /// Records on the Node that its interruption is held at this point, or no longer is. Evictions don't wait for this call. Returns whether
+    /// the Node exists.
     ///
     /// # Errors
     /// As [`Marker::cordon`].
@@ -202,7 +201,7 @@ impl Marker {
         self.write(node, Class::List, by, |current| hold::patch(current, point, change)).await
     }
 
-    /// Notes on the Node that a notice that EC2 lists needs nothing any more, or removes the note. Returns whether the Node exists.
+    /// Records on the Node that a notice needs nothing more, or removes that record. Returns whether the Node exists.
     ///
     /// # Errors
     /// As [`Marker::cordon`].
@@ -216,7 +215,7 @@ impl Marker {
         self.write(node, Class::List, by, |current| handled::patch(current, notice, write)).await
     }
 
-    /// Notes on the Node what `patch` returns for its newest state, if anything. Returns whether the Node exists.
+    /// Patches the Node with what `patch` returns for its newest state, if anything. Returns whether the Node exists.
     ///
     /// # Errors
     /// As [`Marker::cordon`].
@@ -229,8 +228,7 @@ impl Marker {
         self.write(node, Class::List, by, patch).await
     }
 
-    /// Patches the Node with what `patch` returns for its newest state, if anything. Returns whether the Node exists: it does not if both the
-    /// API server's answer to a GET and the watch say so.
+    /// As [`Marker::note`]. The Node counts as deleted only if both the API server's answer to a GET and the watch show it.
     async fn write(
         &self,
         node: &Node,
@@ -256,10 +254,10 @@ impl Marker {
                     return Ok(true);
                 }
                 Err(error) if !matches!(error.category, Category::Conflict | Category::NotFound) => return Err(error),
-                // A Node that others write without a pause must not hold up those that come after it.
+                // A Node that others write without a pause must not delay the next ones.
                 Err(error) if Instant::now() >= by => return Err(error),
                 Err(error) => match self.read(&node.name, class, by).await? {
-                    // The watch may stay behind for long, and nobody should act on a state that is known to be old.
+                    // The watch may lag for long, and no task should act on a state that is known to be old.
                     Some(fresh) if fresh.uid == node.uid => {
                         self.index.put(fresh.clone());
                         current = fresh;
@@ -274,7 +272,7 @@ impl Marker {
         Ok(true)
     }
 
-    /// Returns whether the watch shows that the Node is gone, after the API server has said so.
+    /// Returns whether the watch shows that the Node is deleted, after the API server has reported it.
     async fn shows_gone(&self, node: &Node) -> bool {
         let gone = self.index.until_node(node, |known| known.is_none().then_some(()));
         timeout(GONE_TIMEOUT, gone).await.is_ok() && self.index.is_live()

@@ -25,8 +25,8 @@ const BATCH_WAIT: Duration = Duration::from_millis(50);
 /// Time to live of a cached record. An instance's tags rarely change; a group sets them at the launch.
 const KNOWN_TTL: Duration = Duration::from_mins(5);
 
-/// Time to live of a cached record that says unknown or terminated. EC2 is eventually consistent: an unknown instance may be a
-/// second old.
+/// Time to live of a cached record of an unknown or terminated instance. EC2 is eventually consistent: an unknown instance may be a second
+/// old.
 const UNKNOWN_TTL: Duration = Duration::from_secs(30);
 
 /// The call of [`describe`].
@@ -49,21 +49,21 @@ pub struct ManagedTag {
 pub enum InstanceRecord {
     /// The instance exists.
     Known {
-        /// What its tags say about its cluster.
+        /// Membership by its tags.
         membership: Membership,
         /// Whether the instance is stopped.
         stopped: bool,
     },
     /// The instance is terminated.
     Terminated {
-        /// What its tags still say about its cluster.
+        /// Membership by its remaining tags.
         membership: Membership,
     },
     /// EC2 does not know the instance.
     Unknown,
 }
 
-/// What EC2 says about an instance.
+/// EC2's description of an instance.
 #[derive(Clone, Debug)]
 struct Found {
     record: InstanceRecord,
@@ -75,10 +75,10 @@ impl Found {
     const UNKNOWN: Self = Self { record: InstanceRecord::Unknown, group: None };
 }
 
-/// Key of the tag by which Auto Scaling names the group of an instance.
+/// Key of the tag with the name of an instance's Auto Scaling group.
 const GROUP_TAG: &str = "aws:autoscaling:groupName";
 
-/// What the tags of an instance say about its cluster.
+/// Membership of an instance in a cluster, by its tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Membership {
     /// It does not carry the managed tag.
@@ -87,19 +87,19 @@ pub enum Membership {
     ThisCluster,
     /// Its tags name another cluster.
     OtherCluster,
-    /// It carries the managed tag without a value, which other clusters may use as well, and nothing tells whose it is.
+    /// It carries the managed tag without a value, which other clusters may use as well, and nothing shows which one it belongs to.
     Unproven {
         /// The time of its launch.
         launched: Option<Timestamp>,
     },
 }
 
-/// The names by which tags mean this cluster.
+/// The names of this cluster in tags.
 #[derive(Clone)]
 pub struct ClusterNames {
     /// The names; empty until they are known.
     names: Arc<OnceLock<Vec<String>>>,
-    /// Returns an instance of this cluster, whose tags tell the name.
+    /// Returns an instance of this cluster, whose tags have the name.
     example: Arc<dyn Fn() -> Option<InstanceId> + Send + Sync>,
 }
 
@@ -116,7 +116,7 @@ impl ClusterNames {
         if self.names.get().is_some() { None } else { (self.example)() }
     }
 
-    /// Returns whether `named`, the names in an instance's tags, mean this cluster; `None` if that can't be told.
+    /// Returns whether `named`, the names in an instance's tags, mean this cluster; `None` if that is unknown.
     fn mean_this_cluster(&self, named: &[String]) -> Option<bool> {
         let names = self.names.get()?;
         (!named.is_empty()).then(|| named.iter().any(|name| names.contains(name)))

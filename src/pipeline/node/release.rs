@@ -1,5 +1,6 @@
 //! Which marks of a Node are due for removal, and the patch that removes them. Pure.
 
+use super::confirmation::unconfirmed;
 use super::mark::{BOOTED_ANNOTATION, KIND_LABEL, MarkSettings, out_of_service, written};
 use super::patch::guarded;
 use super::record::{
@@ -7,7 +8,6 @@ use super::record::{
     Withdrawal, name, text,
 };
 use super::replacement::{self, is_replaced, stale_at};
-use super::told::unconfirmed;
 use super::{Node, hold};
 use crate::fact::{NoticeKind, UndoReason};
 use crate::pipeline::event::NoticeKey;
@@ -16,8 +16,8 @@ use k8s_openapi::api::core::v1::Taint;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 
-/// Minimum time between the announced begin of an interruption and a notice that counts as late because its Node is Ready again: clocks
-/// differ, and nodes flap. An annotation about the restart needs none.
+/// Minimum time between the announced start of an interruption and a notice that counts as late because its Node is Ready again: clocks
+/// differ, and nodes flap. With an annotation about the restart no time needs to pass.
 pub const LATE_AFTER: Duration = Duration::from_mins(1);
 
 /// Maximum age of a message: SQS keeps none for longer. After it no older copy of a withdrawn notice comes.
@@ -57,8 +57,8 @@ pub struct ReleasePatch {
 }
 
 impl NodeRelease {
-    /// Returns the marks that are due at `now`. A Node with the annotation `ebbtide/ignore` is left to its owner; one that its group was
-    /// asked to replace goes, whatever became of the announced change.
+    /// Returns the marks that are due at `now`. A Node with the annotation `ebbtide/ignore` is left to its owner; one that its group replaces
+    /// is terminated, whatever happens to the announced change.
     #[must_use]
     pub fn schedule(node: &Node, now: Timestamp) -> ReleaseSchedule {
         if node.ignored || is_replaced(node, now) {
@@ -239,8 +239,7 @@ pub fn restarted_after(node: &Node, at: Timestamp) -> bool {
     node.ready_since > Some(at) || booted_after(node, at)
 }
 
-/// Returns whether the Node was restarted after `at`, as its annotation says. Later restarts, which nobody noted, change nothing about
-/// that.
+/// Returns whether the Node was restarted after `at`, by its annotation. Later restarts that no replica recorded do not change that.
 #[must_use]
 pub fn booted_after(node: &Node, at: Timestamp) -> bool {
     let booted = node.record.text(BOOTED_ANNOTATION).and_then(|value| value.parse::<Timestamp>().ok());
@@ -260,8 +259,8 @@ fn has_returned(node: &Node, notice: &NoticeRecord, now: Timestamp) -> bool {
     let rebooted = notice.is_before_boot(&node.boot);
     // The Node of a frozen kubelet is not Ready for a while. A Node that becomes Ready before the deadline only flaps.
     let resumed = node.ready_since > notice.deadline.max(notice.since);
-    // An instance that restarts before its end, or while a hook keeps it, goes all the same. Who drains for a hook may be about to put the
-    // end off.
+    // An instance that restarts before its end, or while a hook keeps it, is still terminated. The replica that drains for a hook may be
+    // about to extend the end.
     let is_over = if notice.has_hook() {
         notice.terminates_at() < Some(now)
     } else {
@@ -269,7 +268,7 @@ fn has_returned(node: &Node, notice: &NoticeRecord, now: Timestamp) -> bool {
     };
     node.ready
         && match notice.return_sign {
-            // Only who says that the node is broken knows whether it still is.
+            // Only the source that reported the node as unhealthy knows whether it still is.
             None if notice.is_of_repair() => false,
             // If it runs long after that, AWS has kept it.
             None => rebooted && notice.terminates_at().is_some_and(|at| at < now),

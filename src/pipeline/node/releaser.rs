@@ -1,4 +1,4 @@
-//! Removes marks when they are due: after `--uncordon-after`, when a Node has returned after a restart, and when somebody has uncordoned it.
+//! Removes marks when they are due: after `--uncordon-after`, when a Node has returned after a restart, and when a user has uncordoned it.
 //!
 //! All that a removal needs is on the Node, so it does not matter which replica wrote a mark, or whether that replica still lives.
 //! Two replicas that release the same Node do no harm: the second patch meets a conflict, reads the Node again and finds nothing to
@@ -21,8 +21,8 @@ use tokio::time::{Instant, sleep};
 /// Mean interval between scans of marked Nodes: a storm changes marks by the hundred.
 const SCAN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Grace period after somebody has removed a cordon, before its marks are removed. A drain that regards the removal as a mistake
-/// restores the cordon sooner.
+/// Grace period between the removal of a cordon by a user or controller and the removal of the marks. A drain that regards the removal as
+/// a mistake restores the cordon sooner.
 const UNCORDON_GRACE: Duration = Duration::from_secs(30);
 
 /// Maximum time until the first scan, which waits for a server's time: a clock that is ahead would remove marks too early.
@@ -31,7 +31,7 @@ const FIRST_SCAN_TIMEOUT: Duration = Duration::from_mins(5);
 /// Wait between tries of a release that fails.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_mins(5));
 
-/// Maximum number of releases at a time. Nobody waits for them.
+/// Maximum number of concurrent releases. No interruption waits for them.
 const MAX_CONCURRENT: usize = 8;
 
 /// Removes marks from Nodes.
@@ -120,7 +120,7 @@ impl NodeReleaser {
         match self.marker.release(&node, Instant::now() + CALL_TIMEOUT, due).await {
             Ok(None) => true,
             Ok(Some(released)) => {
-                released.tell(&node, |fact| self.facts.emit(fact));
+                released.report(&node, |fact| self.facts.emit(fact));
                 true
             }
             Err(error) => {
@@ -135,14 +135,14 @@ impl NodeReleaser {
 /// The history of marked Nodes, by their UID.
 #[derive(Default)]
 struct ReleaseHistory {
-    /// Nodes whose cordon somebody has removed, and the time at which that was seen.
+    /// Nodes whose cordon a user or controller has removed, and the time at which that was seen.
     uncordoned: HashMap<Arc<str>, Instant>,
     /// Nodes whose release failed, and the time of the next try.
     failed: HashMap<Arc<str>, (Instant, Backoff)>,
 }
 
 impl ReleaseHistory {
-    /// Forgets Nodes that are no longer marked, and notes removed cordons.
+    /// Forgets Nodes that are no longer marked, and records removed cordons.
     fn update(&mut self, marked: &[Arc<Node>], now: Instant) {
         let uncordoned = marked.iter().filter(|node| NodeRelease::after_uncordon(node).is_some());
         let since = |node: &Arc<Node>| self.uncordoned.get(&node.uid).copied().unwrap_or(now);

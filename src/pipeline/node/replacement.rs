@@ -1,5 +1,6 @@
-//! The replacement of a Node by its Auto Scaling group. An annotation on the old Node says that the group was asked, one on the new Node
-//! which instance it replaces: so any replica goes on after any restart, none asks twice, and no two Nodes count on the same new one. Pure.
+//! The replacement of a Node by its Auto Scaling group. An annotation on the old Node records the request to the group, one on the new Node
+//! the instance that it replaces: any replica can continue after any restart, none requests twice, and two Nodes never count on the same new
+//! one. Pure.
 
 use super::Node;
 use super::patch::guarded;
@@ -15,26 +16,26 @@ const REPLACEMENT_ANNOTATION: &str = "ebbtide/replacement";
 /// Name of the annotation of a Node that has replaced another: the other's instance.
 const REPLACES_ANNOTATION: &str = "ebbtide/replaces";
 
-/// Time after which a note that does not say that the group was asked counts no more.
+/// Time after which the note of a request that was not confirmed no longer counts.
 pub const NOTE_STALE: Duration = Duration::from_secs(90);
 
-/// A replacement that a group was asked for, by telling Auto Scaling that the instance is unhealthy.
+/// A replacement that a group was asked for: Ebbtide sets the instance's health to unhealthy in Auto Scaling.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct AskedReplacement {
     /// The Auto Scaling group.
     pub group: String,
     /// The time at which it was asked, in whole seconds.
     pub since: Timestamp,
-    /// Whether it did not come in time: nobody waits for it again.
+    /// Whether it did not come in time: no drain waits for it again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub late: bool,
-    /// Whether nobody knows yet that the group was asked: the note is written before.
+    /// Whether the request is not confirmed yet: the note is written before it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub asking: bool,
 }
 
 impl AskedReplacement {
-    /// Returns the replacement of the Node that was asked for. An annotation that somebody has edited beyond parsing is none.
+    /// Returns the replacement of the Node that was asked for. An annotation that a user has edited beyond parsing is ignored.
     #[must_use]
     pub fn of(node: &Node) -> Option<Self> {
         serde_json::from_str(node.record.text(REPLACEMENT_ANNOTATION)?).ok()
@@ -52,7 +53,7 @@ impl AskedReplacement {
         Self::of(node).is_none().then(|| self.written(node))
     }
 
-    /// Returns the patch that notes that the group was asked; `None` if the Node has no note, or one that says so.
+    /// Returns the patch that notes that the group was asked; `None` if the Node has no note, or one of a confirmed request.
     #[must_use]
     pub fn asked(node: &Node) -> Option<Value> {
         let noted = Self::of(node).filter(|noted| noted.asking)?;
@@ -77,26 +78,26 @@ impl AskedReplacement {
     }
 }
 
-/// Returns when a note counts no more that does not say that the group was asked: whoever wrote it has ended before.
+/// Returns when the note of an unconfirmed request no longer counts: the replica that wrote it has ended before.
 pub(super) fn stale_at(node: &Node) -> Option<Timestamp> {
     let asking = AskedReplacement::of(node).filter(|noted| noted.asking)?;
     asking.since.checked_add(NOTE_STALE).ok()
 }
 
-/// Whether the Node goes because its group was asked to replace it, or is about to be.
+/// Whether the Node is terminated because its group was asked to replace it, or is about to be asked.
 #[must_use]
 pub fn is_replaced(node: &Node, now: Timestamp) -> bool {
     AskedReplacement::of(node).is_some() && stale_at(node).is_none_or(|at| at > now)
 }
 
-/// Adds the removal of a note to a patch that ends the Node's marks: its instance has come back all the same.
+/// Adds the removal of a note to a patch that removes the Node's marks: its instance has come back after all.
 pub(super) fn forget(node: &Node, annotations: &mut Map<String, Value>) {
     if node.record.has(REPLACEMENT_ANNOTATION) {
         annotations.insert(REPLACEMENT_ANNOTATION.to_owned(), Value::Null);
     }
 }
 
-/// Whether the Node replaces another than this instance.
+/// Whether the Node replaces an instance other than this one.
 #[must_use]
 pub fn replaces_another(node: &Node, instance: &str) -> bool {
     node.record.text(REPLACES_ANNOTATION).is_some_and(|old| old != instance)

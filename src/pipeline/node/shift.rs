@@ -1,5 +1,5 @@
-//! Zonal shifts: traffic is shifted away from an Availability Zone. One replica receives the message, and all have to know it, also after
-//! a restart. So the shift is noted on a few Nodes, which every replica watches anyway. Pure.
+//! Zonal shifts: traffic is shifted away from an Availability Zone. One replica receives the message, and all must know it, even after a
+//! restart. So the shift is recorded on a few Nodes, which every replica watches anyway. Pure.
 
 use super::Node;
 use super::patch::guarded;
@@ -18,23 +18,23 @@ pub const ZONE_LABEL: &str = "topology.k8s.aws/zone-id";
 /// Prefix of the annotation: `ebbtide/shift.<id>`.
 const SHIFT_PREFIX: &str = "ebbtide/shift.";
 
-/// Maximum time that a shift counts after the last event that told of it. No event tells that a manual shift has expired, and events are
-/// best effort.
+/// Maximum time for which a shift counts after its last event. No event announces that a manual shift has expired, and events are best
+/// effort.
 const MAX_SHIFT: Duration = Duration::from_hours(6);
 
-/// Time for which the note of a shift that is over is kept, so that an older event that comes late begins nothing.
+/// Time for which the record of an ended shift is kept, so that a late copy of an older event starts nothing.
 const KEPT_FOR: Duration = Duration::from_hours(24);
 
 /// Maximum difference between AWS's clock and ours.
 const CLOCKS_APART: Duration = Duration::from_mins(5);
 
-/// Maximum number of Nodes that carry the note: in different zones, so that some of them stay.
+/// Maximum number of Nodes that carry the record: in different zones, so that some of them stay.
 const CARRIERS: usize = 3;
 
-/// A shift, as Nodes note it.
+/// A shift, as Nodes record it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 pub struct Shift {
-    /// The time to which it counts.
+    /// The time until which it counts.
     pub until: Timestamp,
     /// Id of the zone.
     pub away_from: String,
@@ -45,25 +45,25 @@ pub struct Shift {
 }
 
 impl Shift {
-    /// Returns what `told` says of this resource.
+    /// Returns the shift of this resource that the event announces.
     #[must_use]
-    pub fn of(told: &ZonalShift, resource: &str) -> Self {
-        let until = if told.begins { told.at.checked_add(MAX_SHIFT).unwrap_or(told.at) } else { told.at };
-        Self { until, away_from: told.away_from.clone(), resource: resource.to_owned(), at: told.at }
+    pub fn of(event: &ZonalShift, resource: &str) -> Self {
+        let until = if event.begins { event.at.checked_add(MAX_SHIFT).unwrap_or(event.at) } else { event.at };
+        Self { until, away_from: event.away_from.clone(), resource: resource.to_owned(), at: event.at }
     }
 
-    /// Returns the shifts that the Node notes. What somebody has edited beyond parsing is none.
+    /// Returns the shifts that the Node records. An annotation that a user has edited beyond parsing is ignored.
     fn all(node: &Node) -> impl Iterator<Item = (&String, Self)> {
         let noted = node.record.with_prefix(SHIFT_PREFIX);
         noted.filter_map(|(name, value)| Some((name, serde_json::from_str(value).ok()?)))
     }
 
-    /// Returns what makes of two events the newer one: at equal times the end, because EventBridge says whole seconds.
+    /// Returns the order of events by age. At equal times the end is newer, because EventBridge's times are whole seconds.
     fn order(&self) -> (Timestamp, bool) {
         (self.at, self.until <= self.at)
     }
 
-    /// Whether the Node notes what this event told.
+    /// Whether the Node records this shift.
     #[must_use]
     pub fn is_noted(&self, node: &Node) -> bool {
         Self::all(node).any(|(_, known)| known == *self)
@@ -73,13 +73,13 @@ impl Shift {
         name(SHIFT_PREFIX, NoticeKey::of(&format!("{}/{}", self.away_from, self.resource)))
     }
 
-    /// Whether an event may have told this by `now`: whoever may write Nodes may note any time.
+    /// Whether an event can have announced this by `now`: an attacker who can write Nodes can record any time.
     fn is_possible(&self, now: Timestamp) -> bool {
         let latest = now.checked_add(CLOCKS_APART).unwrap_or(now);
         self.at <= latest && self.until <= self.at.checked_add(MAX_SHIFT).unwrap_or(self.at)
     }
 
-    /// Returns the patch that notes the shift; `None` if the Node has what a newer event told, or no room.
+    /// Returns the patch that records the shift; `None` if the Node has that of a newer event, or no room.
     #[must_use]
     pub fn patch(&self, node: &Node, now: Timestamp) -> Option<Value> {
         let key = self.key();
@@ -96,7 +96,7 @@ impl Shift {
         Some(guarded(node, &annotations.into(), &json!({}), json!({})))
     }
 
-    /// Returns the Nodes that are to note it: those that do, and the first of each zone by name.
+    /// Returns the Nodes that are to record it: those that do, and the first of each zone by name.
     #[must_use]
     pub fn carriers(&self, nodes: &[Arc<Node>]) -> Vec<Arc<Node>> {
         let key = self.key();
@@ -113,8 +113,8 @@ impl Shift {
     }
 }
 
-/// Returns the shifts that count at `now`, as these Nodes note them. A resource has one at a time: the one that began last, because no
-/// event tells that a manual one has expired.
+/// Returns the shifts that count at `now`, as these Nodes record them. A resource has one at a time: the one that began last, because no
+/// event announces that a manual one has expired.
 #[must_use]
 pub fn shifts(nodes: &[Arc<Node>], now: Timestamp) -> Vec<Shift> {
     let mut newest: BTreeMap<&String, Shift> = BTreeMap::new();
@@ -136,7 +136,7 @@ pub fn shifts(nodes: &[Arc<Node>], now: Timestamp) -> Vec<Shift> {
     of.into_values().collect()
 }
 
-/// Whether the Node notes a shift.
+/// Whether the Node records a shift.
 #[must_use]
 pub fn notes_shift(node: &Node) -> bool {
     node.record.with_prefix(SHIFT_PREFIX).next().is_some()

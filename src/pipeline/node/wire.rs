@@ -1,7 +1,7 @@
 //! A Node, trimmed to the fields that Ebbtide uses: 20 KiB on the wire become some hundred bytes.
 
 use super::condition::{Condition as Named, ConditionRule, DRAINING_CONDITION};
-use super::names::{EXCLUDE_LABEL, IGNORE_ANNOTATION, MAX_OF_A_PREFIX, MAX_SAYINGS, OWN_PREFIX, SAYS_PREFIX};
+use super::names::{AGENT_PREFIX, EXCLUDE_LABEL, IGNORE_ANNOTATION, MAX_AGENT_NOTICES, MAX_OF_A_PREFIX, OWN_PREFIX};
 use super::pool::Pool;
 use super::record::Record;
 use crate::clients::trimmed::Trimmed;
@@ -38,13 +38,13 @@ pub struct Node {
     pub cordoned: bool,
     /// Whether the Ready condition is True.
     pub ready: bool,
-    /// Whether the Ready condition is Unknown: nothing is heard of the kubelet.
+    /// Whether the Ready condition is Unknown: the kubelet is silent.
     pub silent: bool,
     /// Time of the Ready condition's last transition.
     pub ready_since: Option<Timestamp>,
     /// The conditions that the Node has, and for which there is a rule.
     pub conditions: Vec<Named>,
-    /// What the condition `EbbtideDraining` says, if it is True.
+    /// Message of the condition `EbbtideDraining`, if it is True.
     pub draining: Option<Box<str>>,
     /// Whether volumes are attached to the Node, or its kubelet uses some.
     pub has_volumes: bool,
@@ -126,8 +126,8 @@ struct NodeInfo {
 }
 
 impl Node {
-    /// Returns the trimmed Node; `None` if the Node is not an EC2 instance. `selector` is that of `--node-selector`, and `used` says which
-    /// labels are used besides Ebbtide's own; `rules` name the conditions that count.
+    /// Returns the trimmed Node; `None` if the Node is not an EC2 instance. `selector` is that of `--node-selector`, and `used` selects
+    /// the labels that are used besides Ebbtide's own; `rules` name the conditions that count.
     #[must_use]
     pub fn from_wire(
         object: TrimmedNode,
@@ -195,8 +195,8 @@ fn kept(all: BTreeMap<String, String>, used: impl Fn(&str) -> bool) -> BTreeMap<
     all.into_iter().filter(|(key, _)| used(key)).collect()
 }
 
-/// Removes annotations beyond the number of each prefix that is read, the last by name, and returns how many. The names without a dot are
-/// few that are read.
+/// Removes the annotations beyond the maximum number of each prefix, the last by name, and returns how many. Names without a dot have no
+/// maximum.
 fn remove_excess(annotations: &mut BTreeMap<String, String>) -> usize {
     let (before, mut prefix, mut count) = (annotations.len(), String::new(), 0);
     // In their order, those of one prefix come together.
@@ -206,7 +206,7 @@ fn remove_excess(annotations: &mut BTreeMap<String, String>) -> usize {
             (prefix, count) = (name[..=end].to_owned(), 0);
         }
         count += 1;
-        count <= if prefix == SAYS_PREFIX { MAX_SAYINGS } else { MAX_OF_A_PREFIX }
+        count <= if prefix == AGENT_PREFIX { MAX_AGENT_NOTICES } else { MAX_OF_A_PREFIX }
     });
     before - annotations.len()
 }
@@ -290,11 +290,11 @@ mod tests {
     #[test]
     fn of_each_prefix_only_so_many_annotations_are_read() {
         let names = |prefix: &str, count: usize| (0..count).map(|n| format!("{prefix}{n:03}")).collect::<Vec<_>>();
-        let all = [names("ebbtide/notice.", 64), names("ebbtide/planned.", 200), names(SAYS_PREFIX, 9)].concat();
+        let all = [names("ebbtide/notice.", 64), names("ebbtide/planned.", 200), names(AGENT_PREFIX, 9)].concat();
         let mut read: BTreeMap<_, _> = all.into_iter().map(|name| (name, String::new())).collect();
         read.insert("ebbtide/undo".to_owned(), String::new());
         assert_eq!(remove_excess(&mut read), 137);
-        let expected = [names("ebbtide/notice.", 64), names("ebbtide/planned.", 64), names(SAYS_PREFIX, 8)].concat();
+        let expected = [names("ebbtide/notice.", 64), names("ebbtide/planned.", 64), names(AGENT_PREFIX, 8)].concat();
         let expected: Vec<_> = expected.into_iter().chain(["ebbtide/undo".to_owned()]).collect();
         assert_eq!(read.into_keys().collect::<Vec<_>>(), expected);
     }

@@ -10,11 +10,11 @@ use std::time::Duration;
 use tokio::sync::watch as signal;
 use tokio::time::Instant;
 
-/// Time for which a Node counts as let go: whoever may write to the queue can call off what nobody has announced, and must not have one
-/// node drained after the other by that.
-const LET_GO: Duration = Duration::from_mins(15);
+/// Time for which a Node counts as released: an attacker with access to the queue can cancel changes that AWS never announced, and must
+/// not have one node drained after another by that.
+const RELEASED_FOR: Duration = Duration::from_mins(15);
 
-/// Nodes by name, so that whoever looks at all of them has the same order each time.
+/// Nodes by name, so that each pass over all of them has the same order.
 pub(super) type NodesByName = BTreeMap<Arc<str>, Arc<Node>>;
 
 /// The Nodes, and the subscriptions to their changes.
@@ -25,8 +25,8 @@ pub(super) struct NodeTable {
     by_instance: HashMap<InstanceId, Vec<Arc<Node>>>,
     /// Signals of changes, by instance ID.
     subscriptions: HashMap<InstanceId, signal::Sender<()>>,
-    /// When Nodes have lost their last mark of a drain without a restart.
-    let_go: HashMap<InstanceId, Instant>,
+    /// When Nodes lost their last mark of a drain without a restart.
+    released: HashMap<InstanceId, Instant>,
 }
 
 impl NodeTable {
@@ -62,7 +62,7 @@ impl NodeTable {
                 *node = Arc::clone(known);
                 continue;
             }
-            remember_let_go(&mut self.let_go, known, node);
+            remember_released(&mut self.released, known, node);
             if !node.conditions.is_empty() {
                 Arc::make_mut(node).remember_conditions(known, false);
             }
@@ -72,7 +72,7 @@ impl NodeTable {
             place(&mut self.by_instance, node);
         }
         self.by_name = nodes;
-        // A list does not tell which Nodes changed: every subscriber looks again.
+        // A list does not show which Nodes changed: every subscriber checks again.
         for changes in self.subscriptions.values() {
             changes.send_replace(());
         }
@@ -85,7 +85,7 @@ impl NodeTable {
                 return;
             }
             node.remember_conditions(known, true);
-            remember_let_go(&mut self.let_go, known, &node);
+            remember_released(&mut self.released, known, &node);
         }
         let node = Arc::new(node);
         let before = self.by_name.insert(Arc::clone(&node.name), Arc::clone(&node));
@@ -97,14 +97,14 @@ impl NodeTable {
     }
 
     /// Returns the instances whose Nodes have lost their last mark of a drain in the last 15 minutes, without a restart.
-    pub(super) fn let_go(&self) -> impl Iterator<Item = &InstanceId> {
-        self.let_go.iter().filter(|(_, at)| at.elapsed() < LET_GO).map(|(instance, _)| instance)
+    pub(super) fn released(&self) -> impl Iterator<Item = &InstanceId> {
+        self.released.iter().filter(|(_, at)| at.elapsed() < RELEASED_FOR).map(|(instance, _)| instance)
     }
 
     /// Removes the Node with this name and UID.
     pub(super) fn remove(&mut self, name: &str, uid: &str) {
         if let Some(gone) = remove_if(&mut self.by_name, name, uid) {
-            self.let_go.remove(&gone.instance);
+            self.released.remove(&gone.instance);
             self.forget(&gone);
         }
     }
@@ -160,11 +160,11 @@ fn place(by_instance: &mut HashMap<InstanceId, Vec<Arc<Node>>>, node: &Arc<Node>
 }
 
 /// Remembers that the Node's last mark of a drain was removed without a restart.
-fn remember_let_go(let_go: &mut HashMap<InstanceId, Instant>, known: &Node, node: &Node) {
+fn remember_released(released: &mut HashMap<InstanceId, Instant>, known: &Node, node: &Node) {
     if is_drained_since(known, &node.boot) && !is_drained(node) {
         let now = Instant::now();
-        let_go.retain(|_, at| now < *at + LET_GO);
-        let_go.insert(node.instance.clone(), now);
+        released.retain(|_, at| now < *at + RELEASED_FOR);
+        released.insert(node.instance.clone(), now);
     }
 }
 

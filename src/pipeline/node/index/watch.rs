@@ -10,7 +10,7 @@
 //!            │ └─┘ a failure: oldest = NEWEST            │   └────────┘
 //!            └───────────────────────────────────────────┘
 //!               a failure, or a version that is too old: oldest = version
-//!               quiet, while somebody wants to know: oldest = NEWEST
+//!               quiet, while a caller waits: oldest = NEWEST
 //! ```
 //!
 //! A watch with initial events delivers the Nodes one by one, so that 15,000 Nodes take no more memory than one while they arrive.
@@ -23,8 +23,8 @@ use crate::clients::gate::{Backoff, Category, KubeError};
 use crate::clients::watch;
 use crate::clients::watch::{StartPacer, WatchError, WatchUpdate};
 use crate::fact::{Fact, Facts, NoticeKind, NoticeRef, WatchedResource};
+use crate::pipeline::node::agent_notices::differs;
 use crate::pipeline::node::mark::{has_new_drain, is_marked};
-use crate::pipeline::node::says::differs;
 use crate::pipeline::node::{Node, NodeApi, TrimmedNode};
 use kube::api::{ListParams, ObjectList, VersionMatch};
 use std::collections::{BTreeMap, HashSet};
@@ -38,11 +38,10 @@ use tokio::time::{Instant, sleep};
 /// Timeout for all Nodes to arrive, by a list or by a watch.
 pub(super) const SYNC_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// The resource version of any state that the API server has in its cache. A kubelet begins with it, too: a storm of restarts
-/// must not read etcd.
+/// The resource version of any state in the API server's cache. Kubelets start with it as well: a storm of restarts must not read etcd.
 const ANY_CACHED: &str = "0";
 
-/// The resource version of the newest state, which a cache that is behind can't answer.
+/// The resource version of the newest state, which an outdated cache can't serve.
 const NEWEST: &str = "";
 
 /// The watch of all Nodes.
@@ -50,7 +49,7 @@ pub(super) struct NodeWatch {
     index: Index,
     api: NodeApi,
     facts: Facts,
-    /// The UIDs of Nodes of which was told that annotations are not read.
+    /// UIDs of the Nodes whose unread annotations were reported.
     unread: HashSet<Arc<str>>,
     /// Completed when the index first holds all Nodes.
     first_sync: Option<oneshot::Sender<()>>,
@@ -182,15 +181,15 @@ impl NodeWatch {
 
     /// Applies one event to the index.
     fn apply(&mut self, seen: WatchUpdate<TrimmedNode>) {
-        let (mut marked, mut turned, mut says, mut moved, mut gone) = (false, false, false, false, None);
+        let (mut marked, mut turned, mut reports, mut moved, mut gone) = (false, false, false, false, None);
         let mut nodes = self.index.0.nodes.lock();
         let before = nodes.len();
         match seen {
             WatchUpdate::Applied(object) => {
                 if let Some(node) = self.index.read(object) {
-                    tell_unread(&mut self.unread, &self.facts, &node);
+                    report_unread(&mut self.unread, &self.facts, &node);
                     marked = is_marked(&node);
-                    says = differs(nodes.named(&node.name).map(AsRef::as_ref), &node);
+                    reports = differs(nodes.named(&node.name).map(AsRef::as_ref), &node);
                     turned = node.ready && nodes.named(&node.name).is_none_or(|known| !known.ready);
                     if marked && nodes.named(&node.name).is_some_and(|known| has_new_drain(&node, known)) {
                         self.index.marked_elsewhere();
@@ -213,7 +212,7 @@ impl NodeWatch {
         drop(nodes);
         self.index.signal_places(moved);
         self.index.signal_marks(marked);
-        self.index.signal_sayings(says);
+        self.index.signal_reports(reports);
         self.index.signal_turns(turned);
         if after != before {
             self.facts.emit(&Fact::NodesKnown { nodes: after });
@@ -223,11 +222,11 @@ impl NodeWatch {
         }
     }
 
-    /// Replaces the Nodes of the index by all that there were when they were `asked` for.
+    /// Replaces the Nodes of the index by those of a list or watch that was `asked` for at this time.
     fn sync(&mut self, nodes: NodesByName, asked: Instant) {
         self.unread.retain(|uid| nodes.values().any(|node| node.uid == *uid));
         for node in nodes.values() {
-            tell_unread(&mut self.unread, &self.facts, node);
+            report_unread(&mut self.unread, &self.facts, node);
         }
         self.index.0.nodes.lock().replace_all(nodes);
         self.facts.emit(&Fact::NodesSynced { nodes: self.index.len() });
@@ -235,26 +234,26 @@ impl NodeWatch {
         self.index.showed(asked);
         self.index.signal_places(true);
         self.index.signal_marks(true);
-        self.index.signal_sayings(true);
+        self.index.signal_reports(true);
         self.index.signal_turns(true);
         if let Some(synced) = self.first_sync.take() {
-            self.index.marked().iter().for_each(|node| self.tell_marks(node));
+            self.index.marked().iter().for_each(|node| self.report_marks(node));
             let _ = synced.send(());
         }
     }
 
     /// Emits a fact about each mark on the Node.
-    fn tell_marks(&self, node: &Node) {
+    fn report_marks(&self, node: &Node) {
         for (_, mark) in node.record.notices() {
             let Some(kind) = NoticeKind::ALL.into_iter().find(|kind| kind.as_str() == mark.kind) else { continue };
             let (instance, message) = (node.instance.as_str(), &*mark.message);
             let about = NoticeRef { kind, instance, node: Some(&node.name), message };
-            let says = node.draining.as_deref();
-            self.facts.emit(&Fact::NodeMarked { about, since: mark.since, deadline: mark.deadline, condition: says });
+            let condition = node.draining.as_deref();
+            self.facts.emit(&Fact::NodeMarked { about, since: mark.since, deadline: mark.deadline, condition });
         }
     }
 
-    /// Decides how to go on after a watch. Returns the error if the watch failed.
+    /// Decides how to continue after a watch. Returns the error if the watch failed.
     fn ended(&mut self, ended: Result<(), WatchError>) -> Option<KubeError> {
         let (error, cut) = match (ended, &self.phase) {
             // The server ends each watch after some minutes.
@@ -296,9 +295,9 @@ impl NodeWatch {
     }
 }
 
-/// Emits, once for a Node, that it has more annotations than are read.
-fn tell_unread(told: &mut HashSet<Arc<str>>, facts: &Facts, node: &Node) {
-    if node.unread > 0 && told.insert(Arc::clone(&node.uid)) {
+/// Emits, once for each Node, that it has more annotations than are read.
+fn report_unread(reported: &mut HashSet<Arc<str>>, facts: &Facts, node: &Node) {
+    if node.unread > 0 && reported.insert(Arc::clone(&node.uid)) {
         facts.emit(&Fact::AnnotationsUnread { on: node.named(), count: node.unread });
     }
 }
@@ -335,7 +334,7 @@ impl InitialEvents {
         !self.refused && self.cuts < Self::MAX_CUTS
     }
 
-    /// Notes a watch that ended before all Nodes had arrived. Returns whether the server lacks the feature, which is no failure.
+    /// Records a watch that ended before all Nodes had arrived. Returns whether the server lacks the feature, which is not a failure.
     fn failed(&mut self, error: &KubeError, cut: bool) -> bool {
         // The feature is disabled or unknown.
         self.refused = matches!(error.status, 400 | 422);

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// Whether a message has announced that a group terminates the Node's instance, as its record shows.
 #[must_use]
-pub fn is_told_to_terminate(node: &Node) -> bool {
+pub fn is_termination_announced(node: &Node) -> bool {
     node.record.notices().any(|(_, notice)| notice.is_of(NoticeKind::AsgTerminate) && !is_from_node(&notice.message))
 }
 
@@ -19,7 +19,7 @@ fn is_hint(notice: &NoticeRecord) -> bool {
 impl Mark {
     /// Whether this is the mark of a hint, and the Node has that of a hook's message.
     pub(super) fn is_needless(&self, node: &Node) -> bool {
-        is_hint(&self.notice) && is_told_to_terminate(node)
+        is_hint(&self.notice) && is_termination_announced(node)
     }
 
     /// Returns the id of the message that has confirmed the agent's notice, by its record or by the plan that is carried out now.

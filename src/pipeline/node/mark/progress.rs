@@ -51,10 +51,10 @@ pub fn start_of(node: &Node, key: NoticeKey) -> Option<Timestamp> {
     node.record.notice_and_plan(key).find_map(|known| known.start)
 }
 
-/// Returns AWS's time of the newest copy that has left the record or the plan of the notice with this key, and names another start than
-/// `start`: a copy that names the same one is no news, and its work may have to be taken over.
+/// Returns AWS's time of the newest copy in the record or the plan of the notice with this key, if its start is not `start`: a copy with
+/// the same start announces nothing new, and its work may have to be taken over.
 #[must_use]
-pub fn newest_told(node: &Node, key: NoticeKey, start: Option<Timestamp>) -> Option<Timestamp> {
+pub fn newest_announced(node: &Node, key: NoticeKey, start: Option<Timestamp>) -> Option<Timestamp> {
     node.record.notice_and_plan(key).filter(|known| !known.starts_at(start)).filter_map(|known| known.since).max()
 }
 
@@ -125,11 +125,11 @@ impl Mark {
 
 /// Returns whether the Node is drained for another reason than that it is unhealthy.
 #[must_use]
-pub fn is_going(node: &Node) -> bool {
+pub fn is_leaving(node: &Node) -> bool {
     node.record.notices().any(|(_, notice)| notice.is_drain() && !notice.is_of_repair())
 }
 
-/// Returns whether work on the Node has begun because it is unhealthy: its instance may be terminated for that, too, by its group.
+/// Returns whether work on the Node has begun because it is unhealthy: its group may terminate the instance for that as well.
 #[must_use]
 pub fn is_repaired(node: &Node) -> bool {
     node.record.notices().any(|(_, notice)| notice.is_of_repair())

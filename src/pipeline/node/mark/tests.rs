@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::fact::UndoReason;
+use crate::pipeline::node::confirmation::unconfirmed;
 use crate::pipeline::node::label::taint;
 use crate::pipeline::node::record::{PLAN_PREFIX, Withdrawal};
 use crate::pipeline::node::release::{NodeRelease, ReleaseSchedule, awaits_boot, restarted_after};
-use crate::pipeline::node::told::unconfirmed;
 use serde_json::Map;
 
 fn at(text: &str) -> Timestamp {
@@ -267,12 +267,12 @@ fn the_mark_of_a_hooks_message_takes_the_place_of_the_nodes_word_and_not_the_oth
     let own = Mark::new(NoticeKey::of("group/hook/token"), "asg-terminate", at, "m-1");
     let said = patched(&node, &hint.patch(&node, &settings).unwrap());
     let said = patched(&said, &spot.patch(&said, &settings).unwrap());
-    assert!(!is_told_to_terminate(&said));
+    assert!(!is_termination_announced(&said));
     let told = patched(&said, &own.patch(&said, &settings).unwrap());
     let (mut names, mut left): (Vec<_>, _) = (mark_names(&told).cloned().collect(), [own.key, spot.key].map(name_of));
     names.sort();
     left.sort();
-    assert_eq!((names, is_told_to_terminate(&told)), (left.to_vec(), true), "the other marks stay");
+    assert_eq!((names, is_termination_announced(&told)), (left.to_vec(), true), "the other marks stay");
     assert_eq!(hint.patch(&told, &settings), None);
 }
 

@@ -57,7 +57,7 @@ pub struct NoticeRecord {
     pub place: Option<Place>,
 }
 
-/// The sign by which a Node shows that its instance has returned from the announced interruption.
+/// The sign that a Node's instance has returned from the announced interruption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReturnSign {
@@ -116,7 +116,7 @@ impl NoticeRecord {
         self.ends.max(self.deadline)
     }
 
-    /// Returns the time by which the instance has terminated, if it does.
+    /// Returns the latest time of the instance's termination, if it is terminated.
     pub(in crate::pipeline::node) fn terminates_at(&self) -> Option<Timestamp> {
         self.end().max(self.since)?.checked_add(TERMINATION_GRACE).ok()
     }

@@ -10,7 +10,7 @@ use std::fmt;
 pub struct Withdrawal {
     /// AWS's time of the cancellation.
     pub at: Timestamp,
-    /// Start of the cancelled change, by which EC2's list and Health's event name it alike.
+    /// Start of the cancelled change, which EC2's list and Health's event have in common.
     pub start: Option<Timestamp>,
 }
 

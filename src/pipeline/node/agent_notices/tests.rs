@@ -17,8 +17,8 @@ fn node(said: &[(&str, &str)]) -> Node {
     node
 }
 
-fn given(node: &Node) -> Vec<Result<NodeNotice, BadSaying>> {
-    said(node, at(NOW)).map(|(_, said)| said).collect()
+fn given(node: &Node) -> Vec<Result<NodeNotice, InvalidAgentNotice>> {
+    notices_of(node, at(NOW)).map(|(_, notice)| notice).collect()
 }
 
 fn spot() -> Node {
@@ -122,7 +122,7 @@ fn a_notice_that_a_message_brought_is_only_noted() {
     mark(&mut node, key, "spot", "2026-11-24T21:59:30Z", &own.message);
     assert_eq!(standing_of(&node, &own), Standing::Open, "its own: a takeover goes on");
     mark(&mut node, NoticeKey::of("event-3"), "spot", "2026-11-24T21:59:25Z", "m-3");
-    assert_eq!(standing_of(&node, &own), Standing::Told);
+    assert_eq!(standing_of(&node, &own), Standing::Announced);
 }
 
 #[test]
@@ -200,6 +200,6 @@ fn an_event_about_the_same_is_known() {
     let identity = Identity::Event { kind: NoticeKind::Spot, id: "event-1".to_owned() };
     let event =
         |at: Timestamp| own.revised(NoticeTime::Announced(at), own.detail.clone()).with_identity(identity.clone());
-    assert_eq!(same_as(&node, &event(at("2026-11-24T21:59:28Z")), at(NOW)), Some(own.clone()));
-    assert_eq!(same_as(&node, &event(at("2026-11-24T21:50:00Z")), at(NOW)), None);
+    assert_eq!(reported_copy(&node, &event(at("2026-11-24T21:59:28Z")), at(NOW)), Some(own.clone()));
+    assert_eq!(reported_copy(&node, &event(at("2026-11-24T21:50:00Z")), at(NOW)), None);
 }
