@@ -9,6 +9,7 @@ import pytest
 
 from harness import admission, helm, messages, roles
 from harness.agent import Agents
+from harness.control_plane import SERVICE
 from harness.kube import NODES, Kube, Object
 from harness.wait import eventually
 from harness.world import Node, World, drained, marks
@@ -16,7 +17,7 @@ from harness.world import Node, World, drained, marks
 POLICY = "a kubelet may not"
 """What each refusal of the policy for kubelets says."""
 
-MARKS = "only Ebbtide may set its annotations"
+MARKS = "only Ebbtide may change its annotations"
 """What each refusal of the policy for all others says."""
 
 QUARANTINE = {"key": "quarantine", "value": "ir", "effect": "NoSchedule"}
@@ -185,16 +186,63 @@ def test_a_pod_that_may_patch_nodes_does_not_speak_for_ebbtide(world: World, dri
     with pytest.raises(AssertionError, match=MARKS):
         driver.create(NODES, {"metadata": {"name": f"{world.name}-new", "annotations": {STATE[0]: "{}"}}})
 
-    # An administrator may set them, as a test of the agent does; others change them no more than they set them, but remove them.
+    # An administrator may set and remove them, as a test of the agent does; others neither change nor remove them.
     for key in STATE:
         world.annotate(node, key, "{}")
-        assert MARKS in refused(driver, own, {"metadata": {"annotations": {key: "[]"}}}), key
-        assert refused(driver, own, {"metadata": {"annotations": {key: None}}}) == "", key
+        for path in (own, f"{own}/status"):
+            for value in ("[]", None):
+                assert MARKS in refused(driver, path, {"metadata": {"annotations": {key: value}}}), (path, key, value)
+        assert refused(driver, own, {"metadata": {"annotations": {"example.com/x": key}}}) == "", "the others are free"
+        world.kube.patch(own, {"metadata": {"annotations": {key: None}}})
+    # Nor does anybody remove them together with what has made the Node too large.
+    many = {f"x{n}": "" for n in range(1_001)}
+    world.kube.patch(own, {"metadata": {"annotations": many}})
+    assert MARKS in refused(driver, own, {"metadata": {"annotations": dict.fromkeys(many)}})
+    assert refused(driver, own, {"spec": {"unschedulable": True}}) == "", "what is no annotation is free"
+    world.kube.patch(own, {"metadata": {"annotations": dict.fromkeys(many)}})
     # What people and their controllers set is not restricted, nor is anything that is not Ebbtide's.
     for free in ("ebbtide/ignore", "ebbtide/hold", "ebbtide/release", "ebbtide/allow-test", "example.com/x"):
-        assert refused(driver, own, {"metadata": {"annotations": {free: "true"}}}) == "", free
+        for value in ("true", "false", None):
+            assert refused(driver, own, {"metadata": {"annotations": {free: value}}}) == "", (free, value)
     others = {"metadata": {"labels": {"ebbtide/kind": "spot"}}, "spec": {"unschedulable": True}}
     assert refused(driver, own, others) == ""
+
+
+@pytest.mark.usefixtures("policy")
+def test_a_pod_that_may_patch_nodes_does_not_undo_an_uncordon(world: World, driver: Kube) -> None:
+    node = world.node()
+    wait_policy(driver, node, MARKS)
+    world.annotate(node, "ebbtide/handled.x", "{}")
+    own = f"{NODES}/{node.name}"
+    # A merge patch, a patch of the whole list of annotations, and one that also cordons.
+    for body in ({"annotations": {"ebbtide/handled.x": None}}, {"annotations": None}):
+        assert MARKS in refused(driver, own, {"metadata": body, "spec": {"unschedulable": True}}), body
+    assert "ebbtide/handled.x" in world.see(node)["metadata"]["annotations"]
+
+
+@pytest.mark.versions
+def test_the_api_server_adds_nothing_to_the_policies(world: World) -> None:
+    values = world.folder / "all.yaml"
+    values.write_text("settings: {source: [nodes]}\nagent: {enabled: true}\n")
+    objects = helm.rendered(values, world.name, world.name)
+    rendered = [each for each in objects if each["kind"].startswith("ValidatingAdmissionPolicy")]
+    assert len(rendered) == 6
+    with admission.policies(world.kube, objects) as made:
+        # Tools that compare what is there with what they rendered find no difference.
+        assert [each["spec"] for each in made] == [each["spec"] for each in rendered]
+
+
+@pytest.mark.usefixtures("policy")
+def test_a_service_without_the_right_says_which_it_needs(world: World, driver: Kube) -> None:
+    node = world.node()
+    wait_policy(driver, node, MARKS)
+    world.run("web", on=node)
+    service = world.service()
+    with roles.without(world.kube, SERVICE, "ebbtide", "marks"):
+        world.send(messages.spot_warning(node.instance))
+        needs = 'allows "write" on "marks" of the API group "ebbtide": docs/security.md'
+        eventually("the log names the right", lambda: needs in service.process.log.read_text().replace("\\", ""))
+    eventually("the node is drained", lambda: drained(world, node))
 
 
 @pytest.mark.usefixtures("policy")
