@@ -3,8 +3,7 @@
 use super::check::{Area, Check, count, few};
 use super::policies;
 use super::readings::{
-    Agents, BudgetState, Budgets, MetadataOptions, NodeInstance, Nodes, PodOwner, ReadError, Readings, Workload,
-    Workloads,
+    Agents, BudgetState, Budgets, MetadataOptions, NodeInstance, Nodes, PodOwner, Readings, Workload, Workloads,
 };
 use crate::cli::settings::Settings;
 use kube::core::{Selector, SelectorExt};
@@ -49,7 +48,7 @@ pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {
             checks.extend(judge_metadata(instances));
         }
         // The check of the call reports it otherwise.
-        Err(error) if !settings.sources.ask_aws() => checks.push(unknown_metadata(error)),
+        Err(_) if !settings.sources.ask_aws() => checks.push(unknown_metadata()),
         Err(_) => {}
     }
     checks.push(policies::judge(readings));
@@ -124,8 +123,8 @@ fn judge_metadata(instances: &[NodeInstance]) -> Option<Check> {
 }
 
 /// Returns the check of metadata options that a service without AWS can't read.
-fn unknown_metadata(error: &ReadError) -> Check {
-    let why = format!("With --source nodes alone Ebbtide needs no right to describe instances: {}", error.message);
+fn unknown_metadata() -> Check {
+    let why = "With --source nodes alone Ebbtide needs no right to describe instances, so it does not know which pods their metadata answer.";
     let remedy = "To check it yourself, with credentials that may describe instances: each HttpTokens should be required, each hop limit 1.\n  \
                   aws ec2 describe-instances --query 'Reservations[].Instances[].[InstanceId,MetadataOptions.HttpTokens,MetadataOptions.HttpPutResponseHopLimit]' --output text";
     Area::Cluster.skipped("hop-limit", why).remedied(remedy)

@@ -262,7 +262,7 @@ fn metadata_that_pods_can_read_are_reported() {
     let nodes = ["--source", "nodes", "--pod-namespace", "ebbtide", "--pod-name", "a"];
     let all = found(&nodes, denied);
     let check = all.iter().find(|check| check.name == "hop-limit").unwrap();
-    assert!(check.status == Status::Skipped && check.found.contains("no right"), "{check:?}");
+    assert!(check.status == Status::Skipped && check.found.contains("no right to describe"), "{check:?}");
     assert!(check.remedy.as_deref().unwrap().contains("aws ec2 describe-instances"), "{check:?}");
 }
 
