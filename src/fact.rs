@@ -343,7 +343,7 @@ pub enum Fact<'a> {
     /// The agent wrote a notice to its Node; with an empty `text` it removed the notice.
     AgentWrote { node: &'a str, kind: AgentNoticeKind, text: &'a str },
     /// The agent could not patch its Node; retried. Emitted once until it can, or fails differently.
-    AgentWriteFailed { node: &'a str, category: Category },
+    AgentWriteFailed { node: &'a str, category: Category, error: &'a dyn fmt::Display },
     /// The instance's metadata could not be read; retried. `again`: as the time before.
     MetadataFailed { why: MetadataFailure, again: bool },
     /// The instance's metadata can be read again.

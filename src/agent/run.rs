@@ -6,7 +6,7 @@
 
 use super::metadata::{Failure, Metadata};
 use super::reading::{is_in_service, path, read};
-use crate::clients::gate::{Backoff, CALL_TIMEOUT, Call, Category, Class, Gate};
+use crate::clients::gate::{Backoff, CALL_TIMEOUT, Call, Category, Class, Gate, KubeError};
 use crate::fact::{AgentNoticeKind, Fact, Facts, MetadataFailure};
 use crate::pipeline::node::{AGENT_REPEAT, AgentNotice, node_api};
 use crate::runtime::random;
@@ -144,10 +144,11 @@ impl Agent {
                         retry.reset();
                         refused = None;
                     }
-                    Err(category) => {
+                    Err(error) => {
+                        let category = error.category;
                         // A missing right is reported once.
                         if refused.replace(category) != Some(category) {
-                            self.facts.emit(&Fact::AgentWriteFailed { node: &self.node, category });
+                            self.facts.emit(&Fact::AgentWriteFailed { node: &self.node, category, error: &error });
                         }
                         next_write = Instant::now() + retry.step();
                     }
@@ -192,7 +193,7 @@ impl Agent {
     }
 
     /// Writes in one patch what has changed, and what was written some time ago.
-    async fn write(&mut self) -> Result<(), Category> {
+    async fn write(&mut self) -> Result<(), KubeError> {
         let changes =
             AgentNoticeKind::ALL.into_iter().filter_map(|kind| Some((kind, self.kinds[kind as usize].change()?)));
         let changes: Vec<(AgentNoticeKind, Words)> = changes.collect();
@@ -209,7 +210,7 @@ impl Agent {
         for (kind, _) in &changes {
             self.kinds[*kind as usize].unsure = answer.is_err();
         }
-        answer.map_err(|error| error.category)?;
+        answer?;
         for (kind, words) in changes {
             let state = &mut self.kinds[kind as usize];
             state.written_at = Some(Instant::now());

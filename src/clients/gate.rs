@@ -15,6 +15,8 @@ pub use crate::fact::Category;
 pub use absence::Absence;
 pub use backoff::{Backoff, Failure};
 pub use class::{AwsClass, CallClass, Class, Limits};
+#[cfg(test)]
+pub use error::MARKS_REFUSAL;
 pub use error::{AwsError, Blocker, KubeError, Operation, SigningFailure, category_of_code};
 
 use crate::fact::{Fact, Facts};

@@ -19,6 +19,7 @@ mod event_pattern;
 mod glob;
 mod groups;
 mod permissions;
+mod policies;
 mod queue;
 mod queue_policy;
 mod read;

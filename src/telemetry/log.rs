@@ -65,8 +65,8 @@ impl Subscriber for Log {
             Fact::AgentWrote { node, kind, text } => {
                 info!(node, kind = kind.as_str(), text, "notice written to the Node");
             }
-            Fact::AgentWriteFailed { node, category } => {
-                warn!(node, category = category.as_str(), "the Node could not be patched; retried");
+            Fact::AgentWriteFailed { node, category, error } => {
+                warn!(node, category = category.as_str(), %error, "the Node could not be patched; retried");
             }
             Fact::MetadataFailed { why, again: false } => {
                 warn!(reason = why.as_str(), remedy = why.remedy(), "the instance's metadata can't be read; retried");

@@ -113,6 +113,13 @@ def readme() -> str:
     return done.stdout.rstrip("\n") + "\n"
 
 
+def policies() -> dict[str, Object]:
+    """Returns the specs of the chart's admission policies, by what they are for."""
+    objects = HELM4.objects(values="settings: {source: [nodes]}\nagent: {enabled: true}\n")
+    made = (each for each in objects if each["kind"] == "ValidatingAdmissionPolicy")
+    return {each["metadata"]["labels"]["ebbtide/policy"]: each["spec"] for each in made}
+
+
 def the(kind: str, objects: list[Object], name: str = "") -> Object:
     """Returns the only object of a kind, or the one with this name."""
     (found,) = (each for each in objects if each["kind"] == kind and name in ("", each["metadata"]["name"]))

@@ -29,6 +29,7 @@ from chart import (
     environment,
     next_version,
     parse,
+    policies,
     readme,
     rights,
     run,
@@ -406,7 +407,7 @@ BALANCERS: Rules = {("", "list", "targetgroupbindings", "")}
 CONDITION: Rules = {("", "patch", "nodes/status", "")}
 EVENTS: Rules = {("", "create", "events", ""), ("", "patch", "events", "")}
 TELLS: Rules = CONDITION | EVENTS
-DOCTOR: Rules = {("", "list", kind, "") for kind in ("poddisruptionbudgets", "validatingadmissionpolicybindings")}
+DOCTOR: Rules = {("", "list", kind, "") for kind in ("poddisruptionbudgets", "validatingadmissionpolicies", "validatingadmissionpolicybindings")}
 NODE_LEASES: Rules = {("kube-node-lease", verb, "leases", "") for verb in ("list", "delete")}
 TURNS: Rules = {
     ("ebbtide", "create", "leases", ""),
@@ -520,10 +521,16 @@ def test_an_agent_is_kept_to_its_own_node() -> None:
     assert the("ValidatingAdmissionPolicyBinding", objects, "ebbtide-agent")["spec"]["validationActions"] == ["Deny"]
     service = the("Deployment", objects)["spec"]["selector"]["matchLabels"]
     assert not service.items() <= the("DaemonSet", objects)["spec"]["template"]["metadata"]["labels"].items()
+    # Without its policy it could use the right to write marks on every Node.
     without = ["--set", "agent.admissionPolicy=false"]
-    objects = HELM4.objects(*without, values=values)
-    assert the("DaemonSet", objects)
-    assert the("ValidatingAdmissionPolicy", objects, "ebbtide-kubelets")
+    refused = HELM4.try_template(*without, values=values)
+    assert refused.returncode != 0 and "the policy ebbtide-marks of kubeletPolicy asks for" in refused.stderr
+    for more in ("kubeletPolicy=false", "rbac.create=false"):
+        objects = HELM4.objects(*without, "--set", more, values=values)
+        assert the("DaemonSet", objects)
+        agent = [each for each in objects if each["metadata"]["name"].endswith("-agent")]
+        roles = [each for each in agent if each["kind"].startswith("ClusterRole")]
+        assert rights(roles) == ({("", "patch", "nodes", "")} if roles else set())
     # A version that an old helm invents must not leave it out silently.
     refused = HELM4.try_template(values=values, kubernetes="1.29.15")
     assert refused.returncode != 0
@@ -539,11 +546,23 @@ def test_what_ebbtide_keeps_on_nodes_has_policies_where_the_api_server_knows_it(
 
     assert names() == {"ebbtide-kubelets", "ebbtide-marks"}
     assert names(kubernetes="1.29.15") == set()
-    assert names("--set", "kubeletPolicy=false") == names("--set", "rbac.create=false") == set()
+    assert names("--set", "kubeletPolicy=false") == set()
+    # The policy for kubelets needs no right of Ebbtide's.
+    assert names("--set", "rbac.create=false") == {"ebbtide-kubelets"}
     # With the kinds of the cluster, these decide, whatever the version.
     node, policy = ("--api-versions", "v1/Node"), "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"
     assert names(*node) == set()
     assert names(*node, "--api-versions", policy) == {"ebbtide-kubelets", "ebbtide-marks"}
+
+
+def test_the_doctor_knows_the_policies_that_the_chart_renders() -> None:
+    known = json.loads((ROOT / "src/commands/doctor/policies.json").read_text())
+    assert known == policies(), "if this is intended: tests/deploy/run --update"
+    bindings = [each for each in HELM4.objects(values=AGENTS) if each["kind"] == "ValidatingAdmissionPolicyBinding"]
+    for each in bindings:
+        kind = each["metadata"]["labels"]["ebbtide/policy"]
+        assert each["spec"] == {"policyName": f"ebbtide-{kind}", "validationActions": ["Deny"]}
+    assert len(bindings) == len(known) == 3
 
 
 AGENTS = "queueUrl: ''\nsettings: {source: [nodes]}\nagent: {enabled: true}\n"
@@ -622,6 +641,14 @@ def test_the_notes_of_a_dry_run_tell_of_messages_if_there_is_a_queue(values: str
     said = notes(values + "settings: {dryRun: true}" if deleted else values.replace("{", "{dryRun: true, ", 1))
     assert "This is a dry run: nodes are not drained" in said
     assert ("messages are deleted" in said) == deleted
+
+
+def test_the_notes_name_the_policies_that_are_missing() -> None:
+    assert "OPEN" not in notes(QUEUE)
+    said = notes(QUEUE + "rbac: {create: false}")
+    assert "there is the policy ebbtide-kubelets, but not ebbtide-marks" in said
+    said = notes(QUEUE + "kubeletPolicy: false")
+    assert "kubeletPolicy is false" in said and "ebbtide-kubelets" not in said
 
 
 @pytest.mark.parametrize("hook", ["", ", nodeHook: drain"])

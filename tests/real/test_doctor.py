@@ -12,6 +12,7 @@ import pytest
 from harness import admission, helm, roles
 from harness.control_plane import SERVICE
 from harness.doctor import ALWAYS_SKIPPED, REVIEWS, Report, SetUp, examine, run
+from harness.kube import Object
 from harness.recorder import COMPLETE, RECEIVE
 from harness.wait import eventually
 from harness.world import World
@@ -25,12 +26,12 @@ CHANGING = {"create", "update", "patch", "delete", "deletecollection"}
 
 
 @pytest.fixture(autouse=True)
-def policies(world: World) -> Iterator[None]:
+def policies(world: World) -> Iterator[list[Object]]:
     """The chart's admission policies, as they are by default."""
     values = world.folder / "policies.yaml"
     values.write_text("queueUrl: https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide\n")
-    with admission.policies(world.kube, helm.rendered(values, world.name, world.name)):
-        yield
+    with admission.policies(world.kube, helm.rendered(values, world.name, world.name)) as made:
+        yield made
 
 
 @pytest.fixture
@@ -102,6 +103,35 @@ def test_a_missing_cluster_permission_is_reported(world: World, good: SetUp) -> 
     assert "Not allowed to create pods/eviction: no pod is evicted." in said
     assert 'resources: ["pods/eviction"]\n    verbs: ["create"]' in said
     faults(world)
+
+
+def test_policies_that_are_not_the_charts_are_reported(
+    world: World, good: SetUp, policies: list[Object]
+) -> None:
+    """Each is put back as it was."""
+    api = "/apis/admissionregistration.k8s.io/v1"
+    by = {(each["kind"], each["metadata"]["labels"]["ebbtide/policy"]): each for each in policies}
+    policy, binding = "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
+    paths = {policy: f"{api}/validatingadmissionpolicies", binding: f"{api}/validatingadmissionpolicybindings"}
+
+    marks = by[policy, "marks"]
+    path, validations = f"{paths[policy]}/{marks['metadata']['name']}", marks["spec"]["validations"]
+    world.kube.patch(path, {"spec": {"validations": [validations[0] | {"expression": "true"}]}})
+    said = faults(world, "cluster policies warning").said("cluster", "policies")
+    assert f"{marks['metadata']['name']} is not the policy of this version's chart" in said
+    world.kube.patch(path, {"spec": {"validations": validations}})
+    faults(world)
+
+    for kind, what, expected in (
+        (binding, "marks", "no binding with the action Deny enforces"),
+        (policy, "kubelets", "NAME-kubelets does not exist"),
+    ):
+        each = by[kind, what]
+        world.kube.delete(f"{paths[kind]}/{each['metadata']['name']}")
+        assert expected in faults(world, "cluster policies warning").said("cluster", "policies")
+        meta = {key: each["metadata"][key] for key in ("name", "labels")}
+        world.kube.create(paths[kind], {"metadata": meta, "spec": each["spec"]})
+        faults(world)
 
 
 def test_a_missing_aws_permission_is_reported(world: World, good: SetUp) -> None:

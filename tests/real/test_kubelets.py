@@ -9,6 +9,7 @@ import pytest
 
 from harness import admission, helm, messages, roles
 from harness.agent import Agents
+from harness.control_plane import SERVICE
 from harness.kube import NODES, Kube, Object
 from harness.wait import eventually
 from harness.world import Node, World, drained, marks
@@ -16,7 +17,7 @@ from harness.world import Node, World, drained, marks
 POLICY = "a kubelet may not"
 """What each refusal of the policy for kubelets says."""
 
-MARKS = "only Ebbtide may set its annotations"
+MARKS = "only Ebbtide may change its annotations"
 """What each refusal of the policy for all others says."""
 
 QUARANTINE = {"key": "quarantine", "value": "ir", "effect": "NoSchedule"}
@@ -41,8 +42,10 @@ def refused(kube: Kube, path: str, body: Object) -> str:
 
 def wait_policy(kube: Kube, node: Node, policy: str = POLICY) -> None:
     """Waits until the API server has taken up the policy, which takes it a second or two."""
-    path, says = f"{NODES}/{node.name}?dryRun=All", {"metadata": {"annotations": {"ebbtide/says.spot": "{}"}}}
-    eventually("the policy holds", lambda: policy in refused(kube, path, says))
+    # Where both policies refuse, the API server gives the reason of either; labels are of one only.
+    kind = "labels" if policy == POLICY else "annotations"
+    path, body = f"{NODES}/{node.name}?dryRun=All", {"metadata": {kind: {"ebbtide/notice.x": ""}}}
+    eventually("the policy holds", lambda: policy in refused(kube, path, body))
 
 
 @pytest.fixture
@@ -51,6 +54,16 @@ def policy(world: World) -> Iterator[None]:
     values = world.folder / "policy.yaml"
     values.write_text("queueUrl: https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide\n")
     with admission.policies(world.kube, helm.rendered(values, world.name, world.name)):
+        yield
+
+
+@pytest.fixture
+def kubelet_policy(world: World) -> Iterator[None]:
+    """The policy for kubelets alone, as it is without the chart's roles."""
+    values = world.folder / "policy.yaml"
+    values.write_text("queueUrl: https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide\nrbac: {create: false}\n")
+    with admission.policies(world.kube, helm.rendered(values, world.name, world.name)) as made:
+        assert len(made) == 2
         yield
 
 
@@ -78,7 +91,7 @@ def test_a_kubelet_does_not_have_a_quarantine_removed(world: World) -> None:
 
 
 @pytest.mark.versions
-@pytest.mark.usefixtures("policy")
+@pytest.mark.usefixtures("kubelet_policy")
 def test_a_kubelet_writes_nothing_of_ebbtides(world: World) -> None:
     node = world.node()
     own = f"{NODES}/{node.name}"
@@ -110,7 +123,7 @@ def test_a_kubelet_writes_nothing_of_ebbtides(world: World) -> None:
 
 
 @pytest.mark.versions
-@pytest.mark.usefixtures("policy")
+@pytest.mark.usefixtures("kubelet_policy")
 def test_a_kubelet_registers_without_keys_of_ebbtides(world: World) -> None:
     names = [f"{world.name}-{name}" for name in ("labelled", "annotated", "plain")]
     world.nodes += [Node(name, "i-0123456789abcdef0") for name in names]
@@ -185,16 +198,64 @@ def test_a_pod_that_may_patch_nodes_does_not_speak_for_ebbtide(world: World, dri
     with pytest.raises(AssertionError, match=MARKS):
         driver.create(NODES, {"metadata": {"name": f"{world.name}-new", "annotations": {STATE[0]: "{}"}}})
 
-    # An administrator may set them, as a test of the agent does; others change them no more than they set them, but remove them.
+    # An administrator may set and remove them, as a test of the agent does; others neither change nor remove them.
     for key in STATE:
         world.annotate(node, key, "{}")
-        assert MARKS in refused(driver, own, {"metadata": {"annotations": {key: "[]"}}}), key
-        assert refused(driver, own, {"metadata": {"annotations": {key: None}}}) == "", key
+        for path in (own, f"{own}/status"):
+            for value in ("[]", None):
+                assert MARKS in refused(driver, path, {"metadata": {"annotations": {key: value}}}), (path, key, value)
+        assert refused(driver, own, {"metadata": {"annotations": {"example.com/x": key}}}) == "", "the others are free"
+        world.kube.patch(own, {"metadata": {"annotations": {key: None}}})
+    # Nor does anybody remove them together with what has made the Node too large.
+    many = {f"x{n}": "" for n in range(1_001)}
+    world.kube.patch(own, {"metadata": {"annotations": many}})
+    assert MARKS in refused(driver, own, {"metadata": {"annotations": dict.fromkeys(many)}})
+    assert refused(driver, own, {"spec": {"unschedulable": True}}) == "", "what is no annotation is free"
+    world.kube.patch(own, {"metadata": {"annotations": dict.fromkeys(many)}})
     # What people and their controllers set is not restricted, nor is anything that is not Ebbtide's.
     for free in ("ebbtide/ignore", "ebbtide/hold", "ebbtide/release", "ebbtide/allow-test", "example.com/x"):
-        assert refused(driver, own, {"metadata": {"annotations": {free: "true"}}}) == "", free
+        for value in ("true", "false", None):
+            assert refused(driver, own, {"metadata": {"annotations": {free: value}}}) == "", (free, value)
     others = {"metadata": {"labels": {"ebbtide/kind": "spot"}}, "spec": {"unschedulable": True}}
     assert refused(driver, own, others) == ""
+
+
+@pytest.mark.usefixtures("policy")
+def test_a_pod_that_may_patch_nodes_does_not_undo_an_uncordon(world: World, driver: Kube) -> None:
+    node = world.node()
+    wait_policy(driver, node, MARKS)
+    world.annotate(node, "ebbtide/handled.x", "{}")
+    own = f"{NODES}/{node.name}"
+    # A merge patch, a patch of the whole list of annotations, and one that also cordons.
+    for body in ({"annotations": {"ebbtide/handled.x": None}}, {"annotations": None}):
+        assert MARKS in refused(driver, own, {"metadata": body, "spec": {"unschedulable": True}}), body
+    assert "ebbtide/handled.x" in world.see(node)["metadata"]["annotations"]
+
+
+@pytest.mark.versions
+def test_the_api_server_adds_nothing_to_the_policies(world: World) -> None:
+    values = world.folder / "all.yaml"
+    values.write_text("settings: {source: [nodes]}\nagent: {enabled: true}\n")
+    objects = helm.rendered(values, world.name, world.name)
+    rendered = [each for each in objects if each["kind"].startswith("ValidatingAdmissionPolicy")]
+    assert len(rendered) == 6
+    with admission.policies(world.kube, objects) as made:
+        # Tools that compare what is there with what they rendered find no difference.
+        assert [each["spec"] for each in made] == [each["spec"] for each in rendered]
+
+
+@pytest.mark.usefixtures("policy")
+def test_a_service_without_the_right_says_which_it_needs(world: World, driver: Kube) -> None:
+    node = world.node()
+    wait_policy(driver, node, MARKS)
+    world.run("web", on=node)
+    service = world.service()
+    world.refused_by = MARKS
+    with roles.without(world.kube, SERVICE, "ebbtide", "marks"):
+        world.send(messages.spot_warning(node.instance))
+        needs = 'allows "write" on "marks" of the API group "ebbtide": docs/security.md'
+        eventually("the log names the right", lambda: needs in service.process.log.read_text().replace("\\", ""))
+    eventually("the node is drained", lambda: drained(world, node))
 
 
 @pytest.mark.usefixtures("policy")

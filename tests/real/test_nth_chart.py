@@ -38,6 +38,7 @@ WATCHES: set[Right] = {
     ("", "watch", "nodes"),
     ("", "write", "marks"),
     ("", "list", "poddisruptionbudgets"),
+    ("", "list", "validatingadmissionpolicies"),
     ("", "list", "validatingadmissionpolicybindings"),
 }
 """Rights that only Ebbtide has, with any settings. The second is for the doctor."""

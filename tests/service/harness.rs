@@ -91,10 +91,11 @@ impl ProvideCredentials for Role {
 }
 
 /// Calls that only the start checks make. These checks report a denial themselves.
-const FOR_CHECKS: [&str; 5] = [
+const FOR_CHECKS: [&str; 6] = [
     "resource=\"version\"",
     "resource=\"selfsubject",
     "resource=\"poddisruptionbudgets\"",
+    "resource=\"validatingadmissionpolicies\"",
     "resource=\"validatingadmissionpolicybindings\"",
     "resource=\"nodes\",verb=\"list\"",
 ];

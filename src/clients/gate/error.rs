@@ -198,6 +198,9 @@ impl Blocker {
     }
 }
 
+/// Beginning of the message with which the chart's admission policy refuses a client that has no right to write marks.
+pub const MARKS_REFUSAL: &str = "only Ebbtide may change its annotations under ebbtide/";
+
 /// A call to the API server that failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{verb} {resource}{}: {message}{}", self.named(), self.advice())]
@@ -320,6 +323,10 @@ impl KubeError {
 
     fn advice(&self) -> String {
         match self.category {
+            Category::Denied if self.message.contains(MARKS_REFUSAL) => {
+                " (check that a role of the service account allows \"write\" on \"marks\" of the API group \"ebbtide\": docs/security.md)"
+                    .to_owned()
+            }
             Category::Denied => format!(
                 " (check that a role of the service account allows \"{}\" on \"{}\", and that no admission policy forbids it)",
                 self.verb, self.resource
@@ -386,6 +393,24 @@ mod tests {
             refused.to_string(),
             "create pods/eviction default/web-1: The disruption budget web needs 2 healthy pods and has 2 currently"
         );
+    }
+
+    #[test]
+    fn a_refusal_of_marks_names_their_right() {
+        let by = |reason: &str| {
+            let message = format!("nodes \"a\" is forbidden: {reason}");
+            let status = serde_json::from_value(json!({ "code": 403, "reason": "Forbidden", "message": message }));
+            KubeError::new("patch", "nodes", "a", &kube::Error::Api(status.unwrap()))
+        };
+        let policy = "ValidatingAdmissionPolicy 'ebbtide-marks' with binding 'ebbtide-marks' denied request";
+        let refused = by(&format!("{policy}: {MARKS_REFUSAL}, or any"));
+        assert_eq!(refused.category, Category::Denied);
+        let (marks, nodes) = ("\"write\" on \"marks\" of the API group \"ebbtide\"", "\"patch\" on \"nodes\"");
+        let has = |error: &KubeError, text| error.to_string().contains(text);
+        assert!(has(&refused, marks) && has(&refused, "docs/security.md") && !has(&refused, nodes), "{refused}");
+        for other in [by("User \"ebbtide\" cannot patch resource \"nodes\""), by(&format!("{policy}: no"))] {
+            assert!(has(&other, nodes) && !has(&other, marks), "{other}");
+        }
     }
 
     #[test]

@@ -113,6 +113,13 @@ pub struct Check {
 }
 
 impl Check {
+    /// Adds a remedy.
+    #[must_use]
+    pub fn remedied(mut self, remedy: impl Into<String>) -> Self {
+        self.remedy = Some(remedy.into());
+        self
+    }
+
     /// Marks the check as one whose server did not answer.
     #[must_use]
     pub const fn unreached(mut self) -> Self {

@@ -1,9 +1,9 @@
 //! The cluster's Nodes, pods and disruption budgets. Pure.
 
 use super::check::{Area, Check, count, few};
-use super::permissions::WRITE_MARKS;
+use super::policies;
 use super::readings::{
-    AccessReview, Agents, BudgetState, Budgets, MetadataOptions, Nodes, PodOwner, Readings, Workload, Workloads,
+    Agents, BudgetState, Budgets, MetadataOptions, NodeInstance, Nodes, PodOwner, Readings, Workload, Workloads,
 };
 use crate::cli::settings::Settings;
 use kube::core::{Selector, SelectorExt};
@@ -41,11 +41,17 @@ pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {
         }
         Err(error) => vec![area.skipped("nodes", &error.message)],
     };
-    if let Ok(instance) = &readings.instance {
-        checks.push(judge_name(settings, &instance.clusters));
-        checks.extend(instance.metadata.map(|metadata| judge_metadata(&instance.id, metadata)));
+    match &readings.instances {
+        Ok(instances) => {
+            let first = instances.first().map_or(&[][..], |instance| &instance.clusters);
+            checks.push(judge_name(settings, first));
+            checks.extend(judge_metadata(instances));
+        }
+        // The check of the call reports it otherwise.
+        Err(_) if !settings.sources.ask_aws() => checks.push(unknown_metadata()),
+        Err(_) => {}
     }
-    checks.push(judge_policies(readings));
+    checks.push(policies::judge(readings));
     match (&readings.workloads, &readings.budgets) {
         (Ok(workloads), Ok(budgets)) => {
             checks.extend(judge_budgets(workloads, budgets));
@@ -86,49 +92,42 @@ fn judge_name(settings: &Settings, found: &[String]) -> Check {
 }
 
 /// Judges whether pods get an answer of the metadata service, and with it the credentials of the node's role.
-fn judge_metadata(instance: &str, metadata: MetadataOptions) -> Check {
+fn judge_metadata(instances: &[NodeInstance]) -> Option<Check> {
     let (area, name) = (Area::Cluster, "hop-limit");
-    let MetadataOptions { on, without_token, hop_limit } = metadata;
-    if !on || (!without_token && hop_limit <= 1) {
-        return area.ok(name, "the metadata of a node's instance answer no pod of another network than the node's");
-    }
-    let why =
-        if without_token { "asks for no token".to_owned() } else { format!("has a metadata hop limit of {hop_limit}") };
-    area.warning(
+    let known: Vec<_> = instances.iter().filter_map(|instance| Some((instance, instance.metadata?))).collect();
+    let open = |metadata: &MetadataOptions| metadata.on && (metadata.without_token || metadata.hop_limit > 1);
+    let reached: Vec<_> = known.iter().filter(|(_, metadata)| open(metadata)).collect();
+    let Some((first, metadata)) = reached.first() else {
+        let closed = count(known.len(), "instance", "instances");
+        let found = format!("the metadata of {closed} of nodes answer no pod of another network than the node's");
+        return (!known.is_empty()).then(|| area.ok(name, found));
+    };
+    let why = if metadata.without_token {
+        "asks for no token".to_owned()
+    } else {
+        format!("has a metadata hop limit of {}", metadata.hop_limit)
+    };
+    let found = format!(
+        "The metadata of {} of {} answer pods: {} {why}. Every pod on such a node can get the credentials of the node's role.",
+        reached.len(),
+        count(known.len(), "node's instance", "nodes' instances"),
+        first.id
+    );
+    Some(area.warning(
         name,
-        format!("{instance}, the instance of a node, {why}: every pod on it can get the credentials of the node's role."),
+        found,
         "Ask for tokens, with a hop limit of 1, in the launch template: pods on the node's network still get an answer.\n\
          Ebbtide's agents are there with agent.hostNetwork=true, a service that uses the instances' role with hostNetwork=true.\n\
          Where other pods need the role, keep the address from the rest: examples/metadata-networkpolicy.yaml.",
-    )
+    ))
 }
 
-/// Judges whether admission policies keep others from what Ebbtide keeps on Nodes, and let Ebbtide itself write it.
-fn judge_policies(readings: &Readings) -> Check {
-    let (area, name) = (Area::Cluster, "policies");
-    match &readings.bindings {
-        Err(error) => {
-            area.unread(name, error, "list of validatingadmissionpolicybindings in admissionregistration.k8s.io")
-        }
-        Ok(None) => area.ok(name, "this API server has no ValidatingAdmissionPolicy: all that may patch Nodes may write what Ebbtide keeps there"),
-        Ok(Some(0)) => area.warning(
-            name,
-            "No admission policy keeps kubelets, and pods that may patch Nodes, from what Ebbtide keeps there: an attacker who takes over a node can have others drained.",
-            "Set kubeletPolicy=true in the chart. helm template, and tools that render by it, need the cluster's version:\n  \
-             helm template … --kube-version 1.30",
-        ),
-        Ok(Some(_)) if is_refused(&readings.reviews) => area.failure(
-            name,
-            "An admission policy refuses what Ebbtide writes on Nodes: it may not write marks.ebbtide, so no Node is cordoned.",
-            "Add to the ClusterRole:\n  - apiGroups: [\"ebbtide\"]\n    resources: [\"marks\"]\n    verbs: [\"write\"]",
-        ),
-        Ok(Some(_)) => area.ok(name, "only Ebbtide writes what it keeps on Nodes"),
-    }
-}
-
-/// Whether the API server denies us to write marks.
-fn is_refused(reviews: &[AccessReview]) -> bool {
-    reviews.iter().any(|review| review.permission == WRITE_MARKS && review.allowed == Ok(false))
+/// Returns the check of metadata options that a service without AWS can't read.
+fn unknown_metadata() -> Check {
+    let why = "With --source nodes alone Ebbtide needs no right to describe instances, so it does not know which pods their metadata answer.";
+    let remedy = "To check it yourself, with credentials that may describe instances: each HttpTokens should be required, each hop limit 1.\n  \
+                  aws ec2 describe-instances --query 'Reservations[].Instances[].[InstanceId,MetadataOptions.HttpTokens,MetadataOptions.HttpPutResponseHopLimit]' --output text";
+    Area::Cluster.skipped("hop-limit", why).remedied(remedy)
 }
 
 fn judge_nodes(nodes: &Nodes, region: Option<&str>) -> Vec<Check> {

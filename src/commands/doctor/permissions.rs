@@ -115,6 +115,14 @@ pub const LIST_BUDGETS: Permission =
     Permission::all("policy", "poddisruptionbudgets", "list", "budgets are not checked");
 
 /// The doctor's own permission to see the chart's admission policies, without which it skips a check.
+pub const LIST_POLICIES: Permission = Permission::all(
+    "admissionregistration.k8s.io",
+    "validatingadmissionpolicies",
+    "list",
+    "admission policies are not checked",
+);
+
+/// The doctor's own permission to see whether those policies are in force, without which it skips the check.
 pub const LIST_BINDINGS: Permission = Permission::all(
     "admissionregistration.k8s.io",
     "validatingadmissionpolicybindings",

@@ -246,7 +246,7 @@ impl Statement {
 
     fn allows(&self, access: &mut SendAccess) {
         let (mut grant, mut other) = (Grant::default(), None);
-        for (operator, key, value) in self.conditions() {
+        for Condition { operator, key, value, .. } in self.conditions() {
             let values = || texts(value).map(str::to_owned).collect::<Vec<_>>();
             let arns = ["arnequals", "arnlike"].contains(&operator.as_str());
             let strings = ["stringequals", "stringlike"].contains(&operator.as_str());
@@ -272,14 +272,14 @@ impl Statement {
     }
 
     fn denies(&self, access: &mut SendAccess) -> Result<(), SendRefusal> {
-        let never = |(operator, key, value): (String, String, &Value)| {
+        let never = |Condition { operator, key, value, .. }: Condition<'_>| {
             operator == "bool" && TRUE_FOR_EVENTBRIDGE.contains(&key.as_str()) && all_are(value, "false")
         };
         if self.conditions().any(never) {
             return Ok(());
         }
         let mut denial = Denial { sid: self.sid.clone(), ..Denial::default() };
-        for (operator, key, value) in self.conditions() {
+        for Condition { operator, key, value, .. } in self.conditions() {
             match key.as_str() {
                 "aws:sourcearn" if is_negated(&operator) => denial.sources.extend(patterns(&operator, value)),
                 "aws:sourceaccount" if is_negated(&operator) => denial.accounts.extend(patterns(&operator, value)),
@@ -304,10 +304,10 @@ impl Statement {
         if self.effect != "Deny" || self.sends_to(arn).is_err() {
             return Some(false);
         }
-        let conditions = self.conditions().map(|(operator, key, value)| match key.as_str() {
-            // A role's own request lacks these keys, so the negated condition holds.
+        let conditions = self.conditions().map(|Condition { operator, if_exists, key, value }| match key.as_str() {
+            // A role's own request lacks these keys, so a negated condition holds, and so does one that asks for them only if they exist.
             "aws:sourcearn" | "aws:sourceaccount" if is_negated(&operator) => Some(true),
-            "aws:sourcearn" | "aws:sourceaccount" => is_positive(&operator).then_some(false),
+            "aws:sourcearn" | "aws:sourceaccount" => is_positive(&operator).then_some(if_exists),
             "aws:principalarn" if is_negated(&operator) => {
                 Some(!patterns(&operator, value).any(|pattern| covers(&pattern, role)))
             }
@@ -340,14 +340,33 @@ impl Statement {
         if self.not_principal.is_null() { names(&self.principal) } else { names(&self.not_principal).map(|is| !is) }
     }
 
-    /// Returns operator, key and value of each condition, the first two in lower case and without `IfExists`.
-    fn conditions(&self) -> impl Iterator<Item = (String, String, &Value)> {
+    fn conditions(&self) -> impl Iterator<Item = Condition<'_>> {
         self.condition.iter().flat_map(|(operator, keys)| {
-            let operator = operator.to_ascii_lowercase().trim_end_matches("ifexists").to_owned();
+            let operator = operator.to_ascii_lowercase();
+            let (operator, if_exists) = match operator.strip_suffix("ifexists") {
+                Some(operator) => (operator.to_owned(), true),
+                None => (operator, false),
+            };
             let keys = keys.as_object().into_iter().flatten();
-            keys.map(move |(key, value)| (operator.clone(), key.to_ascii_lowercase(), value))
+            keys.map(move |(key, value)| Condition {
+                operator: operator.clone(),
+                if_exists,
+                key: key.to_ascii_lowercase(),
+                value,
+            })
         })
     }
+}
+
+/// One condition of a statement.
+struct Condition<'a> {
+    /// The operator, in lower case and without `IfExists`.
+    operator: String,
+    /// Whether the condition holds for a request that lacks the key.
+    if_exists: bool,
+    /// The key, in lower case.
+    key: String,
+    value: &'a Value,
 }
 
 /// Whether an element of a statement matches, or its `Not` form, which replaces it, does not.
@@ -571,6 +590,12 @@ mod tests {
             (json!({}), true),
             (json!({ "ArnNotLike": { "aws:SourceArn": RULE, "aws:PrincipalArn": role("*") } }), false),
             (json!({ "Bool": { "aws:SecureTransport": "false" } }), false),
+            (json!({ "ArnEquals": { "aws:SourceArn": RULE } }), false),
+            // Whoever lacks the key meets the condition.
+            (json!({ "ArnEqualsIfExists": { "aws:SourceArn": RULE } }), true),
+            (json!({ "StringLikeIfExists": { "aws:SourceAccount": "1*" } }), true),
+            (json!({ "ArnNotEqualsIfExists": { "aws:SourceArn": RULE } }), true),
+            (json!({ "ArnEqualsIfExists": { "aws:SourceArn": RULE, "aws:PrincipalArn": role("known") } }), false),
             (json!({ "ArnEquals": { "aws:PrincipalArn": role("known") } }), false),
             (json!({ "ArnLike": { "aws:PrincipalArn": role("*") } }), true),
             // What does not hold decides, whatever the other condition is.

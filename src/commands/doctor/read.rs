@@ -6,8 +6,8 @@ mod kube;
 
 use super::arn::queue_arn;
 use super::readings::{
-    AccessReview, Agents, Budgets, CallTrial, EventRules, NodeInstance, Nodes, QueueAttributes, ReadError, Reading,
-    Readings, ScalingGroup, ScalingGroups, TrialAnswer, TrialCall, Workloads,
+    AccessReview, Agents, Budgets, CallTrial, EventRules, NodeInstance, Nodes, Policies, QueueAttributes, ReadError,
+    Reading, Readings, ScalingGroup, ScalingGroups, TrialAnswer, TrialCall, Workloads,
 };
 use super::{aws_calls, groups, permissions};
 use crate::cli::settings::Settings;
@@ -43,17 +43,19 @@ pub struct Extent {
     pub rules: usize,
     /// Maximum number of groups on whose hooks lifecycle calls are tried.
     pub trials: usize,
+    /// Maximum number of instances whose description is read.
+    pub instances: usize,
     /// Whether agents are looked for.
     pub agents: bool,
 }
 
 impl Extent {
     /// For `ebbtide doctor`: as much as the time allows.
-    pub const WHOLE: Self = Self { pages: 1000, groups: 200, rules: 100, trials: 200, agents: true };
+    pub const WHOLE: Self = Self { pages: 1000, groups: 200, rules: 100, trials: 200, instances: 10_000, agents: true };
 
     /// For the start of the service, which is busy: no whole list of a large cluster, and few calls whose rate limit heartbeats share. Agents
     /// of the same release are only starting, too.
-    pub const START: Self = Self { pages: 20, groups: 20, rules: 20, trials: 2, agents: false };
+    pub const START: Self = Self { pages: 20, groups: 20, rules: 20, trials: 2, instances: 200, agents: false };
 }
 
 /// The clients and limits of the calls.
@@ -153,10 +155,10 @@ pub async fn read(settings: &Settings, probe: &Probe) -> Readings {
         username,
         reviews: access.reviews,
         nodes: cluster.nodes,
-        instance: cluster.instance,
+        instances: cluster.instances,
         workloads: access.workloads,
         budgets: access.budgets,
-        bindings: access.bindings,
+        policies: access.policies,
         agents: access.agents,
     }
 }
@@ -185,7 +187,7 @@ impl QueueReadings {
 /// The Nodes, then their groups, then the calls about the groups' hooks.
 struct GroupReadings {
     nodes: Reading<Nodes>,
-    instance: Reading<NodeInstance>,
+    instances: Reading<Vec<NodeInstance>>,
     groups: Reading<ScalingGroups>,
     trials: Vec<CallTrial>,
 }
@@ -193,13 +195,11 @@ struct GroupReadings {
 impl GroupReadings {
     async fn read(settings: &Settings, probe: &Probe) -> Self {
         let nodes = kube::nodes(probe).await;
-        let instances: HashSet<&str> =
-            nodes.iter().flat_map(|nodes| &nodes.instances).map(InstanceId::as_str).collect();
-        let example = nodes.as_ref().ok().and_then(|nodes| nodes.instances.first());
-        let instance = async {
-            match example {
-                Some(instance) => aws::instance(probe, instance).await,
-                None => Err(unknown("No Node is known whose instance has the tags.")),
+        let ids: HashSet<&str> = nodes.iter().flat_map(|nodes| &nodes.instances).map(InstanceId::as_str).collect();
+        let instances = async {
+            match nodes.as_ref().map_or(&[][..], |nodes| &nodes.instances) {
+                [] => Err(unknown("No Node is known whose instance could be described.")),
+                all => aws::described(probe, &all[..all.len().min(probe.extent.instances)]).await,
             }
         };
         let groups = async {
@@ -208,10 +208,10 @@ impl GroupReadings {
                 Err(_) if settings.managed_tag.value.is_none() => {
                     Err(unknown("The Nodes could not be listed, so their groups are not known."))
                 }
-                _ => aws::groups(probe, &settings.managed_tag, &instances).await,
+                _ => aws::groups(probe, &settings.managed_tag, &ids).await,
             }
         };
-        let (instance, groups) = join!(instance, groups);
+        let (instances, groups) = join!(instances, groups);
         let mut trials = match &groups {
             Ok(groups) => {
                 let (mut trials, deregistration) =
@@ -224,7 +224,7 @@ impl GroupReadings {
         if aws_calls::replaces(settings) {
             trials.extend(replacement_trials(probe, &groups).await);
         }
-        Self { nodes, instance, groups, trials }
+        Self { nodes, instances, groups, trials }
     }
 }
 
@@ -233,13 +233,14 @@ struct AccessReadings {
     reviews: Vec<AccessReview>,
     workloads: Reading<Workloads>,
     budgets: Reading<Budgets>,
-    bindings: Reading<Option<usize>>,
+    policies: Reading<Option<Policies>>,
     agents: Option<Reading<Agents>>,
 }
 
 impl AccessReadings {
     async fn read(settings: &Settings, probe: &Probe) -> Self {
-        let more = [permissions::LIST_BUDGETS, permissions::LIST_BINDINGS, permissions::WRITE_MARKS];
+        let policies = [permissions::LIST_POLICIES, permissions::LIST_BINDINGS];
+        let more = [permissions::LIST_BUDGETS, permissions::WRITE_MARKS].into_iter().chain(policies.clone());
         let needed = permissions::needed(settings).into_iter().chain(more);
         let reviews = kube::reviews(probe, needed.collect()).await;
         // A list without permission is not tried: each refusal is an entry in the API server's audit log.
@@ -251,11 +252,10 @@ impl AccessReadings {
                 Err(forbidden("poddisruptionbudgets"))
             }
         };
-        let bindings = async {
-            if permissions::allowed(&reviews, &permissions::LIST_BINDINGS) {
-                kube::bindings(probe).await
-            } else {
-                Err(forbidden("validatingadmissionpolicybindings"))
+        let policies = async {
+            match policies.iter().find(|list| !permissions::allowed(&reviews, list)) {
+                Some(list) => Err(forbidden(list.resource)),
+                None => kube::policies(probe).await,
             }
         };
         let workloads = async {
@@ -264,8 +264,8 @@ impl AccessReadings {
         let agents = OptionFuture::from((settings.sources.nodes && probe.extent.agents).then_some(async {
             if permissions::lists_pods(&reviews) { kube::agents(probe).await } else { Err(forbidden("pods")) }
         }));
-        let (budgets, bindings, workloads, agents) = join!(budgets, bindings, workloads, agents);
-        Self { reviews, workloads, budgets, bindings, agents }
+        let (budgets, policies, workloads, agents) = join!(budgets, policies, workloads, agents);
+        Self { reviews, workloads, budgets, policies, agents }
     }
 }
 

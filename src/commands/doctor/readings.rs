@@ -2,11 +2,13 @@
 
 mod agents;
 mod nodes;
+mod policies;
 
 pub use agents::{AgentPod, Agents};
 pub use nodes::Nodes;
 #[cfg(test)]
 pub use nodes::region_of;
+pub use policies::{Policies, Policy};
 
 use crate::clients::gate::{AwsError, Category, KubeError, SigningFailure};
 use crate::pipeline::interruption::Group;
@@ -90,14 +92,14 @@ pub struct Readings {
     pub reviews: Vec<AccessReview>,
     /// The cluster's Nodes.
     pub nodes: Reading<Nodes>,
-    /// The instance of one Node.
-    pub instance: Reading<NodeInstance>,
+    /// The instances of Nodes, in the order of the Nodes.
+    pub instances: Reading<Vec<NodeInstance>>,
     /// The cluster's pods, by owner.
     pub workloads: Reading<Workloads>,
     /// The cluster's disruption budgets.
     pub budgets: Reading<Budgets>,
-    /// The number of bindings that have the chart's admission policies refuse writes; `None` if the API server has no such policies.
-    pub bindings: Reading<Option<usize>>,
+    /// The chart's admission policies; `None` if the API server has no such policies.
+    pub policies: Reading<Option<Policies>>,
     /// The agents, if Nodes are a source and the agents have had time to start.
     pub agents: Option<Reading<Agents>>,
 }

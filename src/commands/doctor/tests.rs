@@ -3,8 +3,8 @@
 use super::permissions::needed;
 use super::readings::{
     AccessReview, ApiServer, Budgets, CallTrial, CallerIdentity, EventRule, EventRules, HookConfig, MetadataOptions,
-    NodeInstance, Nodes, PodGrace, PodOwner, ReadError, Readings, ScalingGroup, ScalingGroups, TrialAnswer, TrialCall,
-    Workload, Workloads,
+    NodeInstance, Nodes, PodGrace, PodOwner, Policies, Policy, ReadError, Readings, ScalingGroup, ScalingGroups,
+    TrialAnswer, TrialCall, Workload, Workloads,
 };
 use super::{Check, Status, judge};
 use crate::cli::flags::{Cli, Command};
@@ -146,20 +146,29 @@ pub(super) fn healthy(settings: &Settings) -> Readings {
             .map(|permission| AccessReview { permission, allowed: Ok(true) })
             .collect(),
         nodes: Ok(nodes),
-        instance: Ok(NodeInstance {
+        instances: Ok(vec![NodeInstance {
             id: "i-00000000000000001".to_owned(),
             clusters: vec!["blue".to_owned()],
             metadata: Some(MetadataOptions { on: true, without_token: false, hop_limit: 1 }),
-        }),
+        }]),
         workloads: Ok(Workloads {
             workloads: BTreeMap::from([(owner, web)]),
             longest_grace: Some(PodGrace { pod: "pod shop/web-1".to_owned(), period: Duration::from_mins(1) }),
             complete: true,
         }),
         budgets: Ok(Budgets { budgets: Vec::new(), complete: true }),
-        bindings: Ok(Some(2)),
+        policies: Ok(Some(chart_policies())),
         agents: None,
     }
+}
+
+/// Returns the chart's policies, of a release `ebbtide`, in force.
+pub(super) fn chart_policies() -> Policies {
+    let specs: BTreeMap<String, _> = serde_json::from_str(include_str!("policies.json")).unwrap();
+    let policy = |(kind, spec)| Policy { name: format!("ebbtide-{kind}"), kind, spec };
+    let policies: Vec<Policy> = specs.into_iter().map(policy).collect();
+    let enforced = policies.iter().map(|policy| policy.name.clone()).collect();
+    Policies { policies, enforced }
 }
 
 /// Returns the findings that are not ok after a change.

@@ -82,17 +82,15 @@ def denying_policy(kube: Kube, namespace: str, prefix: str, name: str) -> Iterat
 
 
 @contextmanager
-def policies(kube: Kube, objects: list[Object]) -> Iterator[None]:
-    """Creates the admission policies among these objects, with their bindings."""
+def policies(kube: Kube, objects: list[Object]) -> Iterator[list[Object]]:
+    """Creates the admission policies among these objects, with their bindings; yields them as the API server has made them."""
     resources = {
         "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
         "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
     }
-    with ExitStack() as made:
-        for each in objects:
-            if each["kind"] in resources:
-                made.enter_context(_created(kube, resources[each["kind"]], each))
-        yield
+    with ExitStack() as stack:
+        ours = [each for each in objects if each["kind"] in resources]
+        yield [stack.enter_context(_created(kube, resources[each["kind"]], each)) for each in ours]
 
 
 def _of_evictions(prefix: str, name: str, client: Object) -> Object:
@@ -127,10 +125,10 @@ def _webhook(kube: Kube, namespace: str, webhook: Object) -> Iterator[None]:
 
 
 @contextmanager
-def _created(kube: Kube, resource: str, body: Object) -> Iterator[None]:
+def _created(kube: Kube, resource: str, body: Object) -> Iterator[Object]:
     made = kube.create(f"{_API}/{resource}", body)
     try:
-        yield
+        yield made
     finally:
         kube.delete(f"{_API}/{resource}/{made['metadata']['name']}")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import yaml
@@ -69,6 +71,21 @@ def grant_target_groups(kube: Kube, user: str) -> None:
         kube.create(f"{_API}/clusterroles", {"metadata": {"name": name}, "rules": rules})
         kube.create(f"{_API}/clusterrolebindings", _binding(name, user, "ClusterRole"))
     wait_held(kube, user, "", rules)
+
+
+@contextmanager
+def without(kube: Kube, user: str, group: str, resource: str) -> Iterator[None]:
+    """Takes the permissions on a resource from a user of the default permissions, until the block ends."""
+    path, rules = f"{_API}/clusterroles/{user}", default_rules()
+    taken = [rule for rule in rules if (rule["apiGroups"], rule["resources"]) == ([group], [resource])]
+    right = {"group": group, "resource": resource, "verb": taken[0]["verbs"][0]}
+    kube.patch(path, {"rules": [rule for rule in rules if rule not in taken]})
+    try:
+        eventually(f"{user} has no right on {resource}", lambda: not _may(kube, user, right))
+        yield
+    finally:
+        kube.patch(path, {"rules": rules})
+        wait_held(kube, user, "", taken)
 
 
 def wait_held(kube: Kube, user: str, namespace: str, rules: list[Object]) -> None:

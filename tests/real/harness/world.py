@@ -54,6 +54,8 @@ class World:
         self.audit = Audit(control_plane.audit_log)
         self.queue = self.queues.queue(name)
         self.nodes: list[Node] = []
+        self.refused_by = ""
+        """Part of the reason with which the API server may forbid the service a call."""
         self.services: list[Service] = []
         self.leases: list[str] = []
         """Paths of the test's Leases among those of the nodes."""

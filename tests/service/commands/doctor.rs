@@ -10,6 +10,7 @@ use ebbtide_sim::aws::{GroupSpec, HookSpec};
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::{Limit, Pod};
 use jiff::SignedDuration;
+use serde_json::{Map, Value};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -23,7 +24,10 @@ fn healthy() -> Stage {
     aws.sqs.set_attribute("Policy", &policy(&queue, RULES));
     aws.sqs.set_dead_letter(10);
     aws.sqs.set_attribute("RedriveAllowPolicy", r#"{"redrivePermission": "denyAll"}"#);
-    stage.world.kube.bind_policy("ebbtide-marks", "Deny");
+    for (kind, spec) in chart_policies() {
+        stage.world.kube.put_policy(&kind, &spec);
+        stage.world.kube.bind_policy(&kind, "Deny");
+    }
     aws.events.put_rule("ec2", r#"{"source": [{"prefix": "aws.ec2"}]}"#, &queue);
     aws.events.put_rule("asg", r#"{"source": ["aws.autoscaling"]}"#, &queue);
     aws.events.put_rule("health", r#"{"source": ["aws.health"]}"#, &queue);
@@ -34,6 +38,13 @@ fn healthy() -> Stage {
         aws.autoscaling.add_hook(group, "drain", HookSpec::terminating(s(300)));
     }
     stage
+}
+
+/// Returns the specs of the chart's policies.
+fn chart_policies() -> Map<String, Value> {
+    let text = include_str!("../../../src/commands/doctor/policies.json");
+    // The simulation's agents are in the default namespace.
+    serde_json::from_str(&text.replace(":ebbtide:", ":default:")).expect("they must be an object")
 }
 
 fn policy(queue: &str, rules: &str) -> String {
@@ -110,30 +121,55 @@ async fn a_healthy_set_up_is_all_ok_and_stays_unchanged() {
             ("GetQueueAttributes", 1),
             ("ListRuleNamesByTarget", 1),
             ("RecordLifecycleActionHeartbeat", 2),
-            ("create selfsubjectaccessreviews", 18),
+            ("create selfsubjectaccessreviews", 19),
             ("create selfsubjectreviews", 1),
             ("get /version", 1),
             ("list nodes", 1),
             ("list poddisruptionbudgets", 1),
             ("list pods", 1),
+            ("list validatingadmissionpolicies", 1),
             ("list validatingadmissionpolicybindings", 1),
         ]
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cluster_without_a_policy_for_what_ebbtide_keeps_on_nodes_is_told() {
+async fn a_cluster_without_the_policies_of_the_chart_is_reported() {
+    let edited = |stage: &Stage, kind: &str| {
+        let mut spec = chart_policies()[kind].clone();
+        spec["validations"][0]["expression"] = "true".into();
+        stage.world.kube.put_policy(kind, &spec);
+    };
+    let states: [(&dyn Fn(&Stage), &str); 3] = [
+        (
+            &|stage| stage.world.kube.bind_policy("kubelets", "Audit"),
+            "no binding with the action Deny enforces ebbtide-kubelets",
+        ),
+        (
+            &|stage| stage.world.kube.bind_policy("marks", "Audit"),
+            "no binding with the action Deny enforces ebbtide-marks",
+        ),
+        (&|stage| edited(stage, "marks"), "ebbtide-marks is not the policy"),
+    ];
+    for (state, expected) in states {
+        let stage = healthy();
+        state(&stage);
+        let report = examined(&stage, &[]).await;
+        assert_eq!(faults(&report), [("cluster", "policies", "warning")], "{}", report.text());
+        let text = report.text().split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains(expected) && text.contains("kubeletPolicy: true") && !report.failed(false), "{text}");
+    }
+    // An API server that has no such policies.
     let stage = healthy();
-    stage.world.kube.bind_policy("ebbtide-marks", "Audit");
+    stage.world.faults.add(Rule::on("list validatingadmissionpolicies", Fault::Status(404)));
     let report = examined(&stage, &[]).await;
     assert_eq!(faults(&report), [("cluster", "policies", "warning")], "{}", report.text());
-    assert!(report.text().contains("kubeletPolicy=true") && !report.failed(false), "{}", report.text());
-    // An API server that has no such policies.
-    stage.world.faults.add(Rule::on("list validatingadmissionpolicybindings", Fault::Status(404)));
-    assert_eq!(faults(&examined(&stage, &[]).await), []);
-    stage.world.kube.deny("list validatingadmissionpolicybindings");
-    let report = examined(&stage, &[]).await;
-    assert_eq!(faults(&report), [("cluster", "policies", "skipped")], "{}", report.text());
+    for list in ["list validatingadmissionpolicies", "list validatingadmissionpolicybindings"] {
+        let stage = healthy();
+        stage.world.kube.deny(list);
+        let report = examined(&stage, &[]).await;
+        assert_eq!(faults(&report), [("cluster", "policies", "skipped")], "{}", report.text());
+    }
     // A policy that refuses what the service writes.
     let stage = healthy();
     stage.world.kube.deny("write marks");
@@ -179,7 +215,7 @@ async fn a_queue_that_takes_messages_of_anybody_is_told_and_one_that_refuses_eve
 #[tokio::test(start_paused = true)]
 async fn a_hop_limit_that_gives_pods_the_role_of_the_node_is_told() {
     let stage = healthy();
-    stage.world.aws.ec2.set_hop_limit(&instance(0), 2);
+    stage.world.aws.ec2.set_hop_limit(&instance(2), 2);
     let report = examined(&stage, &[]).await;
     assert_eq!(faults(&report), [("cluster", "hop-limit", "warning")], "{}", report.text());
     assert!(report.text().contains("agent.hostNetwork=true"), "{}", report.text());
@@ -395,24 +431,25 @@ async fn without_clients_for_one_side_the_other_is_checked() {
 #[tokio::test(start_paused = true)]
 async fn with_nodes_alone_nothing_is_asked_of_aws() {
     let stage = healthy();
+    let unread = ("cluster", "hop-limit", "skipped");
     let flags = ["--source", "nodes", "--pod-namespace", "ebbtide", "--pod-name", "a"];
     let clock = Clock::showing(stage.world.clock.now());
     let clients = || AvailableClients { aws: Err(ConnectError::NotCalled), ..stage.clients(clock).into() };
     let report = consult(&settings(&stage, &flags), clients(), clock).await;
-    assert_eq!(faults(&report), [("cluster", "agents", "failure")], "{}", report.text());
+    assert_eq!(faults(&report), [unread, ("cluster", "agents", "failure")], "{}", report.text());
     let repair = [&flags[..], &["--on-condition", "KernelReady=False:30m=drain"]].concat();
     let report = consult(&settings(&stage, &repair), clients(), clock).await;
-    assert_eq!(faults(&report), [("cluster", "conditions", "warning")], "{}", report.text());
+    assert_eq!(faults(&report), [("cluster", "conditions", "warning"), unread], "{}", report.text());
     assert!(!report.failed(false), "conditions need no agent");
     stage.set_condition(1, "KernelReady", "True", 0);
     let waves = [&repair[..], &["--wave", "topology.kubernetes.io/zone=1,pool=1"]].concat();
     let report = consult(&settings(&stage, &waves), clients(), clock).await;
-    assert_eq!(faults(&report), [("cluster", "waves", "warning")], "{}", report.text());
+    assert_eq!(faults(&report), [("cluster", "waves", "warning"), unread], "{}", report.text());
     for n in 0..3 {
         stage.world.kube.add_pod(Pod::on(&node(n)).daemonset().labels([("ebbtide/agent", "true")]));
     }
     let report = consult(&settings(&stage, &flags), clients(), clock).await;
-    assert_eq!(faults(&report), [], "{}", report.text());
+    assert_eq!(faults(&report), [unread], "{}", report.text());
     assert!(report.text().contains("3 nodes have an agent that is ready"), "{}", report.text());
     assert!(line(&report, "queue source").contains("there is no queue"), "{}", report.text());
     let replica = stage.start(&[&flags[..], &["--check-at-start=true"]].concat()).await;
@@ -454,7 +491,7 @@ async fn the_policy_for_a_hook_that_nodes_do_not_name_is_enough_to_check_it() {
     let stage = with_policy_of(include_str!("../../../docs/agent.md"));
     let flags = ["--source", "nodes", "--pod-namespace", "ebbtide", "--pod-name", "a", "--node-hook", "drain"];
     let report = examined(&stage, &[&flags[..], &["--max-draining", "1"]].concat()).await;
-    assert_eq!(faults(&report), [], "{}", report.text());
+    assert_eq!(faults(&report), [("cluster", "hop-limit", "skipped")], "{}", report.text());
     for check in ["groups groups", "calls members", "calls hooks", "calls heartbeat", "calls complete"] {
         assert!(line(&report, check).starts_with("ok"), "{check}: {}", report.text());
     }

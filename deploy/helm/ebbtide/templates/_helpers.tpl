@@ -48,13 +48,18 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- printf "%s-marks" (include "ebbtide.fullname" . | trunc 57 | trimSuffix "-") }}
 {{- end }}
 
-{{/* yes if there are policies for what Ebbtide keeps on Nodes: not where the API server has none. helm template knows only a version, which has them from 1.30 on. */}}
+{{/* yes if there is the policy for kubelets: not where the API server has none. helm template knows only a version, which has them from 1.30 on. */}}
 {{- define "ebbtide.hasKubeletPolicy" -}}
 {{- $knows := semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version }}
 {{- if .Capabilities.APIVersions.Has "v1/Node" }}
 {{- $knows = .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy" }}
 {{- end }}
-{{- if and .Values.kubeletPolicy .Values.rbac.create $knows }}yes{{ end }}
+{{- if and .Values.kubeletPolicy $knows }}yes{{ end }}
+{{- end }}
+
+{{/* yes if there is the policy for all others, too. Without the chart's roles Ebbtide could lack the right that it asks for. */}}
+{{- define "ebbtide.hasMarksPolicy" -}}
+{{- if and (include "ebbtide.hasKubeletPolicy" .) .Values.rbac.create }}yes{{ end }}
 {{- end }}
 
 {{/* The annotations of an object, from the root and its own, which win. Empty without any; else it begins with a new line. */}}

@@ -160,28 +160,6 @@ fn without_agents_conditions_are_still_acted_on() {
 }
 
 #[test]
-fn what_ebbtide_keeps_on_nodes_has_policies_that_let_it_write() {
-    let (name, status, text) = one(&[], |readings| readings.bindings = Ok(Some(0)));
-    assert_eq!((name, status), ("policies", Status::Warning));
-    assert!(text.contains("kubeletPolicy=true") && text.contains("--kube-version"), "{text}");
-    let refuses = |readings: &mut Readings| {
-        readings.reviews.push(AccessReview { permission: WRITE_MARKS, allowed: Ok(false) });
-    };
-    let (name, status, text) = one(&[], refuses);
-    assert_eq!((name, status), ("policies", Status::Failure));
-    assert!(text.contains("resources: [\"marks\"]"), "{text}");
-    // Without a policy nobody asks for the right.
-    let names = found(&[], |readings| {
-        readings.bindings = Ok(None);
-        refuses(readings);
-    });
-    assert_eq!(names, Vec::new());
-    let (name, status, text) = one(&[], |readings| readings.bindings = Err(ReadError::new(Category::Denied, "no")));
-    assert_eq!((name, status), ("policies", Status::Skipped));
-    assert!(text.contains("allow list of validatingadmissionpolicybindings"), "{text}");
-}
-
-#[test]
 fn conditions_and_waves_need_a_node_that_has_them() {
     let flags = ["--source", "queue,nodes", "--pod-namespace", "ebbtide", "--pod-name", "a", "--on-condition"];
     let with = |rules, change: fn(&mut Nodes)| {
@@ -243,26 +221,49 @@ fn the_cluster_s_name_must_be_that_of_its_instances() {
     assert!(text.contains("Set --cluster-name blue"), "{text}");
     for flags in [&[][..], &["--cluster-name", "blue"]] {
         assert_eq!(found(flags, |_| {}), Vec::new());
-        assert_eq!(found(flags, |readings| readings.instance = Ok(NodeInstance::default())), Vec::new(), "{flags:?}");
+        assert_eq!(
+            found(flags, |readings| readings.instances = Ok(vec![NodeInstance::default()])),
+            Vec::new(),
+            "{flags:?}"
+        );
     }
 }
 
 #[test]
-fn metadata_that_pods_can_read_are_told() {
-    let with = |metadata| move |readings: &mut Readings| readings.instance.as_mut().unwrap().metadata = metadata;
+fn metadata_that_pods_can_read_are_reported() {
+    let with = |all: Vec<Option<MetadataOptions>>| {
+        move |readings: &mut Readings| {
+            let instance = |(n, metadata)| NodeInstance {
+                id: format!("i-0000000000000000{n}"),
+                clusters: vec!["blue".to_owned()],
+                metadata,
+            };
+            readings.instances = Ok(all.into_iter().enumerate().map(instance).collect());
+        }
+    };
     let options = |on, without_token, hop_limit| Some(MetadataOptions { on, without_token, hop_limit });
     for fine in [None, options(true, false, 1), options(false, true, 2), options(false, false, 64)] {
-        assert_eq!(found(&[], with(fine)), Vec::new(), "{fine:?}");
+        assert_eq!(found(&[], with(vec![options(true, false, 1), fine])), Vec::new(), "{fine:?}");
     }
     for (open, why) in
         [(options(true, false, 2), "has a metadata hop limit of 2"), (options(true, true, 1), "asks for no token")]
     {
-        let (name, status, text) = one(&[], with(open));
+        let (name, status, text) = one(&[], with(vec![options(true, false, 1), None, open, open]));
         assert_eq!((name, status), ("hop-limit", Status::Warning));
-        for part in ["i-00000000000000001", why, "agent.hostNetwork=true", "metadata-networkpolicy.yaml"] {
+        for part in
+            ["2 of 3 nodes", "i-00000000000000002", why, "agent.hostNetwork=true", "metadata-networkpolicy.yaml"]
+        {
             assert!(text.contains(part), "{part}: {text}");
         }
     }
+    // Only a service that asks AWS for nothing has no other check of the call.
+    let denied = |readings: &mut Readings| readings.instances = Err(ReadError::new(Category::Denied, "no right"));
+    assert_eq!(found(&[], denied), Vec::new());
+    let nodes = ["--source", "nodes", "--pod-namespace", "ebbtide", "--pod-name", "a"];
+    let all = found(&nodes, denied);
+    let check = all.iter().find(|check| check.name == "hop-limit").unwrap();
+    assert!(check.status == Status::Skipped && check.found.contains("no right to describe"), "{check:?}");
+    assert!(check.remedy.as_deref().unwrap().contains("aws ec2 describe-instances"), "{check:?}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Reads from AWS, and trials of the service's own calls.
 
+use super::super::check::few;
 use super::super::readings::{
     CallerIdentity, EventRule, EventRules, HookConfig, MetadataOptions, NodeInstance, QueueAttributes, Reading,
     ScalingGroup, ScalingGroups,
@@ -18,7 +19,7 @@ use aws_sdk_sqs::types::{
 };
 use futures_util::StreamExt;
 use futures_util::stream;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 /// Maximum number of simultaneous calls: all calls of the account share a rate limit.
@@ -93,19 +94,31 @@ pub async fn members(probe: &Probe) -> Reading<()> {
     probe.aws(operation, "any instance", || request.send()).await.map(drop)
 }
 
-/// Returns EC2's description of an instance; an empty one if EC2 does not know the instance.
-pub async fn instance(probe: &Probe, instance: &InstanceId) -> Reading<NodeInstance> {
-    let request = probe.clients()?.ec2.describe_instances().filters(by_id(vec![instance.to_string()]));
-    let answer = probe.aws(Operation::new("ec2", "DescribeInstances"), instance.as_str(), || request.send()).await?;
-    let id = instance.to_string();
-    Ok(instances_in(answer).next().map_or_else(
-        || NodeInstance { id: id.clone(), ..NodeInstance::default() },
-        |found| NodeInstance {
-            id: id.clone(),
-            clusters: clusters_in(found.tags()),
-            metadata: found.metadata_options().and_then(metadata_options),
-        },
-    ))
+/// Maximum number of instances in one call: of the values of a filter.
+const MAX_DESCRIBED: usize = 200;
+
+/// Returns EC2's descriptions of these instances, in their order; an empty one of an instance that EC2 does not know.
+pub async fn described(probe: &Probe, instances: &[InstanceId]) -> Reading<Vec<NodeInstance>> {
+    let parts: Vec<&[InstanceId]> = instances.chunks(MAX_DESCRIBED).collect();
+    let mut found = HashMap::new();
+    for part in each(&parts, |part| describe(probe, part)).await {
+        found.extend(part?.into_iter().map(|instance| (instance.id.clone(), instance)));
+    }
+    let ids = instances.iter().map(ToString::to_string);
+    Ok(ids.map(|id| found.remove(&id).unwrap_or(NodeInstance { id, ..NodeInstance::default() })).collect())
+}
+
+async fn describe(probe: &Probe, instances: &[InstanceId]) -> Reading<Vec<NodeInstance>> {
+    let ids: Vec<String> = instances.iter().map(ToString::to_string).collect();
+    let subject = few(&ids);
+    let request = probe.clients()?.ec2.describe_instances().filters(by_id(ids));
+    let answer = probe.aws(Operation::new("ec2", "DescribeInstances"), &subject, || request.send()).await?;
+    let found = instances_in(answer).map(|found| NodeInstance {
+        id: found.instance_id().unwrap_or_default().to_owned(),
+        clusters: clusters_in(found.tags()),
+        metadata: found.metadata_options().and_then(metadata_options),
+    });
+    Ok(found.collect())
 }
 
 /// Returns the reach of the metadata service's answers, if EC2 reports all of it.

@@ -1,8 +1,8 @@
 //! Reads from the API server.
 
 use super::super::readings::{
-    AccessReview, AgentPod, Agents, ApiServer, BudgetState, Budgets, Nodes, Permission, PodGrace, PodOwner, ReadError,
-    Reading, Workloads,
+    AccessReview, AgentPod, Agents, ApiServer, BudgetState, Budgets, Nodes, Permission, PodGrace, PodOwner, Policies,
+    Policy, ReadError, Reading, Workloads,
 };
 use super::{Probe, page_in_time};
 use crate::clients::gate::Category;
@@ -11,7 +11,10 @@ use crate::clients::trimmed::Trimmed;
 use crate::pipeline::drain::MIRROR_ANNOTATION;
 use futures_util::StreamExt;
 use futures_util::stream;
-use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding, ValidatingAdmissionPolicyBindingSpec,
+    ValidatingAdmissionPolicySpec,
+};
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -22,6 +25,7 @@ use kube::{Api, Resource};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use std::time::Duration;
+use tokio::try_join;
 
 /// Number of objects on a page. A page of Nodes is about 1 MB of text.
 const PAGE_SIZE: u32 = 100;
@@ -29,8 +33,8 @@ const PAGE_SIZE: u32 = 100;
 /// Label of the pods of agents. The chart sets it.
 const AGENT_LABEL: &str = "ebbtide/agent=true";
 
-/// Label of the bindings of the chart's admission policies. The chart sets it.
-const POLICY_LABEL: &str = "ebbtide/policy=true";
+/// Label of the chart's admission policies and of their bindings. The chart sets it: its value is what the policy is for.
+const POLICY_LABEL: &str = "ebbtide/policy";
 
 /// Maximum number of simultaneous access reviews.
 const MAX_CONCURRENT: usize = 8;
@@ -234,26 +238,36 @@ pub async fn agents(probe: &Probe) -> Reading<Agents> {
     Ok(agents)
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct PolicyBinding {
-    #[serde(default)]
-    validation_actions: Vec<String>,
-}
-
-/// Counts the bindings that have the chart's admission policies refuse writes; `None` if the API server has no such policies.
-pub async fn bindings(probe: &Probe) -> Reading<Option<usize>> {
-    let mut denying = 0;
-    let name = "validatingadmissionpolicybindings";
-    let all =
-        pages::<ValidatingAdmissionPolicyBinding, PolicyBinding, IgnoredAny>(probe, name, POLICY_LABEL, |binding| {
-            denying += usize::from(binding.spec.validation_actions.iter().any(|action| action == "Deny"));
-        });
-    match all.await {
-        Ok(_) => Ok(Some(denying)),
+/// Reads the chart's admission policies; `None` if the API server has no such policies.
+pub async fn policies(probe: &Probe) -> Reading<Option<Policies>> {
+    let (mut policies, mut enforced) = (Vec::new(), Vec::new());
+    let all = pages::<ValidatingAdmissionPolicy, ValidatingAdmissionPolicySpec, IgnoredAny>(
+        probe,
+        "validatingadmissionpolicies",
+        POLICY_LABEL,
+        |policy| {
+            let kind = policy.metadata.labels.and_then(|mut labels| labels.remove(POLICY_LABEL)).unwrap_or_default();
+            let name = policy.metadata.name.unwrap_or_default();
+            policies.push(Policy { kind, name, spec: policy.spec });
+        },
+    );
+    let bindings = pages::<ValidatingAdmissionPolicyBinding, ValidatingAdmissionPolicyBindingSpec, IgnoredAny>(
+        probe,
+        "validatingadmissionpolicybindings",
+        POLICY_LABEL,
+        |binding| enforced.extend(enforced_by(binding.spec)),
+    );
+    match try_join!(all, bindings) {
+        Ok(_) => Ok(Some(Policies { policies, enforced })),
         Err(error) if error.category == Category::NotFound => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Returns the name of the policy whose refusals a binding enforces for all objects.
+fn enforced_by(binding: ValidatingAdmissionPolicyBindingSpec) -> Option<String> {
+    let denies = binding.validation_actions.unwrap_or_default().iter().any(|action| action == "Deny");
+    (denies && binding.match_resources.is_none() && binding.param_ref.is_none()).then_some(binding.policy_name?)
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -1,4 +1,4 @@
-//! TargetGroupBindings of the AWS Load Balancer Controller, and bindings of admission policies.
+//! TargetGroupBindings of the AWS Load Balancer Controller, and admission policies with their bindings.
 
 use super::Kube;
 use super::object::Object;
@@ -23,15 +23,33 @@ impl Kube {
         state.put(Resource::Bindings, binding);
     }
 
-    /// Binds an admission policy with the label of Ebbtide's chart, or replaces its binding. The simulation enforces none.
+    /// Adds the admission policy `ebbtide-KIND` with this kind as the label of Ebbtide's chart, or replaces it. The simulation enforces none.
     ///
     /// # Panics
     ///
     /// Never: it writes a valid object.
-    pub fn bind_policy(&self, name: &str, action: &str) {
+    pub fn put_policy(&self, kind: &str, spec: &Value) {
         let mut state = self.state();
+        let name = format!("ebbtide-{kind}");
+        let policy = json!({
+            "metadata": { "name": name, "uid": state.uuid(), "labels": { "ebbtide/policy": kind } },
+            "spec": spec,
+        });
+        let Value::Object(policy) = policy else { unreachable!("it is written as an object") };
+        let policy = Object::from_value(Resource::Policies, policy).expect("a policy must be valid");
+        state.put(Resource::Policies, policy);
+    }
+
+    /// Binds the admission policy `ebbtide-KIND`, or replaces its binding.
+    ///
+    /// # Panics
+    ///
+    /// Never: it writes a valid object.
+    pub fn bind_policy(&self, kind: &str, action: &str) {
+        let mut state = self.state();
+        let name = format!("ebbtide-{kind}");
         let binding = json!({
-            "metadata": { "name": name, "uid": state.uuid(), "labels": { "ebbtide/policy": "true" } },
+            "metadata": { "name": name, "uid": state.uuid(), "labels": { "ebbtide/policy": kind } },
             "spec": { "policyName": name, "validationActions": [action] },
         });
         let Value::Object(binding) = binding else { unreachable!("it is written as an object") };

@@ -19,12 +19,14 @@ pub(super) enum Resource {
     Attachments,
     /// The AWS Load Balancer Controller's, which a cluster has only with the controller.
     Bindings,
+    /// Admission policies, which the simulation does not enforce.
+    Policies,
     /// Which admission policies are in force.
     PolicyBindings,
 }
 
 impl Resource {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Nodes,
         Self::Pods,
         Self::Budgets,
@@ -33,6 +35,7 @@ impl Resource {
         Self::Claims,
         Self::Attachments,
         Self::Bindings,
+        Self::Policies,
         Self::PolicyBindings,
     ];
 
@@ -47,6 +50,9 @@ impl Resource {
             Self::Claims => ["", "v1", "persistentvolumeclaims", "PersistentVolumeClaim"],
             Self::Attachments => ["storage.k8s.io", "v1", "volumeattachments", "VolumeAttachment"],
             Self::Bindings => ["elbv2.k8s.aws", "v1beta1", "targetgroupbindings", "TargetGroupBinding"],
+            Self::Policies => {
+                ["admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy"]
+            }
             Self::PolicyBindings => [
                 "admissionregistration.k8s.io",
                 "v1",
@@ -81,7 +87,7 @@ impl Resource {
     }
 
     pub const fn is_namespaced(self) -> bool {
-        !matches!(self, Self::Nodes | Self::Attachments | Self::PolicyBindings)
+        !matches!(self, Self::Nodes | Self::Attachments | Self::Policies | Self::PolicyBindings)
     }
 }
 
