@@ -135,12 +135,13 @@ async fn a_healthy_set_up_is_all_ok_and_stays_unchanged() {
 
 #[tokio::test(start_paused = true)]
 async fn a_cluster_without_the_policies_of_the_chart_is_reported() {
+    type State<'a> = (&'a dyn Fn(&Stage), &'a str);
     let edited = |stage: &Stage, kind: &str| {
         let mut spec = chart_policies()[kind].clone();
         spec["validations"][0]["expression"] = "true".into();
         stage.world.kube.put_policy(kind, &spec);
     };
-    let states: [(&dyn Fn(&Stage), &str); 3] = [
+    let states: [State<'_>; 3] = [
         (
             &|stage| stage.world.kube.bind_policy("kubelets", "Audit"),
             "no binding with the action Deny enforces ebbtide-kubelets",
