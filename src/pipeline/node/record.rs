@@ -43,11 +43,11 @@ const MAX_BYTES_OF_A_PREFIX: usize = 32 * 1024;
 pub struct Record {
     /// The annotations by name, as they are written.
     texts: BTreeMap<String, String>,
-    /// The notices that hold the Node, by the names of their annotations. One that a user has edited beyond parsing has the default value,
+    /// The notices that hold the Node, with the names of their annotations: a slice, since a map takes room for eleven. One that a user has edited beyond parsing has the default value,
     /// which nothing ends.
-    notices: BTreeMap<String, NoticeRecord>,
+    notices: Box<[(String, NoticeRecord)]>,
     /// The planned changes, by the names of their annotations. Their values have fields in common with those of notices.
-    planned: BTreeMap<String, (NoticeRecord, Option<Plan>)>,
+    planned: Box<[(String, NoticeRecord, Option<Plan>)]>,
     undo: Undo,
 }
 
@@ -74,8 +74,8 @@ impl Record {
         let notice = |text: &String| serde_json::from_str::<NoticeRecord>(text).unwrap_or_default();
         let with = |prefix: &'static str| with_prefix(&texts, prefix);
         let notices = with(NOTICE_PREFIX).map(|(name, text)| (name.clone(), notice(text))).collect();
-        let plan = |text: &String| (notice(text), serde_json::from_str(text).ok());
-        let planned = with(PLAN_PREFIX).map(|(name, text)| (name.clone(), plan(text))).collect();
+        let plan = |(name, text): (&String, &String)| (name.clone(), notice(text), serde_json::from_str(text).ok());
+        let planned = with(PLAN_PREFIX).map(plan).collect();
         let undo = texts.get(UNDO_ANNOTATION).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
         Self { texts, notices, planned, undo }
     }
@@ -110,40 +110,43 @@ impl Record {
 
     /// Returns the notices that hold the Node, by the names of their annotations.
     pub fn notices(&self) -> impl Iterator<Item = (&String, &NoticeRecord)> {
-        self.notices.iter()
+        self.notices.iter().map(|(name, notice)| (name, notice))
     }
 
     /// Returns the notice with this key, if it holds the Node.
     #[must_use]
     pub fn notice(&self, key: NoticeKey) -> Option<&NoticeRecord> {
-        self.notices.get(&name(NOTICE_PREFIX, key))
+        let name = name(NOTICE_PREFIX, key);
+        self.notices().find(|(known, _)| **known == name).map(|(_, notice)| notice)
     }
 
     /// Returns the record of the notice with this key that holds the Node, and then that of its plan.
     pub(super) fn notice_and_plan(&self, key: NoticeKey) -> impl Iterator<Item = &NoticeRecord> {
-        let planned = self.planned.get(&name(PLAN_PREFIX, key)).map(|(record, _)| record);
+        let name = name(PLAN_PREFIX, key);
+        let planned = self.planned.iter().find(|(known, ..)| *known == name).map(|(_, record, _)| record);
         self.notice(key).into_iter().chain(planned)
     }
 
     /// Returns the notices that hold the Node, and then those of plans, by the names of their annotations.
     pub(super) fn notices_and_plans(&self) -> impl Iterator<Item = (&String, &NoticeRecord)> {
-        self.notices().chain(self.planned.iter().map(|(name, (record, _))| (name, record)))
+        self.notices().chain(self.planned.iter().map(|(name, record, _)| (name, record)))
     }
 
     /// Returns the planned changes by the names of their annotations, with what they have in common with a notice.
     pub(super) fn planned(&self) -> impl Iterator<Item = (&String, &NoticeRecord, &Plan)> {
-        self.planned.iter().filter_map(|(name, (record, plan))| Some((name, record, plan.as_ref()?)))
+        self.planned.iter().filter_map(|(name, record, plan)| Some((name, record, plan.as_ref()?)))
     }
 
     /// Returns the planned changes. An annotation that a user has edited beyond parsing is none.
     pub fn plans(&self) -> impl Iterator<Item = &Plan> {
-        self.planned.values().filter_map(|(_, plan)| plan.as_ref())
+        self.planned().map(|(_, _, plan)| plan)
     }
 
     /// Returns the planned change of the notice with this key.
     #[must_use]
     pub fn plan(&self, key: NoticeKey) -> Option<&Plan> {
-        self.planned.get(&name(PLAN_PREFIX, key))?.1.as_ref()
+        let name = name(PLAN_PREFIX, key);
+        self.planned().find(|(known, ..)| **known == name).map(|(_, _, plan)| plan)
     }
 
     /// Returns AWS's time of the cancellation of the notice with this key, if it is recorded.
