@@ -110,7 +110,7 @@ def test_a_kubelet_writes_nothing_of_ebbtides(world: World) -> None:
         for kind in ("annotations", "labels"):
             many = {f"x{n}": "" for n in range(1_001)}
             assert POLICY in refused(captured, path, {"metadata": {kind: many}}), (path, kind)
-    # Nor does it take the rest away from what somebody else has made so large.
+    # Nor does it remove keys from a Node that another client has made so large.
     world.kube.patch(own, {"metadata": {"labels": {f"x{n}": "" for n in range(1_001)}}})
     few = {"metadata": {"labels": {f"x{n}": None for n in range(500)}}}
     assert "more than 1000" in refused(captured, own, few)

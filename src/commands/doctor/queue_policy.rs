@@ -591,7 +591,7 @@ mod tests {
             (json!({ "ArnNotLike": { "aws:SourceArn": RULE, "aws:PrincipalArn": role("*") } }), false),
             (json!({ "Bool": { "aws:SecureTransport": "false" } }), false),
             (json!({ "ArnEquals": { "aws:SourceArn": RULE } }), false),
-            // Whoever lacks the key meets the condition.
+            // A request without the key meets the condition.
             (json!({ "ArnEqualsIfExists": { "aws:SourceArn": RULE } }), true),
             (json!({ "StringLikeIfExists": { "aws:SourceAccount": "1*" } }), true),
             (json!({ "ArnNotEqualsIfExists": { "aws:SourceArn": RULE } }), true),

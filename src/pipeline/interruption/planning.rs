@@ -21,7 +21,7 @@ impl Case {
         };
         let backoff = Backoff::new(Duration::from_millis(200), Duration::from_mins(1));
         let written = backoff.retry(Some(by), write, failed).await;
-        if written.as_ref().is_ok_and(|exists| !exists) {
+        if matches!(written, Ok(false)) {
             // The instance's next Node keeps it.
             return Finding::NodeGone(Arc::clone(node), NoticeOutcome::NothingToDrain);
         }

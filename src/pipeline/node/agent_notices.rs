@@ -276,9 +276,9 @@ impl Node {
 
 /// Returns the ids that stand for a message in the marks and plans on the Node whose notice only the Node's agent has reported.
 fn from_node(node: &Node) -> impl Iterator<Item = String> {
-    let marks = node.record.notices().filter(|(_, mark)| mark.is_only_reported()).map(|(_, mark)| &mark.message);
-    let plans = node.record.plans().filter(|plan| plan.is_only_reported()).map(|plan| &plan.message);
-    marks.chain(plans).cloned()
+    let plans = node.record.planned().map(|(_, record, _)| record);
+    let all = node.record.notices().map(|(_, mark)| mark).chain(plans);
+    all.filter(|record| record.is_only_reported()).map(|record| record.message.clone())
 }
 
 /// Returns the ids that stand for a message in marks that are older than the Node: it has registered again in the middle of a drain, and

@@ -43,8 +43,8 @@ const MAX_BYTES_OF_A_PREFIX: usize = 32 * 1024;
 pub struct Record {
     /// The annotations by name, as they are written.
     texts: BTreeMap<String, String>,
-    /// The notices that hold the Node, with the names of their annotations: a slice, since a map takes room for eleven. One that a user has edited beyond parsing has the default value,
-    /// which nothing ends.
+    /// The notices that hold the Node, with the names of their annotations. One that a user has edited beyond parsing has the default value,
+    /// which nothing ends. A slice, because a map would take room for eleven.
     notices: Box<[(String, NoticeRecord)]>,
     /// The planned changes, by the names of their annotations. Their values have fields in common with those of notices.
     planned: Box<[(String, NoticeRecord, Option<Plan>)]>,

@@ -257,7 +257,7 @@ def test_a_message_outlasts_the_longest_hook_and_a_dead_letter_the_message() -> 
 
 
 def test_no_other_queue_sends_its_dead_letters_to_the_queue() -> None:
-    """SQS asks no queue policy for them, so whoever may create a queue could send messages that way."""
+    """SQS asks no queue policy for them, so everyone who may create a queue could send messages that way."""
     assert stack().resources("AWS::SQS::Queue")["Queue"]["RedriveAllowPolicy"] == {"redrivePermission": "denyAll"}
 
 

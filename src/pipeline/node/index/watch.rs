@@ -22,7 +22,7 @@ use super::table::{NodesByName, keyed, remove_if};
 use crate::clients::gate::{Backoff, Category, KubeError};
 use crate::clients::watch;
 use crate::clients::watch::{StartPacer, WatchError, WatchUpdate};
-use crate::fact::{Fact, Facts, NoticeKind, NoticeRef, WatchedResource};
+use crate::fact::{Fact, Facts, NoticeRef, WatchedResource};
 use crate::pipeline::node::agent_notices::differs;
 use crate::pipeline::node::mark::{has_new_drain, is_marked};
 use crate::pipeline::node::{Node, NodeApi, TrimmedNode};
@@ -245,7 +245,7 @@ impl NodeWatch {
     /// Emits a fact about each mark on the Node.
     fn report_marks(&self, node: &Node) {
         for (_, mark) in node.record.notices() {
-            let Some(kind) = NoticeKind::ALL.into_iter().find(|kind| kind.as_str() == mark.kind) else { continue };
+            let Some(kind) = mark.kind() else { continue };
             let (instance, message) = (node.instance.as_str(), &*mark.message);
             let about = NoticeRef { kind, instance, node: Some(&node.name), message };
             let condition = node.draining.as_deref();

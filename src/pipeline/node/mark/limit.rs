@@ -30,8 +30,7 @@ pub(in crate::pipeline::node) fn hinted_since(node: &Node) -> Option<Timestamp> 
     if !node.cordoned || !node.record.undo().cordon {
         return None;
     }
-    let is_hint = |notice: &NoticeRecord| NoticeKind::ALL.into_iter().any(|kind| kind.is_hint() && notice.is_of(kind));
-    let only_cordons = |notice: &NoticeRecord| !notice.is_drain() && is_hint(notice);
+    let only_cordons = |notice: &NoticeRecord| !notice.is_drain() && notice.kind().is_some_and(NoticeKind::is_hint);
     let since = node.record.notices().map(|(_, notice)| only_cordons(notice).then(|| notice.since.unwrap_or_default()));
     since.collect::<Option<Vec<_>>>()?.into_iter().min()
 }

@@ -133,6 +133,12 @@ impl NoticeRecord {
         self.is_of(NoticeKind::AsgTerminate) && !self.hookless && !self.completed
     }
 
+    /// Returns the kind of the notice; `None` of a record that a user has edited, or that names a kind of another version.
+    #[must_use]
+    pub fn kind(&self) -> Option<NoticeKind> {
+        NoticeKind::ALL.into_iter().find(|kind| self.is_of(*kind))
+    }
+
     /// Whether it is of a notice of this kind.
     #[must_use]
     pub fn is_of(&self, kind: NoticeKind) -> bool {
@@ -142,7 +148,7 @@ impl NoticeRecord {
     /// Whether the notice reports that the node is unhealthy, and AWS announces nothing.
     #[must_use]
     pub fn is_of_repair(&self) -> bool {
-        NoticeKind::ALL.into_iter().any(|kind| kind.is_repair() && self.is_of(kind))
+        self.kind().is_some_and(NoticeKind::is_repair)
     }
 
     /// Whether only the Node's agent, or a condition of the Node, has reported the notice.

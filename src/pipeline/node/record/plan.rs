@@ -1,7 +1,6 @@
 //! A change that a Node is drained for later.
 
 use crate::pipeline::event::{Detail, Identity, InstanceId, Notice, NoticeTime, ScheduledChange};
-use crate::pipeline::node::names::is_from_node;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -60,10 +59,5 @@ impl Plan {
             _ => NoticeTime::Announced(self.since),
         };
         Notice::new(identity, instance.clone(), time, Detail::ScheduledChange(change))
-    }
-
-    /// Whether only the Node's agent has reported the change.
-    pub(in crate::pipeline::node) fn is_only_reported(&self) -> bool {
-        is_from_node(&self.message) && self.confirmed_by.is_empty()
     }
 }

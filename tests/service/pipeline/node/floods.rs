@@ -27,16 +27,22 @@ async fn invalid_words_of_a_node_are_told_once() {
     stage.rest(&[&replica]).await;
 }
 
+/// Replaces the plans of node 0 by those with these names.
+fn set_plans(stage: &Stage, names: impl Iterator<Item = String>) {
+    let now = stage.world.clock.now();
+    stage.world.kube.update_node(&crate::harness::node(0), |node| {
+        let annotations = node.metadata.annotations.get_or_insert_default();
+        annotations.retain(|key, _| !key.starts_with("ebbtide/planned."));
+        annotations.extend(names.map(|name| plan(now, 0, &name)));
+    });
+}
+
 #[tokio::test(start_paused = true)]
 async fn of_a_nodes_plans_only_so_many_are_acted_on() {
     let stage = Stage::new(1, 1);
     stage.block(0);
     let replica = stage.with_both("a", &[]).await;
-    let now = stage.world.clock.now();
-    stage.world.kube.update_node(&crate::harness::node(0), |node| {
-        let annotations = node.metadata.annotations.get_or_insert_default();
-        annotations.extend((0..200).map(|n| plan(now, 0, &n.to_string())));
-    });
+    set_plans(&stage, (0..200).map(|n| n.to_string()));
     sleep(s(200)).await;
     let running = replica.metric("ebbtide_tasks{kind=\"interruption\"}");
     assert!((running - 64.0).abs() < f64::EPSILON, "{running}\n{}", stage.story());
@@ -77,12 +83,7 @@ async fn ever_new_plans_of_a_node_wait() {
     stage.block(0);
     let replica = stage.with_both("a", &[]).await;
     for scan in 0..10 {
-        let now = stage.world.clock.now();
-        stage.world.kube.update_node(&crate::harness::node(0), |node| {
-            let annotations = node.metadata.annotations.get_or_insert_default();
-            annotations.retain(|key, _| !key.starts_with("ebbtide/planned."));
-            annotations.extend((0..20).map(|n| plan(now, 0, &format!("{scan}-{n}"))));
-        });
+        set_plans(&stage, (0..20).map(|n| format!("{scan}-{n}")));
         sleep(s(100)).await;
     }
     let running = replica.metric("ebbtide_tasks{kind=\"interruption\"}");

@@ -13,14 +13,9 @@ impl Kube {
     ///
     /// Never: it writes a valid object.
     pub fn bind_target_group(&self, namespace: &str, name: &str, arn: &str, target_type: &str) {
-        let mut state = self.state();
-        let binding = json!({
-            "metadata": { "name": name, "namespace": namespace, "uid": state.uuid() },
-            "spec": { "targetGroupARN": arn, "targetType": target_type, "serviceRef": { "name": name, "port": 80 } },
-        });
-        let Value::Object(binding) = binding else { unreachable!("it is written as an object") };
-        let binding = Object::from_value(Resource::Bindings, binding).expect("a binding must be valid");
-        state.put(Resource::Bindings, binding);
+        let spec =
+            json!({ "targetGroupARN": arn, "targetType": target_type, "serviceRef": { "name": name, "port": 80 } });
+        self.put_object(Resource::Bindings, json!({ "name": name, "namespace": namespace }), &spec);
     }
 
     /// Adds the admission policy `ebbtide-KIND` with this kind as the label of Ebbtide's chart, or replaces it. The simulation enforces none.
@@ -29,15 +24,7 @@ impl Kube {
     ///
     /// Never: it writes a valid object.
     pub fn put_policy(&self, kind: &str, spec: &Value) {
-        let mut state = self.state();
-        let name = format!("ebbtide-{kind}");
-        let policy = json!({
-            "metadata": { "name": name, "uid": state.uuid(), "labels": { "ebbtide/policy": kind } },
-            "spec": spec,
-        });
-        let Value::Object(policy) = policy else { unreachable!("it is written as an object") };
-        let policy = Object::from_value(Resource::Policies, policy).expect("a policy must be valid");
-        state.put(Resource::Policies, policy);
+        self.put_object(Resource::Policies, of_policy(kind), spec);
     }
 
     /// Binds the admission policy `ebbtide-KIND`, or replaces its binding.
@@ -46,14 +33,23 @@ impl Kube {
     ///
     /// Never: it writes a valid object.
     pub fn bind_policy(&self, kind: &str, action: &str) {
-        let mut state = self.state();
-        let name = format!("ebbtide-{kind}");
-        let binding = json!({
-            "metadata": { "name": name, "uid": state.uuid(), "labels": { "ebbtide/policy": kind } },
-            "spec": { "policyName": name, "validationActions": [action] },
-        });
-        let Value::Object(binding) = binding else { unreachable!("it is written as an object") };
-        let binding = Object::from_value(Resource::PolicyBindings, binding).expect("a binding must be valid");
-        state.put(Resource::PolicyBindings, binding);
+        let spec = json!({ "policyName": format!("ebbtide-{kind}"), "validationActions": [action] });
+        self.put_object(Resource::PolicyBindings, of_policy(kind), &spec);
     }
+
+    /// Adds an object with this spec, or replaces that of its name.
+    fn put_object(&self, resource: Resource, mut metadata: Value, spec: &Value) {
+        let mut state = self.state();
+        metadata["uid"] = json!(state.uuid());
+        let Value::Object(object) = json!({ "metadata": metadata, "spec": spec }) else {
+            unreachable!("it is written as an object")
+        };
+        let object = Object::from_value(resource, object).expect("the object must be valid");
+        state.put(resource, object);
+    }
+}
+
+/// Returns the metadata of a policy of this kind, or of its binding.
+fn of_policy(kind: &str) -> Value {
+    json!({ "name": format!("ebbtide-{kind}"), "labels": { "ebbtide/policy": kind } })
 }
