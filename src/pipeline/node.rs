@@ -12,6 +12,7 @@
 //! hold      annotations that report a wait for a user or another controller, and that end it
 //! handled   how a Node shows that a notice without a message needs nothing more
 //! label     labels that select Nodes
+//! wave      how far a Node is in its wave
 //! wire      the fields of a Node that are read
 //! pool      the pool of capacity of a Node's instance
 //! record    what is recorded on a Node: notices, planned changes, what to undo
@@ -49,6 +50,7 @@ pub mod release;
 mod releaser;
 pub mod replacement;
 pub mod shift;
+pub mod wave;
 mod wire;
 
 pub use agent_notices::{AGENT_REPEAT, AgentNotice};

@@ -81,7 +81,7 @@ def test_a_kubelet_does_not_have_a_quarantine_removed(world: World) -> None:
 
     undo = {"cordon": True, "taints": ["quarantine=ir:NoSchedule", "dedicated=payments:NoSchedule"], "labels": [TIER]}
     expired = json.dumps({"until": "2020-01-01T00:00:00Z"})
-    annotations = {"ebbtide/notice.x": expired, "ebbtide/undo": json.dumps(undo)}
+    annotations = {"ebbtide/notice.0123456789abcdef": expired, "ebbtide/undo": json.dumps(undo)}
     assert refused(captured, path, {"metadata": {"annotations": annotations}}) == ""
 
     eventually("the marks are removed", lambda: not marks(world.see(node)))

@@ -9,8 +9,8 @@ use crate::pipeline::event::{Detail, Identity, Notice, NoticeTime};
 use crate::pipeline::interruption::{Interrupter, NoticeOutcome};
 use crate::pipeline::node::Node;
 use crate::pipeline::node::agent_notices::is_reported;
-use crate::pipeline::node::handled::{NodeNotice, message_of};
-use crate::pipeline::node::mark::{has_had_mark, is_termination_announced};
+use crate::pipeline::node::handled::NodeNotice;
+use crate::pipeline::node::record::has_had;
 use crate::pipeline::queue::VISIBILITY_TIMEOUT;
 use crate::runtime::task::TaskError;
 use std::future::pending;
@@ -113,7 +113,7 @@ impl Deliverer {
     /// the Node has withdrawn the notice or has restarted.
     async fn uncordoned_by_user(&self, node: &Node, notice: &Notice) {
         let index = &self.interrupter.index;
-        let carries = |known: &Node| message_of(known, &notice.identity).is_some();
+        let carries = |known: &Node| known.record.message(notice.key()).is_some();
         if notice.is_withdrawn() || !index.newest(node).is_some_and(|known| carries(&known)) {
             return pending().await;
         }
@@ -206,7 +206,7 @@ impl Deliverer {
     /// Waits until a user keeps the node by an uncordon after its drain.
     async fn kept(&self, node: &Node, notice: &Notice) {
         let key = notice.key();
-        self.interrupter.drainer.uncordoned(node, has_had_mark(key)).await;
+        self.interrupter.drainer.uncordoned(node, has_had(key)).await;
     }
 
     /// Returns what is left to do after this end of the notice.
@@ -239,7 +239,8 @@ impl Deliverer {
         if !matches!(notice.detail, Detail::AsgTermination { .. }) {
             return pending().await;
         }
-        let is_confirmed = |node: Option<&Arc<Node>>| node.filter(|node| is_termination_announced(node)).map(drop);
+        let is_confirmed =
+            |node: Option<&Arc<Node>>| node.filter(|node| node.record.is_termination_announced()).map(drop);
         self.interrupter.index.until(&notice.instance, is_confirmed).await;
     }
 }

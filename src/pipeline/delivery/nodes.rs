@@ -16,7 +16,6 @@ use crate::pipeline::interruption::Interrupter;
 use crate::pipeline::node::Node;
 use crate::pipeline::node::agent_notices::{NodeNotice, notices_of, standing_of, taken_back};
 use crate::pipeline::node::handled::Standing;
-use crate::pipeline::node::mark::is_leaving;
 use crate::runtime::random;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
@@ -272,7 +271,7 @@ impl Deliverer {
     fn conditions_of(&self, node: &Node) -> Vec<(NodeNotice, Timestamp)> {
         let Interrupter { clock, policy, index, .. } = &*self.interrupter;
         let is_current = || index.get(&node.instance).is_some_and(|current| current.uid == node.uid);
-        let counts = !node.conditions.is_empty() && !is_leaving(node) && is_current();
+        let counts = !node.conditions.is_empty() && !node.record.is_leaving() && is_current();
         if counts { node.condition_notices(&policy.conditions, clock).collect() } else { Vec::new() }
     }
 }

@@ -11,9 +11,8 @@ use crate::pipeline::event::{CapacityBlock, Detail, Identity, Notice, NoticeTime
 use crate::pipeline::interruption::NoticeOutcome;
 use crate::pipeline::node::agent_notices::{is_reported, reported_copy};
 use crate::pipeline::node::confirmation;
-use crate::pipeline::node::handled::{KnownNotice, Standing, is_handled, known, known_as, message_of, standing};
+use crate::pipeline::node::handled::{KnownNotice, Standing, is_handled, known, known_as, standing};
 use crate::pipeline::node::is_from_node;
-use crate::pipeline::node::mark::{deadline_of, is_leaving};
 use crate::pipeline::node::record::{Plan, Withdrawal};
 use crate::pipeline::node::release::NodeRelease;
 use crate::pipeline::node::{Brake, Node};
@@ -120,7 +119,7 @@ impl Deliverer {
 
     /// Whether the work on a failing status check is held back: too many fail, or the instance is terminated for another reason.
     fn holds_check(&self, Due { node, notice, .. }: &Due, brake: &Brake, repairs: &mut Repairs) -> bool {
-        self.starts_repair(node, notice) && (is_leaving(node) || repairs.hold(brake, node))
+        self.starts_repair(node, notice) && (node.record.is_leaving() || repairs.hold(brake, node))
     }
 
     /// Returns the planned changes that are near.
@@ -309,7 +308,7 @@ impl Deliverer {
         match self.known_on(&node, &notice) {
             None => self.join(notice, message),
             Some(KnownNotice::Same(identity)) => {
-                let before = message_of(&node, &identity).map(Arc::from);
+                let before = node.record.message(identity.key()).map(Arc::from);
                 let copy = self.join(notice.with_identity(identity), before.as_ref().unwrap_or(message));
                 if let NoticeCopy::Running(_, seat) = &copy {
                     seat.shared().confirmed.store(true, Ordering::Release);
@@ -333,7 +332,7 @@ pub(super) const fn is_work(outcome: NoticeOutcome) -> bool {
 /// Whether another replica drains the Node for the notice: its mark has a deadline ahead. A notice that is still due after half of the
 /// time from `since`, when it was first due, to that deadline probably belonged to a replica that has ended.
 fn is_held_by_another(Due { node, notice, .. }: &Due, since: Timestamp, now: Timestamp) -> bool {
-    let deadline = deadline_of(node, notice.key(), notice.start());
+    let deadline = node.record.deadline(notice.key(), notice.start());
     let deadline = deadline.filter(|_| !notice.is_withdrawn());
     deadline.is_some_and(|deadline| deadline.duration_since(now) > now.duration_since(since))
 }

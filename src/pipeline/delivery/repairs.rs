@@ -4,8 +4,6 @@ use super::Deliverer;
 use crate::fact::{Fact, Facts, NoticeKind, RepairStop};
 use crate::pipeline::event::{InstanceId, Notice};
 use crate::pipeline::interruption::{Action, Interrupter};
-use crate::pipeline::node::handled::message_of;
-use crate::pipeline::node::mark::{is_leaving, is_repaired, newest_copy};
 use crate::pipeline::node::{Brake, Node, Share};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashSet};
@@ -83,7 +81,7 @@ impl Deliverer {
         let checks = self.failing.0.lock().clone().filter(|_| counts).unwrap_or_default();
         let is_unhealthy = |node: &Node| {
             let shows = || checks.contains(&node.instance) || rules.iter().any(|rule| node.has_condition(&rule.name));
-            is_repaired(node) || !is_leaving(node) && shows()
+            node.record.is_repaired() || !node.record.is_leaving() && shows()
         };
         index.count_ours(|nodes| Brake::of(nodes, is_unhealthy))
     }
@@ -105,7 +103,7 @@ impl Deliverer {
             return pending().await;
         }
         let index = &self.interrupter.index;
-        let is_pending = |known: &&Arc<Node>| message_of(known, &notice.identity).is_none();
+        let is_pending = |known: &&Arc<Node>| known.record.message(notice.key()).is_none();
         let is_over =
             |known: Option<&Arc<Node>>| known.filter(is_pending).filter(|known| !still_reported(known)).map(drop);
         loop {
@@ -127,7 +125,7 @@ impl Deliverer {
         notice.kind().is_repair()
             && repairs(self.interrupter.policy.action(notice))
             && !notice.is_withdrawn()
-            && newest_copy(node, notice.key()).is_none()
+            && node.record.notice(notice.key()).is_none()
     }
 }
 

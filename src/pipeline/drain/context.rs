@@ -4,7 +4,6 @@ use super::deadline::Plan;
 use super::{Deadline, Deadlines, Drainer, Recorder};
 use crate::fact::Fact;
 use crate::pipeline::node::Node;
-use crate::pipeline::node::mark::{hook_ends, mark_names};
 use crate::runtime::clock;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -33,8 +32,8 @@ impl Drain<'_> {
         let Drainer { index, clock, .. } = self.drainer;
         let take = |known: Option<&Arc<Node>>| {
             let node = known?;
-            let hooks = hook_ends(node).map(|(mark, at)| (mark.clone(), clock.instant_of(at))).collect();
-            self.deadlines.take_marks(mark_names(node).cloned().collect(), hooks);
+            let hooks = node.record.hook_ends().map(|(key, at)| (key, clock.instant_of(at))).collect();
+            self.deadlines.take_marks(node.record.notices().map(|(key, _)| key).collect(), hooks);
             None
         };
         index.until_node(self.node, take).await

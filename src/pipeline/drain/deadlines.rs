@@ -6,8 +6,8 @@ use super::pod_times::PodTimes;
 use super::recorder::Progress;
 use super::remaining::Remaining;
 use super::select::Tier;
+use crate::pipeline::event::NoticeKey;
 use crate::pipeline::node::Node;
-use crate::pipeline::node::mark::mark_names;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,23 +30,23 @@ struct Entries {
     /// The pods that are left, and the time that they need.
     pods: PodTimes,
     remaining: Remaining,
-    /// Fixed ends of the capacity, by mark, of the interruptions that have left at their soft deadline: they hold until AWS revises the
+    /// Fixed ends of the capacity of the interruptions that have left at their soft deadline: they hold until AWS revises the
     /// notice.
-    fixed_ends: BTreeMap<String, Instant>,
-    /// The names of the marks of this process's interruptions, including those that have left.
-    marks: BTreeSet<String>,
-    /// The names of the marks of this process's interruptions, and whether the Node has carried them.
-    own: BTreeMap<u64, (String, bool)>,
-    /// The names of the marks on the Node.
-    on_node: BTreeSet<String>,
-    /// The ends of hooks by the marks on the Node.
-    marked: Vec<(String, Instant)>,
+    fixed_ends: BTreeMap<NoticeKey, Instant>,
+    /// The keys of the notices of this process's interruptions, including those that have left.
+    marks: BTreeSet<NoticeKey>,
+    /// The keys of the notices of this process's interruptions, and whether the Node has carried them.
+    own: BTreeMap<u64, (NoticeKey, bool)>,
+    /// The keys of the notices that hold the Node.
+    on_node: BTreeSet<NoticeKey>,
+    /// The ends of hooks by the notices that hold the Node.
+    marked: Vec<(NoticeKey, Instant)>,
 }
 
 impl Entries {
     /// Returns the latest end of a hook that another replica keeps alive.
     fn elsewhere(&self) -> Option<Instant> {
-        let others = self.marked.iter().filter(|(mark, _)| !self.marks.contains(mark));
+        let others = self.marked.iter().filter(|(key, _)| !self.marks.contains(key));
         others.map(|(_, ends)| *ends).max()
     }
 }
@@ -64,23 +64,23 @@ impl Deadlines {
         self.plan.subscribe()
     }
 
-    /// Adds the deadline of the notice whose mark has this name, until the entry is dropped.
-    pub fn add(self: &Arc<Self>, mark: String, deadline: Deadline) -> DeadlineEntry {
+    /// Adds the deadline of the notice with this key, until the entry is dropped.
+    pub fn add(self: &Arc<Self>, key: NoticeKey, deadline: Deadline) -> DeadlineEntry {
         let mut entries = self.entries.lock();
-        entries.fixed_ends.remove(&mark);
-        entries.marks.insert(mark.clone());
+        entries.fixed_ends.remove(&key);
+        entries.marks.insert(key);
         let id = entries.deadlines.last_key_value().map_or(0, |(id, _)| id + 1);
-        entries.own.insert(id, (mark.clone(), false));
+        entries.own.insert(id, (key, false));
         self.insert(&mut entries, id, deadline);
-        DeadlineEntry { deadlines: Arc::clone(self), id, mark, own: deadline }
+        DeadlineEntry { deadlines: Arc::clone(self), id, key, own: deadline }
     }
 
     /// Whether the Node carries, or has carried, the mark of a current interruption of this process. Marks of those that have left don't
     /// count.
     pub(super) fn has_had_mark(&self, node: &Node) -> bool {
         let mut entries = self.entries.lock();
-        for (mark, is_seen) in entries.own.values_mut() {
-            *is_seen |= mark_names(node).any(|name| name == mark);
+        for (key, is_seen) in entries.own.values_mut() {
+            *is_seen |= node.record.notice(*key).is_some();
         }
         entries.own.values().any(|(_, is_seen)| *is_seen)
     }
@@ -99,11 +99,11 @@ impl Deadlines {
         self.entries.lock().pods.needed_from(tier as usize, Instant::now())
     }
 
-    /// Sets the names of the marks on the Node, and the ends of the hooks that they record. Marks of this process's interruptions don't
+    /// Sets the notices that hold the Node, and the ends of the hooks that they record. Marks of this process's interruptions don't
     /// count, because it knows more. A removed mark removes its notice's fixed end.
-    pub(super) fn take_marks(&self, all: BTreeSet<String>, hooks: Vec<(String, Instant)>) {
+    pub(super) fn take_marks(&self, all: BTreeSet<NoticeKey>, hooks: Vec<(NoticeKey, Instant)>) {
         let mut entries = self.entries.lock();
-        for gone in entries.on_node.difference(&all).cloned().collect::<Vec<_>>() {
+        for gone in entries.on_node.difference(&all).copied().collect::<Vec<_>>() {
             entries.fixed_ends.remove(&gone);
         }
         (entries.on_node, entries.marked) = (all, hooks);
@@ -132,8 +132,8 @@ impl Deadlines {
 pub struct DeadlineEntry {
     deadlines: Arc<Deadlines>,
     id: u64,
-    /// The name of the notice's mark.
-    mark: String,
+    /// The notice's key.
+    key: NoticeKey,
     own: Deadline,
 }
 
@@ -160,7 +160,7 @@ impl DeadlineEntry {
     /// Leaves the end of the capacity, if it is known, to the drain, because this interruption's soft deadline has passed.
     pub fn outlive(self) {
         let mut entries = self.deadlines.entries.lock();
-        entries.fixed_ends.extend(self.own.fixed_end().map(|ends| (self.mark.clone(), ends)));
+        entries.fixed_ends.extend(self.own.fixed_end().map(|ends| (self.key, ends)));
     }
 
     /// Returns the deadline, with the room that the drain has made for its pods.

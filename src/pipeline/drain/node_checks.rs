@@ -5,7 +5,6 @@ use crate::clients::gate::{Backoff, CALL_TIMEOUT, Call, Class, LAST_CALL};
 use crate::clients::trimmed;
 use crate::fact::{DrainStep, Fact};
 use crate::pipeline::node::Node;
-use crate::pipeline::node::mark::{is_marked, is_restored};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,18 +29,18 @@ impl Drainer {
         loop {
             let uncordoned = |known: Option<&Arc<Node>>| {
                 let known = known?;
-                marked |= is_marked(known);
+                marked |= known.record.is_held();
                 own = is_own(known);
                 // Another controller may have cordoned it before, so that it stays cordoned.
-                let is_back = own && !is_marked(known) && known.boot != node.boot;
+                let is_back = own && !known.record.is_held() && known.boot != node.boot;
                 (known.ignored || is_back || marked && !known.cordoned).then(|| Arc::clone(known))
             };
             let known = self.index.until_node(node, uncordoned).await;
-            if !known.ignored && !own && !is_marked(&known) {
+            if !known.ignored && !own && !known.record.is_held() {
                 marked = false;
                 continue;
             }
-            if known.ignored || is_restored(&known) || !is_marked(&known) || known.boot != node.boot {
+            if known.ignored || known.record.undo().restored || !known.record.is_held() || known.boot != node.boot {
                 return;
             }
             match Box::pin(self.marker.recordon(&known, Instant::now() + CALL_TIMEOUT)).await {

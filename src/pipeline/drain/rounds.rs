@@ -28,7 +28,6 @@ use super::silence::{PodsLeft, Silence};
 use super::wire::PodId;
 use crate::clients::gate::Backoff;
 use crate::fact::Fact;
-use crate::pipeline::node::mark::is_restored;
 use crate::runtime::clock::until;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -171,7 +170,7 @@ impl<'a> Rounds<'a> {
     fn leave_returning(&mut self, selection: &mut Selection) {
         let Drain { drainer, node, .. } = self.evictions.drain;
         let known = drainer.index.newest(node).filter(|node| node.cordoned && self.freshness != Freshness::Cached);
-        let cordon = known.map(|node| is_restored(&node));
+        let cordon = known.map(|node| node.record.undo().restored);
         for departure in self.returns.keep(selection, cordon, Instant::now()) {
             let (on, pod) = (node.named(), departure.pod.named());
             drainer.facts.emit(&Fact::PodComesBack { on, pod, tolerates: departure.tolerates_cordon });

@@ -16,7 +16,7 @@ const CHECK_PREFIX: &str = "status-check/";
 /// The key of a notice: a hash of its identity, under which a Node records the notice. An annotation's name has at most 63 characters, and
 /// an ARN has more. Each replica and each copy of the notice computes the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct NoticeKey([u8; 8]);
+pub struct NoticeKey(u64);
 
 impl NoticeKey {
     /// Returns the key of the notice with this identity.
@@ -24,13 +24,20 @@ impl NoticeKey {
     pub fn of(identity: &str) -> Self {
         let mut key = [0; 8];
         key.copy_from_slice(&Sha256::digest(identity.as_bytes())[..8]);
-        Self(key)
+        Self(u64::from_be_bytes(key))
+    }
+
+    /// Reads a key as it is written; `None` if the text is none.
+    #[must_use]
+    pub fn read(text: &str) -> Option<Self> {
+        let key = Self(u64::from_str_radix(text, 16).ok()?);
+        (key.to_string() == text).then_some(key)
     }
 }
 
 impl fmt::Display for NoticeKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        write!(f, "{:016x}", self.0)
     }
 }
 

@@ -10,7 +10,6 @@ use crate::clients::gate::Category;
 use crate::fact::{Fact, Unusual, Wait, WaitOutcome};
 use crate::pipeline::event::{Detail, InstanceId, Notice, ScheduledChange};
 use crate::pipeline::node::Node;
-use crate::pipeline::node::mark::{deadline_of, is_drained, is_drained_for, start_of};
 use std::collections::HashSet;
 use std::future::pending;
 use std::sync::{Arc, OnceLock};
@@ -36,7 +35,10 @@ impl Case {
         let (verify, key) = (interrupter.policy.admission.verify, notice.key());
         let proof =
             Proof::of(notice, verify).filter(|_| verify == Verify::Never || interrupter.policy.admission.asks_aws);
-        let proof = proof.map(|proof| proof.of_known(node.as_ref().and_then(|node| start_of(node, key))));
+        let proof = proof.map(|proof| {
+            proof
+                .of_known(node.as_ref().and_then(|node| node.record.notice_and_plan(key).find_map(|known| known.start)))
+        });
         // A hook without a token is not from a message: Auto Scaling itself has shown that the instance waits.
         let is_shown = notice.hook().is_some_and(|hook| hook.token.is_none());
         let must_be_confirmed = verify == Verify::Always && proof.is_some() && !is_shown;
@@ -145,9 +147,11 @@ impl Case {
             let deadline = policy.deadline(notice, Some(node), None, clock, Instant::now()).at();
             let least = clock.timestamp_of(deadline + SPOT_TOLERANCE);
             matches!(notice.detail, Detail::Spot { .. })
-                && deadline_of(node, key, None).is_some_and(|marked| marked > least)
+                && node.record.deadline(key, None).is_some_and(|marked| marked > least)
         };
-        !notice.is_withdrawn() && is_drained_for(node, key, notice.start(), is_hard) && !is_earlier()
+        let mut drains =
+            node.record.notice(key).into_iter().filter(|known| known.is_drain() && known.starts_at(notice.start()));
+        !notice.is_withdrawn() && drains.any(|known| known.hard || !is_hard) && !is_earlier()
     }
 
     /// Waits for a copy that revises the notice and may be taken up. A drain beyond the maximum is changed or called off only with AWS's
@@ -221,7 +225,12 @@ impl Case {
     /// Returns the instances whose nodes are being drained, by their marks.
     fn marked(&self) -> HashSet<InstanceId> {
         let index = &self.interrupter.index;
-        index.all_that(is_drained).into_iter().map(|node| node.instance.clone()).chain(index.released()).collect()
+        index
+            .all_that(|node| node.record.is_drained())
+            .into_iter()
+            .map(|node| node.instance.clone())
+            .chain(index.released())
+            .collect()
     }
 
     /// Waits until AWS confirms the notice, which must happen before `by`. Asks at once, then at growing intervals: EC2 and Auto Scaling

@@ -5,12 +5,13 @@ use super::heartbeat::{Heartbeat, HeartbeatTask, HookState};
 use super::hook::HookReply;
 use super::late::may_be_over;
 use super::{Case, Completion, HookTimes, MessageLink};
-use crate::clients::gate::{Absence, AwsError, Backoff, CALL_TIMEOUT, Category, KubeError, LAST_CALL};
+use crate::clients::gate::{Absence, AwsError, Backoff, CALL_TIMEOUT, Category, Class, KubeError, LAST_CALL};
 use crate::fact::{CompletionResult, Fact, HeartbeatResult};
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::Hook;
 use crate::pipeline::node::Node;
-use crate::pipeline::node::mark::{Mark, is_of_unknown_boot, may_be_back};
+use crate::pipeline::node::mark::Mark;
+use crate::pipeline::node::record::NoticeRecord;
 use jiff::Timestamp;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -222,7 +223,7 @@ impl Case {
     /// Returns the Node if it has restarted since this notice's mark and its instance can return. Whether it has returned is not known yet.
     pub(super) fn restarted(&self) -> Option<Arc<Node>> {
         let known = self.interrupter.index.newest(self.node.as_ref()?)?;
-        may_be_back(&known, self.notice.key()).then_some(known)
+        known.may_be_back(self.notice.key()).then_some(known)
     }
 
     /// Returns when AWS last accepted a heartbeat of this process for the notice's hook: the instance waited at that time.
@@ -240,7 +241,7 @@ impl Case {
     /// Whether the mark records that the Node may have come back before it was written.
     fn is_of_unknown_boot(&self) -> bool {
         let known = self.node.as_ref().and_then(|node| self.interrupter.index.newest(node));
-        known.is_some_and(|node| is_of_unknown_boot(&node, self.notice.key()))
+        known.is_some_and(|node| node.record.notice(self.notice.key()).is_some_and(NoticeRecord::is_of_unknown_boot))
     }
 
     /// Returns the mark to write on the Node, with a record of that doubt.
@@ -254,9 +255,12 @@ impl Case {
         let restarted = self.restarted();
         let reply = interrupter.hooks.beat(hook, notice.instance.as_str(), by).await?;
         if let Some(node) = restarted.filter(|_| reply == HookReply::Done) {
-            let (key, by) = (notice.key(), Instant::now() + LAST_CALL);
+            let by = (Class::List, Instant::now() + LAST_CALL);
             // If the write fails, the next heartbeat repeats it.
-            let _ = interrupter.marker.still_waits(&node, key, by).await;
+            let waits = |known: &NoticeRecord, current: &Node| {
+                known.waiting_since(&node.boot).filter(|_| current.boot == node.boot)
+            };
+            let _ = interrupter.marker.revise(&node, notice.key(), by, waits).await;
         }
         Ok(reply)
     }
@@ -287,13 +291,12 @@ async fn note_end(case: &Case, node: &Node, is_ours: bool) {
     let (key, at) = (case.notice.key(), clock.now());
     let by = Instant::now() + NOTE_TIMEOUT;
     let note = async || {
-        let within = by.min(Instant::now() + CALL_TIMEOUT);
-        if is_ours {
-            marker.complete(node, key, at, within).await
-        } else {
-            // Another actor completed it, and whether a restart came before that is unknown.
-            marker.end(node, key, at, within).await
-        }
+        let within = (Class::Cordon, by.min(Instant::now() + CALL_TIMEOUT));
+        let over = |known: &NoticeRecord, current: &Node| {
+            // Another actor may have completed it, and whether a restart came before that is unknown.
+            if is_ours { Some(known.completed(at, &current.boot)) } else { known.moved(at) }
+        };
+        marker.revise(node, key, within, over).await
     };
     let failed = |error: &KubeError| {
         case.emit(&Fact::ReleaseFailed { on: node.named(), category: error.category, error });

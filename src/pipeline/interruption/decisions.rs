@@ -15,7 +15,7 @@ use crate::pipeline::event::{
 };
 use crate::pipeline::node::Node;
 use crate::pipeline::node::agent_notices::taken_back_marks;
-use crate::pipeline::node::mark::{Mark, mark_stands, newest_copy, place_of};
+use crate::pipeline::node::mark::Mark;
 use crate::pipeline::node::record::{Place, ReturnSign, Withdrawal};
 use crate::pipeline::node::release::{NodeRelease, awaits_boot};
 use crate::pipeline::node::replacement::AskedReplacement;
@@ -198,14 +198,15 @@ impl Policy {
     #[must_use]
     pub fn awaits_shift(&self, notice: &Notice, node: &Node, shifted: bool) -> bool {
         let key = notice.key();
-        let awaits = match place_of(node, key).filter(|_| mark_stands(node, key)) {
+        let stands = node.record.notice(key).is_some_and(|known| known.stands(&node.boot));
+        let awaits = match node.record.place(key).filter(|_| stands) {
             // A place in a wave has the same value.
             Some(Place::Evicts(_)) => {
                 self.waits.zonal_shift != ShiftedResources::None && !self.awaits_place(notice, node)
             }
             Some(Place::Waits) => shifted,
             Some(Place::Over) => shifted && notice.hook().is_none(),
-            None => shifted && !mark_stands(node, key),
+            None => shifted && !stands,
         };
         awaits && self.has_time_to_wait(notice)
     }
@@ -344,7 +345,7 @@ pub fn life_begin(notice: &Notice, node: Option<&Node>, times: HookTimes, clock:
 /// is found later, or a takeover, doesn't restart a delay or a hook's life.
 fn started_at(notice: &Notice, node: Option<&Node>, clock: &Clock) -> Instant {
     let is_timeless = matches!(notice.identity, Identity::Agent { at: None, .. });
-    let marked = node.filter(|_| is_timeless).and_then(|node| newest_copy(node, notice.key()));
+    let marked = node.filter(|_| is_timeless).and_then(|node| node.record.notice(notice.key())?.since);
     clock.notice_instant(marked.map_or(notice.at(), |marked| marked.min(notice.at())))
 }
 

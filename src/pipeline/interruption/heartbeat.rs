@@ -10,7 +10,6 @@ use crate::fact::{Fact, HeartbeatResult, HookLack, TaskKind};
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{Detail, Hook};
 use crate::pipeline::node::Node;
-use crate::pipeline::node::mark::marked_since_boot;
 use crate::runtime::task::{Handle, Tasks};
 use crate::runtime::{clock, random};
 use futures_util::future::join;
@@ -292,7 +291,7 @@ impl HeartbeatTask {
     /// over. Otherwise the instance is drained without the hook, which may be forged.
     async fn denied(&self) {
         let Case { interrupter, notice, .. } = &self.case;
-        let is_back = |node: &Node| self.case.is_in_doubt(node) && !marked_since_boot(node, notice.key());
+        let is_back = |node: &Node| self.case.is_in_doubt(node) && !node.has_notice_since_boot(notice.key());
         let may_be_back = || interrupter.index.get(&notice.instance).is_some_and(|node| is_back(&node));
         loop {
             if self.link.completes.load(Ordering::Acquire) {

@@ -5,7 +5,6 @@ use super::times::SHUTDOWN_TIME;
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{Detail, Hook, InstanceAction, Notice, NoticeTime, ScheduledChange};
 use crate::pipeline::node::Node;
-use crate::pipeline::node::mark::{end_of, marked_since_boot, may_be_back, newest_announced, newest_copy};
 use crate::pipeline::node::record::ReturnSign;
 use crate::pipeline::node::release::{LATE_AFTER, booted_after, is_back, restarted_after};
 use crate::runtime::clock::Clock;
@@ -26,7 +25,7 @@ pub fn may_be_over(notice: &Notice, node: &Node, waited: Option<Timestamp>) -> b
     notice.hook().is_some_and(is_known_to_aws)
         && comes_back(&notice.detail) == Some(ReturnSign::Boot)
         && node.ready
-        && (restarted_after(node, last_known(notice, waited)) || may_be_back(node, notice.key()))
+        && (restarted_after(node, last_known(notice, waited)) || node.may_be_back(notice.key()))
 }
 
 /// Returns the last time at which the announced event was still ahead: the notice's, or an accepted heartbeat's.
@@ -46,7 +45,7 @@ pub fn is_late(
     waited: Option<Timestamp>,
 ) -> bool {
     let key = notice.key();
-    let kept_until = || notice.hook().and_then(|_| end_of(node, key)).map(|end| clock.instant_of(end));
+    let kept_until = || notice.hook().and_then(|_| node.record.notice(key)?.end()).map(|end| clock.instant_of(end));
     let ends_at = match &notice.detail {
         Detail::StateChange { .. } => Some(clock.notice_instant(notice.at()) + SHUTDOWN_TIME),
         // It begins at once, and its deadline is always now.
@@ -61,10 +60,12 @@ pub fn is_late(
     let passed = ends_at.is_some_and(|at| now > at + LATE_AFTER);
     // Only scheduled changes are revised by later copies, and only AWS's own times order them.
     let changes = matches!((&notice.detail, notice.time), (Detail::ScheduledChange(_), NoticeTime::Announced(_)));
-    let newest = newest_announced(node, key, notice.start()).max(node.record.withdrawn_at(key)).filter(|_| changes);
+    // A copy with the same start announces nothing new, and its work may have to be taken over.
+    let revised = node.record.notice_and_plan(key).filter(|known| !known.starts_at(notice.start()));
+    let newest = revised.filter_map(|known| known.since).max().max(node.record.withdrawn_at(key)).filter(|_| changes);
     let superseded = newest.is_some_and(|at| at > notice.at());
     // A Node that flaps during a long drain carries the mark of this boot.
-    let awaits_boot = comes_back(&notice.detail) == Some(ReturnSign::Boot) && marked_since_boot(node, key);
+    let awaits_boot = comes_back(&notice.detail) == Some(ReturnSign::Boot) && node.has_notice_since_boot(key);
     // Another replica may receive a copy right after the restart, before or after the mark is removed.
     let begins = match &notice.detail {
         Detail::Spot { action: InstanceAction::Hibernate } | Detail::StateChange { .. } => Some(notice.at()),
@@ -72,7 +73,7 @@ pub fn is_late(
     };
     // A restart after the announcement and before the start counts as the return too. A spot instance is stopped all the same.
     // An instance that waits at a hook has not left yet.
-    let waits = notice.hook().is_some() && newest_copy(node, key).is_some();
+    let waits = notice.hook().is_some() && node.record.notice(key).is_some();
     let ahead = last_known(notice, waited);
     let announced = Some(ahead).filter(|_| returns_by_boot(&notice.detail) && !waits);
     let has_booted = begins.into_iter().chain(announced).min().is_some_and(|at| booted_after(node, at));

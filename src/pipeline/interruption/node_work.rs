@@ -4,14 +4,13 @@ use super::completion::KeptHook;
 use super::late::{is_late, returns_by_boot};
 use super::step::{Finding, Target};
 use super::{Action, Case, Interrupter, MessageLink, NoticeOutcome, Seat};
-use crate::clients::gate::{Backoff, CALL_TIMEOUT, KubeError, LAST_CALL};
+use crate::clients::gate::{Backoff, CALL_TIMEOUT, Class, KubeError, LAST_CALL};
 use crate::fact::{DrainOutcome, Fact, UndoReason};
 use crate::pipeline::drain::{Deadline, DeadlineEntry, Deadlines, Report};
 use crate::pipeline::event::{Detail, Notice, NoticeTime, ScheduledChange};
-use crate::pipeline::node::mark::{
-    Mark, deadline_of, has_had_mark, marked_since_boot, name_of, newer_start, newest_copy,
-};
+use crate::pipeline::node::mark::Mark;
 use crate::pipeline::node::record::TERMINATION_GRACE;
+use crate::pipeline::node::record::has_had;
 use crate::pipeline::node::release::NodeRelease;
 use crate::pipeline::node::{CordonOutcome, FullOfHints, Node};
 use crate::runtime::task::{Ending, TaskError};
@@ -63,13 +62,14 @@ impl Case {
         let mut marked = None;
         let newer = |known: Option<&Arc<Node>>| {
             let known = known?;
-            if newest_copy(known, key).is_none() {
+            if known.record.notice(key).is_none() {
                 // Without other marks the Node is uncordoned now, which another check notices. A restart removes marks too.
                 let is_marked = marked.as_ref() == Some(&(Arc::clone(&known.uid), known.boot.clone()));
                 return (known.cordoned && is_marked).then_some((None, change.start));
             }
-            marked = marked_since_boot(known, key).then(|| (Arc::clone(&known.uid), known.boot.clone()));
-            let (at, start) = newer_start(known, key, notice.at())?;
+            marked = known.has_notice_since_boot(key).then(|| (Arc::clone(&known.uid), known.boot.clone()));
+            let copy = known.record.notice(key)?;
+            let (at, start) = (copy.since.filter(|at| *at > notice.at())?, copy.start?);
             (Some(start.as_second()) != begins).then_some((Some(at), Some(start)))
         };
         let (at, start) = self.interrupter.index.until(&notice.instance, newer).await;
@@ -204,24 +204,21 @@ impl Case {
 
     /// Returns whether the Node carries the notice's mark.
     fn has_mark(&self, node: &Node) -> bool {
-        newest_copy(node, self.notice.key()).is_some()
+        node.record.notice(self.notice.key()).is_some()
     }
 
     /// As [`has_had_mark`], of the notice.
     pub(super) fn has_had_mark(&self) -> impl FnMut(&Node) -> bool + use<> {
-        has_had_mark(self.notice.key())
-    }
-
-    fn mark_name(&self) -> String {
-        name_of(self.notice.key())
+        has_had(self.notice.key())
     }
 
     /// Records on the Node that this notice's hook keeps the instance until `at`, for a replica that works on another hook.
     async fn move_mark(&self, node: &Node, at: Instant) {
         let Self { interrupter, notice, .. } = self;
         let (key, at) = (notice.key(), interrupter.clock.timestamp_of(at));
+        let by = (Class::Cordon, Instant::now() + LAST_CALL);
         // If the write fails, the other replica waits until the time recorded before, but only while its own hook lives.
-        let _ = Box::pin(interrupter.marker.end(node, key, at, Instant::now() + LAST_CALL)).await;
+        let _ = Box::pin(interrupter.marker.revise(node, key, by, |known, _| known.moved(at))).await;
     }
 
     /// Records on the Node, at its mark's deadline, that the drain continues until `at`: a restart before that is no return.
@@ -230,7 +227,10 @@ impl Case {
         // Most drains end earlier, and need no call.
         sleep_until(deadline).await;
         let (key, at) = (notice.key(), interrupter.clock.timestamp_of(at));
-        let put_off = || interrupter.marker.put_off(node, key, at, Instant::now() + CALL_TIMEOUT);
+        let put_off = || {
+            let by = (Class::Cordon, Instant::now() + CALL_TIMEOUT);
+            interrupter.marker.revise(node, key, by, |known, _| known.put_off(at))
+        };
         let _ = Backoff::new(Duration::from_secs(1), Duration::from_secs(10)).retry(None, put_off, |_| true).await;
     }
 
@@ -249,7 +249,7 @@ impl Case {
     fn marked_deadline(&self, node: &Node) -> Option<Instant> {
         let Self { interrupter, notice, .. } = self;
         let known = interrupter.index.newest(node)?;
-        let marked = deadline_of(&known, notice.key(), notice.start())?;
+        let marked = known.record.deadline(notice.key(), notice.start())?;
         Some(interrupter.clock.instant_of(marked))
     }
 
@@ -322,7 +322,7 @@ impl Case {
         }
         let shared = seat.shared();
         let (mut known, mut absent) = (hook.map(KeptHook::with_times), KeptHook::absent(hook));
-        let (mut deadline, mut plan) = (shared.add(self.mark_name(), own()), shared.plan());
+        let (mut deadline, mut plan) = (shared.add(self.notice.key(), own()), shared.plan());
         // The early seat's deadline does not move.
         drop(early);
         // Another replica's mark has an earlier end, if our soft deadline started later.
@@ -417,7 +417,7 @@ impl Case {
     pub(super) fn join_early(&self, target: &Target, early: &mut Option<EarlySeat>) -> bool {
         if early.is_none() {
             let seat = self.interrupter.drains.join_running(&target.node.uid);
-            let entry = |seat: &DrainSeat| seat.shared().add(self.mark_name(), target.deadline);
+            let entry = |seat: &DrainSeat| seat.shared().add(self.notice.key(), target.deadline);
             *early = seat.map(|seat| EarlySeat { _deadline: entry(&seat), _seat: seat });
         }
         early.is_some()

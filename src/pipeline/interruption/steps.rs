@@ -21,7 +21,6 @@ use super::times::HookTimes;
 use crate::clients::gate::LAST_CALL;
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{Detail, Hook, Notice, WarmPool};
-use crate::pipeline::node::mark::newest_copy;
 use crate::pipeline::node::record::Plan;
 use crate::pipeline::node::{Node, Ownership};
 use crate::runtime::clock::Clock;
@@ -259,7 +258,7 @@ impl<'a> Sequence<'a> {
             return self.finish(NoticeOutcome::Stale, present);
         }
         // A Node that is already cordoned for the change stays cordoned, whatever the new start is.
-        let is_marked = newest_copy(&node, self.notice.key()).is_some();
+        let is_marked = node.record.notice(self.notice.key()).is_some();
         let from = self.policy.acts_from(self.notice).map(|from| self.clock.instant_of(from));
         let far = from.filter(|from| *from > present.now && !is_marked);
         let plan =

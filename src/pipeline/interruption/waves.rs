@@ -5,7 +5,7 @@
 //! checked afterwards: if two replicas take the last one at the same time, both know which must give it back.
 
 use super::policy::Wave;
-use crate::pipeline::node::mark::{WaveState, wave_state};
+use crate::pipeline::node::wave::{WaveState, wave_state};
 use crate::pipeline::node::{Index, Node};
 use crate::runtime::clock::Clock;
 use jiff::Timestamp;
@@ -195,7 +195,7 @@ mod tests {
             let mark = format!(
                 r#"{{"kind":"rebalance","since":"{NOW}","deadline":"2026-11-21T13:00:00Z","message":"m","wave":"{wave}"}}"#
             );
-            node.record.insert("ebbtide/notice.0", mark);
+            node.record.insert("ebbtide/notice.0123456789abcdef", mark);
         }
         node
     }

@@ -11,7 +11,6 @@ use super::condition::ConditionRule;
 use super::conditions;
 use super::confirmation::are_same;
 use super::handled::{Standing, has_notes, is_handled, standing};
-use super::mark::{is_termination_announced, name_of};
 use super::names::{AGENT_PREFIX, FROM_NODE, is_from_node};
 use super::record::{NoticeRecord, whole_seconds};
 use super::release::NodeRelease;
@@ -382,11 +381,10 @@ pub fn standing_of(node: &Node, NodeNotice { notice, message }: &NodeNotice) -> 
     if is_condition {
         return Standing::Open;
     }
-    let own = name_of(notice.key());
     let is_same = |since: Option<Timestamp>| since.is_some_and(|since| are_same(since, notice.at()));
-    let mut others = node.record.notices().filter(|(name, mark)| **name != own && mark.is_of(notice.kind()));
+    let mut others = node.record.notices().filter(|(key, mark)| *key != notice.key() && mark.is_of(notice.kind()));
     let is_announced = match notice.detail {
-        Detail::AsgTermination { .. } => is_termination_announced(node),
+        Detail::AsgTermination { .. } => node.record.is_termination_announced(),
         _ => others.any(|(_, mark)| !is_from_node(&mark.message) && is_same(mark.since)),
     };
     if is_announced { Standing::Announced } else { Standing::Open }

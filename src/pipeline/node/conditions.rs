@@ -3,7 +3,6 @@
 use super::Node;
 use super::condition::{Condition, ConditionRule};
 use super::handled::{NodeNotice, is_handled};
-use super::mark::newest_copy;
 use super::names::FROM_NODE;
 use crate::pipeline::event::{Detail, Identity, InstanceId, Notice, NoticeKind, NoticeTime};
 use crate::runtime::clock::Clock;
@@ -38,7 +37,7 @@ impl Node {
             let due = condition.since(self.created, clock).checked_add(rule.toleration).unwrap_or(Timestamp::MAX);
             let detail = Detail::Condition(rule.name.to_string());
             let reported = notice_of(&rule.name, &self.instance, due.min(clock.now()), detail);
-            let is_known = newest_copy(self, reported.notice.key()).is_some() || is_handled(self, &reported.notice);
+            let is_known = self.record.notice(reported.notice.key()).is_some() || is_handled(self, &reported.notice);
             Some((reported, if is_known { Timestamp::MIN } else { due }))
         };
         self.conditions.iter().filter_map(of)

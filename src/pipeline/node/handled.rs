@@ -6,7 +6,7 @@
 use super::Node;
 use super::names::id_of;
 use super::patch::guarded;
-use super::record::{HANDLED_PREFIX, NOTICE_PREFIX, Plan, name, whole_seconds};
+use super::record::{HANDLED_PREFIX, Plan, name, whole_seconds};
 use crate::pipeline::event::{Detail, Identity, Notice};
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -76,11 +76,10 @@ pub fn standing(node: &Node, notice: &Notice, own: Option<&str>) -> Standing {
 /// Whether the Node has a mark for the same announcement as `notice` from a message or another source. `own` is the id that stands for a
 /// message in the mark of this source.
 fn is_marked_by_other(node: &Node, notice: &Notice, own: Option<&str>) -> bool {
-    let own_name = name(NOTICE_PREFIX, notice.key());
     let start = start_of(notice);
     let mut marks = node.record.notices().filter(|(_, mark)| mark.is_of(notice.kind()));
-    marks.any(|(name, mark)| {
-        let same = *name == own_name || mark.start.is_some() && mark.start == start;
+    marks.any(|(key, mark)| {
+        let same = key == notice.key() || mark.start.is_some() && mark.start == start;
         // EC2's list and an agent name a change alike, and neither has a receipt: a replica that takes over continues the other's work.
         same && own.map(id_of) != Some(id_of(&mark.message))
     })
@@ -104,8 +103,8 @@ pub fn known(node: &Node, notice: &Notice) -> Option<KnownNotice> {
             let listed = |id: String| Identity::of_change(id, instance.clone());
             // The mark of a listed change names that change in place of a message.
             let marks = node.record.notices().filter(|(_, mark)| mark.is_of(notice.kind()) && mark.start == start);
-            let mut marks = marks.map(|(name, mark)| (name, listed(id_of(&mark.message).to_owned())));
-            let marked = marks.find(|(own_name, listed)| **own_name == name(NOTICE_PREFIX, listed.key()));
+            let mut marks = marks.map(|(key, mark)| (key, listed(id_of(&mark.message).to_owned())));
+            let marked = marks.find(|(key, listed)| *key == listed.key());
             let plans = || node.record.plans().filter(|plan| Some(whole_seconds(plan.start)) == start);
             let planned = || plans().map(|plan| listed(plan.event.clone())).find(|listed| listed.ec2_id().is_some());
             marked.map(|(_, listed)| listed).or_else(planned).map(KnownNotice::Same)
@@ -129,13 +128,6 @@ pub(super) fn patch(node: &Node, notice: &Notice, write: bool) -> Option<Value> 
         notes[other] = Value::Null;
     }
     is_new.then(|| guarded(node, &notes, &json!({}), json!({})))
-}
-
-/// Returns the id that stands for a message in the mark or the plan of the notice with this identity, if the Node has one: a replica that
-/// continues with the notice writes the same, so that it is recognized.
-#[must_use]
-pub fn message_of(node: &Node, identity: &Identity) -> Option<String> {
-    node.record.notice_and_plan(identity.key()).next().map(|known| known.message.clone())
 }
 
 /// Whether the Node records that some notice needs nothing more.

@@ -2,7 +2,8 @@
 //! once. Pure.
 
 use super::Node;
-use super::mark::hinted_since;
+use super::record::NoticeRecord;
+use crate::fact::NoticeKind;
 use jiff::Timestamp;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -108,6 +109,16 @@ impl HintedNodes {
         let group = group.filter(|(name, group)| !name.is_empty() && group.of > 1);
         [("", &self.all)].into_iter().chain(group.map(|(name, group)| (&**name, group)))
     }
+}
+
+/// Returns since when only hints whose action is no drain hold the Node cordoned; `None` if something else does, or nothing.
+fn hinted_since(node: &Node) -> Option<Timestamp> {
+    if !node.cordoned || !node.record.undo().cordon {
+        return None;
+    }
+    let only_cordons = |notice: &NoticeRecord| !notice.is_drain() && notice.kind().is_some_and(NoticeKind::is_hint);
+    let since = node.record.notices().map(|(_, notice)| only_cordons(notice).then(|| notice.since.unwrap_or_default()));
+    since.collect::<Option<Vec<_>>>()?.into_iter().min()
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@ mod watch;
 
 use super::agent_notices::differs;
 use super::condition::ConditionRule;
-use super::mark::is_marked;
 use super::pool::Pools;
 use super::record::Plan;
 use super::wire::{Node, NodeApi, TrimmedNode};
@@ -78,7 +77,7 @@ impl Index {
     /// Returns the Nodes that carry marks.
     #[must_use]
     pub fn marked(&self) -> Vec<Arc<Node>> {
-        self.0.nodes.lock().all().filter(|node| is_marked(node)).map(Arc::clone).collect()
+        self.0.nodes.lock().all().filter(|node| node.record.is_held()).map(Arc::clone).collect()
     }
 
     /// Returns the Nodes for which `wanted` holds.
@@ -247,7 +246,7 @@ impl Index {
 
     /// Stores a newer version of a known Node, such as the answer to a patch or a fresh read, before the watch delivers it.
     pub fn put(&self, node: Node) {
-        let (marked, mut reports) = (is_marked(&node), false);
+        let (marked, mut reports) = (node.record.is_held(), false);
         let mut nodes = self.0.nodes.lock();
         let known = nodes.named(&node.name).filter(|known| known.uid == node.uid);
         let moved = known.is_some() && self.moves_places(known, &node);

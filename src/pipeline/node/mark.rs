@@ -3,24 +3,13 @@
 //! The record of a notice holds the Node. One annotation more lists the changes that Ebbtide made to the Node, so that nothing is removed
 //! that was there before. Both are on the Node, so any replica can undo the work of another, also after a restart.
 
-mod hint;
-mod limit;
-mod progress;
-
-pub use hint::is_termination_announced;
-pub(super) use limit::{hinted_since, is_drained_since};
-pub use limit::{is_drained, is_drained_for};
-pub use progress::{
-    WaveState, deadline_of, end_of, has_had_mark, hook_ends, is_leaving, is_of_unknown_boot, is_repaired, mark_stands,
-    marked_since_boot, may_be_back, newer_start, newest_announced, place_of, start_of, wave_state,
-};
-pub(super) use progress::{complete, end, put_off, still_waits};
-
 use super::Node;
 use super::names::{EXCLUDE_LABEL, OWN_PREFIX};
 use super::patch::guarded;
-use super::record::{NOTICE_PREFIX, NoticeRecord, Place, ReturnSign, UNDO_ANNOTATION, Undo, name, text, whole_seconds};
-use crate::pipeline::event::NoticeKey;
+use super::record::{
+    NOTICE_PREFIX, NoticeRecord, Place, ReturnSign, UNDO_ANNOTATION, UNKNOWN_BOOT, Undo, name, text, whole_seconds,
+};
+use crate::pipeline::event::{NoticeKey, NoticeKind};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
 use serde_json::{Value, json};
@@ -123,6 +112,27 @@ impl Mark {
         self
     }
 
+    /// Sets that evictions wait for a place in the Node's wave, or for the end of a zonal shift.
+    #[must_use]
+    pub const fn in_wave(mut self) -> Self {
+        self.notice.place = Some(Place::Waits);
+        self
+    }
+
+    /// Sets that the Node may have come back already, so that its present boot may be the return.
+    #[must_use]
+    pub fn of_unknown_boot(mut self) -> Self {
+        UNKNOWN_BOOT.clone_into(&mut self.notice.boot);
+        self
+    }
+
+    /// Sets whether no lifecycle hook waits for the drain, though the kind has one.
+    #[must_use]
+    pub const fn with_hookless(mut self, hookless: bool) -> Self {
+        self.notice.hookless = hookless;
+        self
+    }
+
     /// Returns the patch that writes the mark; `None` if the Node has all of it.
     #[must_use]
     pub fn patch(&self, node: &Node, settings: &MarkSettings) -> Option<Value> {
@@ -131,7 +141,6 @@ impl Mark {
         }
         let missing = self.missing_taints(node, settings);
         let unlabelled = settings.exclude_from_load_balancers && !node.labels.contains_key(EXCLUDE_LABEL);
-        let name = name(NOTICE_PREFIX, self.key);
         // A mark from before a restart of the node is about to be removed, so it must be written again; and so must one of a change that
         // was put off, and of a hook that AWS does not know.
         let known = node.record.notice(self.key);
@@ -147,7 +156,7 @@ impl Mark {
             return None;
         }
         // Without a notice, the annotation is a leftover that does not describe the Node's current state.
-        let mut undo = if is_marked(node) { node.record.undo().clone() } else { Undo::default() };
+        let mut undo = if node.record.is_held() { node.record.undo().clone() } else { Undo::default() };
         if !node.cordoned {
             (undo.cordon, undo.restored) = (true, false);
         }
@@ -167,12 +176,40 @@ impl Mark {
         let mut annotations = json!({ UNDO_ANNOTATION: text(&undo) });
         self.adopt(node, &mut annotations, &mut notice);
         if let Some(other) = crowded_out {
-            annotations[other] = Value::Null;
+            annotations[name(NOTICE_PREFIX, other)] = Value::Null;
         }
         if !unmarkable {
-            annotations[name] = text(&notice).into();
+            annotations[name(NOTICE_PREFIX, self.key)] = text(&notice).into();
         }
         Some(guarded(node, &annotations, &labels, spec))
+    }
+
+    /// Whether this is the mark of a hint, and the Node has that of a hook's message.
+    fn is_needless(&self, node: &Node) -> bool {
+        self.notice.is_hint_of_termination() && node.record.is_termination_announced()
+    }
+
+    /// Returns the id of the message that has confirmed the agent's notice, by its record or by the plan that is carried out now.
+    fn confirmed_by<'a>(&self, node: &'a Node) -> &'a str {
+        let mut known = node.record.notice_and_plan(self.key).map(|known| &*known.confirmed_by);
+        known.find(|message| !message.is_empty()).unwrap_or_default()
+    }
+
+    /// Has `annotations` remove the mark of a hint, if this is the mark of a hook's message. What is `written` continues in the hint's place
+    /// in the wave.
+    fn adopt(&self, node: &Node, annotations: &mut Value, written: &mut NoticeRecord) {
+        let adopts = self.notice.is_of(NoticeKind::AsgTerminate) && !self.notice.is_hint_of_termination();
+        if let Some((key, hint)) = node.record.notices().find(|(_, notice)| adopts && notice.is_hint_of_termination()) {
+            annotations[name(NOTICE_PREFIX, key)] = Value::Null;
+            written.place = hint.place.or(written.place);
+        }
+    }
+
+    /// Returns the key of the oldest mark on the Node that is not of a drain, if this one is.
+    fn crowds_out(&self, node: &Node) -> Option<NoticeKey> {
+        self.notice.deadline?;
+        let cordons = node.record.notices().filter(|(_, notice)| !notice.is_drain());
+        cordons.min_by_key(|(_, notice)| notice.since).map(|(key, _)| key)
     }
 
     /// Returns the taints that the Node lacks. A taint of the same key and effect belongs to another controller, whatever its value.
@@ -181,23 +218,6 @@ impl Mark {
         let has = |taint: &Taint| node.taints.iter().any(|has| has.key == taint.key && has.effect == taint.effect);
         wanted.filter(|taint| !has(taint)).collect()
     }
-}
-
-/// Returns AWS's time of the newest copy of the notice with this key that holds the Node, in whole seconds.
-#[must_use]
-pub fn newest_copy(node: &Node, key: NoticeKey) -> Option<Timestamp> {
-    node.record.notice(key)?.since
-}
-
-/// Returns the names of the marks on the Node.
-pub fn mark_names(node: &Node) -> impl Iterator<Item = &String> {
-    node.record.notices().map(|(name, _)| name)
-}
-
-/// Returns the name of the mark of the notice with this key.
-#[must_use]
-pub fn name_of(key: NoticeKey) -> String {
-    name(NOTICE_PREFIX, key)
 }
 
 /// Returns the taint that lets the pods of a stopped or terminated instance move, defined by Kubernetes.
@@ -225,28 +245,11 @@ pub fn written(Taint { key, value, effect, .. }: &Taint) -> String {
     }
 }
 
-/// Returns whether a replica has restored a removed cordon of the Node.
-#[must_use]
-pub fn is_restored(node: &Node) -> bool {
-    node.record.undo().restored
-}
-
 /// Returns the patch that cordons the Node again. This cordon is Ebbtide's, even if the one that was removed was not.
 pub(super) fn recordon(node: &Node) -> Value {
     let mut undo = node.record.undo().clone();
     (undo.cordon, undo.restored) = (true, true);
     guarded(node, &json!({ UNDO_ANNOTATION: text(&undo) }), &json!({}), json!({ "unschedulable": true }))
-}
-
-/// Returns whether the Node carries a mark of a drain that it did not carry when it was `known`.
-pub(super) fn has_new_drain(node: &Node, known: &Node) -> bool {
-    node.record.notices().any(|(name, mark)| mark.is_drain() && !known.record.has(name))
-}
-
-/// Returns whether the Node carries the annotation of a notice.
-#[must_use]
-pub fn is_marked(node: &Node) -> bool {
-    mark_names(node).next().is_some()
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! Writes marks on Nodes, and removes them.
 
 use super::hold::HoldChange;
-use super::mark::{self, Mark, MarkSettings, recordon};
-use super::record::Plan;
+use super::mark::{Mark, MarkSettings, recordon};
+use super::patch::guarded;
+use super::record::{NOTICE_PREFIX, NoticeRecord, Plan, name, text};
 use super::release::NodeRelease;
 use super::{Index, Node, NodeApi};
 use super::{handled, hold};
@@ -10,10 +11,9 @@ use crate::clients::gate::{Backoff, Call, Category, Class, Gate, KubeError};
 use crate::clients::trimmed;
 use crate::fact::{Fact, HoldPoint};
 use crate::pipeline::event::{Notice, NoticeKey};
-use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use parking_lot::Mutex;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -144,37 +144,23 @@ impl Marker {
         Ok(released.filter(|_| exists))
     }
 
-    /// Moves the deadline in the mark of the notice with this identity to `at`. Returns whether the Node exists.
+    /// Revises the record of the notice with this key, if it holds the Node, to what `change` returns for the newest state, if anything.
+    /// Returns whether the Node exists.
     ///
     /// # Errors
     /// As [`Marker::cordon`].
-    pub async fn end(&self, node: &Node, key: NoticeKey, at: Timestamp, by: Instant) -> Result<bool, KubeError> {
-        self.write(node, Class::Cordon, by, |current| mark::end(current, key, at)).await
-    }
-
-    /// As [`Marker::end`], for the mark of a hook that is completed at `at`: a restart after that is the instance's return.
-    ///
-    /// # Errors
-    /// As [`Marker::cordon`].
-    pub async fn complete(&self, node: &Node, key: NoticeKey, at: Timestamp, by: Instant) -> Result<bool, KubeError> {
-        self.write(node, Class::Cordon, by, |current| mark::complete(current, key, at)).await
-    }
-
-    /// Records in the mark of the notice with this identity that its hook still waits after the Node's restart. Returns whether the Node
-    /// exists.
-    ///
-    /// # Errors
-    /// As [`Marker::cordon`].
-    pub async fn still_waits(&self, node: &Node, key: NoticeKey, by: Instant) -> Result<bool, KubeError> {
-        self.write(node, Class::List, by, |current| mark::still_waits(current, key, &node.boot)).await
-    }
-
-    /// Extends the end of the drain in the mark of the notice with this identity to `at`, if it is earlier. Returns whether the Node exists.
-    ///
-    /// # Errors
-    /// As [`Marker::cordon`].
-    pub async fn put_off(&self, node: &Node, key: NoticeKey, at: Timestamp, by: Instant) -> Result<bool, KubeError> {
-        self.write(node, Class::Cordon, by, |current| mark::put_off(current, key, at)).await
+    pub async fn revise(
+        &self,
+        node: &Node,
+        key: NoticeKey,
+        (class, by): (Class, Instant),
+        change: impl Fn(&NoticeRecord, &Node) -> Option<NoticeRecord>,
+    ) -> Result<bool, KubeError> {
+        let patch = |current: &Node| {
+            let record = change(current.record.notice(key)?, current)?;
+            Some(guarded(current, &json!({ name(NOTICE_PREFIX, key): text(&record) }), &json!({}), json!({})))
+        };
+        self.write(node, class, by, patch).await
     }
 
     /// Writes the plan on the Node, or removes it. Returns whether the Node exists.

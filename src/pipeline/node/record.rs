@@ -12,7 +12,9 @@ pub use notice::{NoticeRecord, Place, ReturnSign, TERMINATION_GRACE, whole_secon
 pub use plan::Plan;
 pub use withdrawal::Withdrawal;
 
+use super::Node;
 use super::names::MAX_OF_A_PREFIX;
+use crate::fact::NoticeKind;
 use crate::pipeline::event::NoticeKey;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -43,11 +45,11 @@ const MAX_BYTES_OF_A_PREFIX: usize = 32 * 1024;
 pub struct Record {
     /// The annotations by name, as they are written.
     texts: BTreeMap<String, String>,
-    /// The notices that hold the Node, with the names of their annotations. One that a user has edited beyond parsing has the default value,
-    /// which nothing ends. A slice, because a map would take room for eleven.
-    notices: Box<[(String, NoticeRecord)]>,
-    /// The planned changes, by the names of their annotations. Their values have fields in common with those of notices.
-    planned: Box<[(String, NoticeRecord, Option<Plan>)]>,
+    /// The notices that hold the Node. One that a user has edited beyond parsing has the default value, which nothing ends. A slice, because
+    /// a map would take room for eleven.
+    notices: Box<[(NoticeKey, NoticeRecord)]>,
+    /// The planned changes. Their values have fields in common with those of notices.
+    planned: Box<[(NoticeKey, NoticeRecord, Option<Plan>)]>,
     undo: Undo,
 }
 
@@ -59,7 +61,7 @@ pub struct Undo {
     pub(super) cordon: bool,
     /// Whether another controller or a user removed the cordon, and Ebbtide restored it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub(super) restored: bool,
+    pub restored: bool,
     /// Taints as `kubectl` writes them, without the time that Kubernetes adds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) taints: Vec<String>,
@@ -72,10 +74,9 @@ impl Record {
     #[must_use]
     pub fn read(texts: BTreeMap<String, String>) -> Self {
         let notice = |text: &String| serde_json::from_str::<NoticeRecord>(text).unwrap_or_default();
-        let with = |prefix: &'static str| with_prefix(&texts, prefix);
-        let notices = with(NOTICE_PREFIX).map(|(name, text)| (name.clone(), notice(text))).collect();
-        let plan = |(name, text): (&String, &String)| (name.clone(), notice(text), serde_json::from_str(text).ok());
-        let planned = with(PLAN_PREFIX).map(plan).collect();
+        let notices = keyed(&texts, NOTICE_PREFIX).map(|(key, text)| (key, notice(text))).collect();
+        let plan = |(key, text): (NoticeKey, &String)| (key, notice(text), serde_json::from_str(text).ok());
+        let planned = keyed(&texts, PLAN_PREFIX).map(plan).collect();
         let undo = texts.get(UNDO_ANNOTATION).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
         Self { texts, notices, planned, undo }
     }
@@ -83,8 +84,8 @@ impl Record {
     /// Returns the annotations as the parsed values are written: the same as were read, unless others have edited them.
     #[must_use]
     pub fn written(&self) -> BTreeMap<String, String> {
-        let notices = self.notices().map(|(name, notice)| (name.clone(), text(notice)));
-        let plans = self.planned().map(|(name, _, plan)| (name.clone(), text(plan)));
+        let notices = self.notices().map(|(key, notice)| (name(NOTICE_PREFIX, key), text(notice)));
+        let plans = self.planned().map(|(key, _, plan)| (name(PLAN_PREFIX, key), text(plan)));
         let undo = self.texts.contains_key(UNDO_ANNOTATION).then(|| (UNDO_ANNOTATION.to_owned(), text(&self.undo)));
         let mut written = self.texts.clone();
         written.extend(notices.chain(plans).chain(undo));
@@ -108,33 +109,83 @@ impl Record {
         with_prefix(&self.texts, prefix)
     }
 
-    /// Returns the notices that hold the Node, by the names of their annotations.
-    pub fn notices(&self) -> impl Iterator<Item = (&String, &NoticeRecord)> {
-        self.notices.iter().map(|(name, notice)| (name, notice))
+    /// Returns the notices that hold the Node, by their keys.
+    pub fn notices(&self) -> impl Iterator<Item = (NoticeKey, &NoticeRecord)> {
+        self.notices.iter().map(|(key, notice)| (*key, notice))
+    }
+
+    /// Whether a notice holds the Node.
+    #[must_use]
+    pub const fn is_held(&self) -> bool {
+        !self.notices.is_empty()
+    }
+
+    /// Whether the Node is drained for a notice, whenever the drain's deadline is: that comes from the message.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.notices().any(|(_, notice)| notice.is_drain())
+    }
+
+    /// Whether the Node is drained for another reason than that it is unhealthy.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        self.notices().any(|(_, notice)| notice.is_drain() && !notice.is_of_repair())
+    }
+
+    /// Whether work on the Node has begun because it is unhealthy: its group may terminate the instance for that as well.
+    #[must_use]
+    pub fn is_repaired(&self) -> bool {
+        self.notices().any(|(_, notice)| notice.is_of_repair())
+    }
+
+    /// Whether the Node is drained for a notice for which it was not in the `earlier` record.
+    pub(super) fn has_new_drain(&self, earlier: &Self) -> bool {
+        self.notices().any(|(key, notice)| notice.is_drain() && earlier.notice(key).is_none())
+    }
+
+    /// Returns the deadlines of drains for which lifecycle hooks wait.
+    pub fn hook_ends(&self) -> impl Iterator<Item = (NoticeKey, Timestamp)> {
+        let waiting = self.notices().filter(|(_, notice)| notice.has_hook());
+        waiting.filter_map(|(key, notice)| Some((key, notice.deadline?)))
+    }
+
+    /// Whether a message has announced that a group terminates the Node's instance.
+    #[must_use]
+    pub fn is_termination_announced(&self) -> bool {
+        self.notices().any(|(_, notice)| notice.is_of(NoticeKind::AsgTerminate) && !notice.is_hint_of_termination())
     }
 
     /// Returns the notice with this key, if it holds the Node.
     #[must_use]
     pub fn notice(&self, key: NoticeKey) -> Option<&NoticeRecord> {
-        let name = name(NOTICE_PREFIX, key);
-        self.notices().find(|(known, _)| **known == name).map(|(_, notice)| notice)
+        self.notices().find(|(known, _)| *known == key).map(|(_, notice)| notice)
+    }
+
+    /// Returns the place in its wave of the drain for the notice with this key.
+    #[must_use]
+    pub fn place(&self, key: NoticeKey) -> Option<Place> {
+        self.notice(key)?.place
+    }
+
+    /// Returns the deadline of the drain for the notice with this key; `None` if its change starts at another time than `start`.
+    #[must_use]
+    pub fn deadline(&self, key: NoticeKey, start: Option<Timestamp>) -> Option<Timestamp> {
+        self.notice(key).filter(|notice| notice.starts_at(start))?.deadline
     }
 
     /// Returns the record of the notice with this key that holds the Node, and then that of its plan.
-    pub(super) fn notice_and_plan(&self, key: NoticeKey) -> impl Iterator<Item = &NoticeRecord> {
-        let name = name(PLAN_PREFIX, key);
-        let planned = self.planned.iter().find(|(known, ..)| *known == name).map(|(_, record, _)| record);
-        self.notice(key).into_iter().chain(planned)
+    pub fn notice_and_plan(&self, key: NoticeKey) -> impl Iterator<Item = &NoticeRecord> {
+        self.notice(key).into_iter().chain(self.planned_record(key))
     }
 
-    /// Returns the notices that hold the Node, and then those of plans, by the names of their annotations.
-    pub(super) fn notices_and_plans(&self) -> impl Iterator<Item = (&String, &NoticeRecord)> {
-        self.notices().chain(self.planned.iter().map(|(name, record, _)| (name, record)))
+    /// Returns what the plan of the notice with this key has in common with a notice.
+    pub(super) fn planned_record(&self, key: NoticeKey) -> Option<&NoticeRecord> {
+        self.planned.iter().find(|(known, ..)| *known == key).map(|(_, record, _)| record)
     }
 
-    /// Returns the planned changes by the names of their annotations, with what they have in common with a notice.
-    pub(super) fn planned(&self) -> impl Iterator<Item = (&String, &NoticeRecord, &Plan)> {
-        self.planned.iter().filter_map(|(name, record, plan)| Some((name, record, plan.as_ref()?)))
+    /// Returns the planned changes by their keys, with what they have in common with a notice.
+    pub(super) fn planned(&self) -> impl Iterator<Item = (NoticeKey, &NoticeRecord, &Plan)> {
+        self.planned.iter().filter_map(|(key, record, plan)| Some((*key, record, plan.as_ref()?)))
     }
 
     /// Returns the planned changes. An annotation that a user has edited beyond parsing is none.
@@ -145,8 +196,14 @@ impl Record {
     /// Returns the planned change of the notice with this key.
     #[must_use]
     pub fn plan(&self, key: NoticeKey) -> Option<&Plan> {
-        let name = name(PLAN_PREFIX, key);
-        self.planned().find(|(known, ..)| **known == name).map(|(_, _, plan)| plan)
+        self.planned().find(|(known, ..)| *known == key).map(|(_, _, plan)| plan)
+    }
+
+    /// Returns the id that stands for a message in the record or the plan of the notice with this key: a replica that continues with the
+    /// notice writes the same, so that it is recognized.
+    #[must_use]
+    pub fn message(&self, key: NoticeKey) -> Option<&str> {
+        self.notice_and_plan(key).next().map(|known| &*known.message)
     }
 
     /// Returns AWS's time of the cancellation of the notice with this key, if it is recorded.
@@ -187,6 +244,15 @@ impl Record {
     }
 }
 
+/// Returns a function that takes the versions of a Node in order, and returns whether the notice with this key has held one of them.
+pub fn has_had(key: NoticeKey) -> impl FnMut(&Node) -> bool {
+    let mut has_had = false;
+    move |node| {
+        has_had |= node.record.notice(key).is_some();
+        has_had
+    }
+}
+
 /// Formats the value of an annotation. This can't fail: no map has keys that are not strings.
 pub(super) fn text(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
@@ -195,6 +261,14 @@ pub(super) fn text(value: &impl Serialize) -> String {
 /// Returns the name of the annotation with this prefix for the notice with this key.
 pub(super) fn name(prefix: &str, key: NoticeKey) -> String {
     format!("{prefix}{key}")
+}
+
+/// Returns the annotations with this prefix by the keys in their names. One with another name is not Ebbtide's.
+fn keyed<'a>(
+    texts: &'a BTreeMap<String, String>,
+    prefix: &'static str,
+) -> impl Iterator<Item = (NoticeKey, &'a String)> {
+    with_prefix(texts, prefix).filter_map(move |(name, text)| Some((NoticeKey::read(&name[prefix.len()..])?, text)))
 }
 
 fn with_prefix<'a>(
@@ -221,6 +295,12 @@ impl Record {
     /// Writes the annotation.
     pub(crate) fn insert(&mut self, name: impl Into<String>, text: impl Into<String>) {
         self.edit(|texts| drop(texts.insert(name.into(), text.into())));
+    }
+
+    /// Revises the record of the notice with this key as `change` does, which must change something.
+    pub(crate) fn revise(&mut self, key: NoticeKey, change: impl FnOnce(&NoticeRecord) -> Option<NoticeRecord>) {
+        let revised = change(self.notice(key).unwrap()).unwrap();
+        self.insert(name(NOTICE_PREFIX, key), text(&revised));
     }
 
     /// Removes the annotation.

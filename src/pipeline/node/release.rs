@@ -137,9 +137,9 @@ impl NodeRelease {
         node.record.notice(key).map(|_| Self::removing(vec![name(NOTICE_PREFIX, key)], reason))
     }
 
-    fn of(all: &[(&String, &NoticeRecord)], reason: UndoReason, due: impl Fn(&NoticeRecord) -> bool) -> Option<Self> {
+    fn of(all: &[(NoticeKey, &NoticeRecord)], reason: UndoReason, due: impl Fn(&NoticeRecord) -> bool) -> Option<Self> {
         let due = all.iter().filter(|(_, notice)| due(notice));
-        let keys: Vec<_> = due.map(|(key, _)| (*key).clone()).collect();
+        let keys: Vec<_> = due.map(|(key, _)| name(NOTICE_PREFIX, *key)).collect();
         (!keys.is_empty()).then(|| Self::removing(keys, reason))
     }
 
@@ -174,7 +174,11 @@ impl NodeRelease {
             let body = guarded(node, &annotations.into(), &json!({}), json!({}));
             return ReleasePatch { body, uncordons: false, left: Vec::new() };
         }
-        let left = node.record.notices().filter(|(key, _)| !self.keys.contains(key)).map(|(_, notice)| notice);
+        let left = node
+            .record
+            .notices()
+            .filter(|(key, _)| !self.keys.contains(&name(NOTICE_PREFIX, *key)))
+            .map(|(_, notice)| notice);
         match left.max_by_key(|notice| notice.since) {
             Some(newest) => self.partial_patch(node, annotations, newest),
             None => Self::full_patch(node, annotations, settings),
@@ -220,9 +224,9 @@ impl NodeRelease {
 
 /// Returns the names of the mark and of the plan of the notice with this key, as far as `is_due` holds for them.
 fn names_of(node: &Node, key: NoticeKey, is_due: impl Fn(&NoticeRecord) -> bool) -> Vec<String> {
-    let names = [name(NOTICE_PREFIX, key), name(PLAN_PREFIX, key)];
-    let due = node.record.notices_and_plans().filter(|(name, known)| names.contains(name) && is_due(known));
-    due.map(|(name, _)| name.clone()).collect()
+    let mark = node.record.notice(key).map(|known| (NOTICE_PREFIX, known));
+    let both = mark.into_iter().chain(node.record.planned_record(key).map(|known| (PLAN_PREFIX, known)));
+    both.filter(|(_, known)| is_due(known)).map(|(prefix, _)| name(prefix, key)).collect()
 }
 
 /// Returns whether a notice of this kind waits for a restart of the Node that has not come.

@@ -6,7 +6,7 @@ use super::pool::Pool;
 use super::record::Record;
 use crate::clients::trimmed::Trimmed;
 use crate::fact::NodeRef;
-use crate::pipeline::event::InstanceId;
+use crate::pipeline::event::{InstanceId, NoticeKey};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node as FullNode, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -188,6 +188,18 @@ impl Node {
     pub const fn is_excluded(&self) -> bool {
         self.ignored || !self.selected
     }
+
+    /// Whether the record of the notice with this key was written since the Node's last restart.
+    #[must_use]
+    pub fn has_notice_since_boot(&self, key: NoticeKey) -> bool {
+        self.record.notice(key).is_some_and(|notice| notice.is_since_boot(&self.boot))
+    }
+
+    /// Whether the Node has restarted since the record of the notice with this key, after which its instance can return.
+    #[must_use]
+    pub fn may_be_back(&self, key: NoticeKey) -> bool {
+        self.record.notice(key).is_some_and(|notice| notice.may_be_back(&self.boot))
+    }
 }
 
 /// Returns the used entries in a new map: a map that was emptied keeps its capacity, half a kilobyte a Node.
@@ -255,7 +267,7 @@ mod tests {
             "apiVersion": "v1", "kind": "Node",
             "metadata": {
                 "name": "ip-10-0-0-1", "uid": "u-1", "resourceVersion": "7", "creationTimestamp": "2026-11-21T10:00:00Z",
-                "annotations": { "ebbtide/notice.a": "{}", "ebbtide/ignore": "true", "other/thing": "long" },
+                "annotations": { "ebbtide/notice.0123456789abcdef": "{}", "ebbtide/ignore": "true", "other/thing": "long" },
                 "labels": { "ebbtide/kind": "spot", "pool": "blue", "zone": "a" },
             },
             "spec": spec,
@@ -283,7 +295,10 @@ mod tests {
             node.cordoned && node.ready && node.ignored && node.selected && node.has_volumes && node.draining.is_none()
         );
         assert_eq!((&*node.boot, node.taints.len()), ("boot-1", 1));
-        assert_eq!(node.record.texts().keys().collect::<Vec<_>>(), ["ebbtide/ignore", "ebbtide/notice.a"]);
+        assert_eq!(
+            node.record.texts().keys().collect::<Vec<_>>(),
+            ["ebbtide/ignore", "ebbtide/notice.0123456789abcdef"]
+        );
         assert_eq!(node.labels.into_keys().collect::<Vec<_>>(), ["ebbtide/kind", "zone"]);
     }
 

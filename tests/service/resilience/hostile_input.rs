@@ -77,7 +77,7 @@ async fn absurd_annotations_cause_few_patches() {
     ] {
         stage.world.kube.update_node(&node(n), |node| {
             let annotations = node.metadata.annotations.get_or_insert_default();
-            annotations.insert("ebbtide/notice.x".into(), value.into());
+            annotations.insert("ebbtide/notice.0123456789abcdef".into(), value.into());
             annotations.insert("ebbtide/undo".into(), "{\"cordon\":\"yes\",\"taints\":[1]}".into());
         });
     }

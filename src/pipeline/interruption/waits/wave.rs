@@ -1,7 +1,7 @@
 //! The wait for a place in the Node's waves. Heartbeats keep a hook alive meanwhile, and its time for the drain starts with the place.
 
 use super::active_wait::ActiveWait;
-use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category, KubeError, LAST_CALL};
+use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category, Class, KubeError, LAST_CALL};
 use crate::fact::{DrainStep, Fact, WaitOutcome};
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::interruption::Case;
@@ -9,7 +9,6 @@ use crate::pipeline::interruption::completion::KeptHook;
 use crate::pipeline::interruption::step::Target;
 use crate::pipeline::interruption::waves::Turn;
 use crate::pipeline::node::Node;
-use crate::pipeline::node::mark::place_of;
 use crate::pipeline::node::record::{Place, whole_seconds};
 use crate::runtime::clock;
 use std::sync::Arc;
@@ -52,7 +51,7 @@ impl Case {
             // In a blind index, a place that looks free may be taken.
             interrupter.index.live().await;
             let Some(known) = interrupter.index.newest(node) else { return WaitOutcome::NotNeeded };
-            if let Some(Place::Evicts(_) | Place::Over) = place_of(&known, key) {
+            if let Some(Place::Evicts(_) | Place::Over) = known.record.place(key) {
                 // A takeover.
                 return WaitOutcome::Met;
             }
@@ -135,7 +134,7 @@ impl Case {
     pub(super) fn counted_from_place(&self, target: &Target, hook: Option<&KeptHook>) -> Option<Target> {
         let Self { interrupter, notice, .. } = self;
         let known = interrupter.index.newest(&target.node);
-        let begins = match known.and_then(|known| place_of(&known, notice.key())) {
+        let begins = match known.and_then(|known| known.record.place(notice.key())) {
             Some(Place::Evicts(at)) => interrupter.clock.instant_of(at),
             _ => Instant::now(),
         };
@@ -174,7 +173,7 @@ impl Case {
         let (key, by) = (notice.key(), Instant::now() + at_most);
         let note = || async {
             let Some(known) = interrupter.index.newest(node) else { return Ok(()) };
-            let place = place_of(&known, key);
+            let place = known.record.place(key);
             let is_of_wave = || waves.iter().any(|wave| known.labels.contains_key(&*wave.label));
             if !changes(place) || place.is_none() && !is_of_wave() {
                 return Ok(());
@@ -190,8 +189,8 @@ impl Case {
         let Self { interrupter, notice, .. } = self;
         let key = notice.key();
         let ends = ends.map(|ends| interrupter.clock.timestamp_of(ends.at()));
-        let by = Instant::now() + CALL_TIMEOUT;
-        let noted = interrupter.marker.note(node, by, |current| place.patch(current, key, ends)).await;
+        let by = (Class::List, Instant::now() + CALL_TIMEOUT);
+        let noted = interrupter.marker.revise(node, key, by, |known, _| known.placed(place, ends)).await;
         noted.map(drop).inspect_err(|error| {
             let (on, step, category) = (node.named(), DrainStep::Wave, error.category);
             self.emit(&Fact::DrainRetried { on, step, category, error });

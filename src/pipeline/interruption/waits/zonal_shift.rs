@@ -3,7 +3,6 @@
 use super::active_wait::ActiveWait;
 use crate::fact::WaitOutcome;
 use crate::pipeline::interruption::Case;
-use crate::pipeline::node::mark::place_of;
 use crate::pipeline::node::record::Place;
 use crate::pipeline::node::shift::Shift;
 use std::time::Duration;
@@ -22,7 +21,7 @@ impl Case {
             // In a blind index, a missing note proves nothing.
             interrupter.index.live().await;
             let Some(known) = interrupter.index.newest(node) else { return WaitOutcome::NotNeeded };
-            if let Some(Place::Evicts(_) | Place::Over) = place_of(&known, key) {
+            if let Some(Place::Evicts(_) | Place::Over) = known.record.place(key) {
                 // A takeover.
                 return WaitOutcome::Met;
             }

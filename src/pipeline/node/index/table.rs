@@ -3,7 +3,7 @@
 use crate::clients::watch::older;
 use crate::pipeline::event::InstanceId;
 use crate::pipeline::node::Node;
-use crate::pipeline::node::mark::{is_drained, is_drained_since};
+use crate::pipeline::node::record::NoticeRecord;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -161,7 +161,11 @@ fn place(by_instance: &mut HashMap<InstanceId, Vec<Arc<Node>>>, node: &Arc<Node>
 
 /// Remembers that the Node's last mark of a drain was removed without a restart.
 fn remember_released(released: &mut HashMap<InstanceId, Instant>, known: &Node, node: &Node) {
-    if is_drained_since(known, &node.boot) && !is_drained(node) {
+    let is_since = |notice: &NoticeRecord| {
+        notice.boot.is_empty() || notice.is_of_unknown_boot() || notice.is_since_boot(&node.boot)
+    };
+    let was_drained = known.record.notices().any(|(_, notice)| notice.is_drain() && is_since(notice));
+    if was_drained && !node.record.is_drained() {
         let now = Instant::now();
         released.retain(|_, at| now < *at + RELEASED_FOR);
         released.insert(node.instance.clone(), now);

@@ -24,7 +24,6 @@ use crate::clients::watch;
 use crate::clients::watch::{StartPacer, WatchError, WatchUpdate};
 use crate::fact::{Fact, Facts, NoticeRef, WatchedResource};
 use crate::pipeline::node::agent_notices::differs;
-use crate::pipeline::node::mark::{has_new_drain, is_marked};
 use crate::pipeline::node::{Node, NodeApi, TrimmedNode};
 use kube::api::{ListParams, ObjectList, VersionMatch};
 use std::collections::{BTreeMap, HashSet};
@@ -188,10 +187,10 @@ impl NodeWatch {
             WatchUpdate::Applied(object) => {
                 if let Some(node) = self.index.read(object) {
                     report_unread(&mut self.unread, &self.facts, &node);
-                    marked = is_marked(&node);
+                    marked = node.record.is_held();
                     reports = differs(nodes.named(&node.name).map(AsRef::as_ref), &node);
                     turned = node.ready && nodes.named(&node.name).is_none_or(|known| !known.ready);
-                    if marked && nodes.named(&node.name).is_some_and(|known| has_new_drain(&node, known)) {
+                    if marked && nodes.named(&node.name).is_some_and(|known| node.record.has_new_drain(&known.record)) {
                         self.index.marked_elsewhere();
                     }
                     moved = self.index.moves_places(nodes.named(&node.name), &node);
@@ -200,7 +199,7 @@ impl NodeWatch {
             }
             WatchUpdate::Deleted(object) => {
                 if let (Some(name), Some(uid)) = (object.metadata.name, object.metadata.uid) {
-                    gone = nodes.named(&name).filter(|known| *known.uid == *uid && is_marked(known)).cloned();
+                    gone = nodes.named(&name).filter(|known| *known.uid == *uid && known.record.is_held()).cloned();
                     nodes.remove(&name, &uid);
                     self.unread.remove(&*uid);
                     (turned, moved) = (true, !self.index.0.labels.is_empty());

@@ -43,6 +43,10 @@ fn patched(node: &Node, patch: &Value) -> Node {
     node
 }
 
+fn keys(node: &Node) -> impl Iterator<Item = NoticeKey> {
+    node.record.notices().map(|(key, _)| key)
+}
+
 /// The schedule of a Node without a mark that is due, or ever will be by itself.
 const NOTHING: ReleaseSchedule = ReleaseSchedule { due: None, next: None };
 
@@ -112,7 +116,7 @@ fn only_what_a_mark_can_have_put_there_is_removed() {
         "labels": [EXCLUDE_LABEL, "node-restriction.kubernetes.io/tier", "ebbtide/x"],
     });
     node.record.insert(UNDO_ANNOTATION, listed.to_string());
-    node.record.insert("ebbtide/notice.x", r#"{"until":"2020-01-01T00:00:00Z"}"#.to_owned());
+    node.record.insert("ebbtide/notice.0123456789abcdef", r#"{"until":"2020-01-01T00:00:00Z"}"#.to_owned());
     let release = due(&node, "2026-11-21T12:00:00Z").unwrap();
     let taints = vec![taint("going=now:NoSchedule").unwrap()];
     let settings = MarkSettings { taints, former_taints: vec!["once".to_owned()], ..MarkSettings::default() };
@@ -267,12 +271,12 @@ fn the_mark_of_a_hooks_message_takes_the_place_of_the_nodes_word_and_not_the_oth
     let own = Mark::new(NoticeKey::of("group/hook/token"), "asg-terminate", at, "m-1");
     let said = patched(&node, &hint.patch(&node, &settings).unwrap());
     let said = patched(&said, &spot.patch(&said, &settings).unwrap());
-    assert!(!is_termination_announced(&said));
+    assert!(!said.record.is_termination_announced());
     let told = patched(&said, &own.patch(&said, &settings).unwrap());
-    let (mut names, mut left): (Vec<_>, _) = (mark_names(&told).cloned().collect(), [own.key, spot.key].map(name_of));
-    names.sort();
+    let (mut keys, mut left): (Vec<_>, _) = (keys(&told).collect(), [own.key, spot.key]);
+    keys.sort();
     left.sort();
-    assert_eq!((names, is_termination_announced(&told)), (left.to_vec(), true), "the other marks stay");
+    assert_eq!((keys, told.record.is_termination_announced()), (left.to_vec(), true), "the other marks stay");
     assert_eq!(hint.patch(&told, &settings), None);
 }
 
@@ -286,13 +290,17 @@ fn a_full_node_carries_a_drain_in_place_of_its_oldest_cordon() {
         node = patched(&node, &cordon.patch(&node, &settings).unwrap());
     }
     assert!(node.record.crowded_out(NOTICE_PREFIX, "another").is_some_and(|name| node.record.has(name)));
-    assert_eq!(node.record.crowded_out(NOTICE_PREFIX, &name_of(NoticeKey::of("r-53"))), None, "it is there already");
+    assert_eq!(
+        node.record.crowded_out(NOTICE_PREFIX, &name(NOTICE_PREFIX, NoticeKey::of("r-53"))),
+        None,
+        "it is there already"
+    );
     let cordon = Mark::new(NoticeKey::of("another"), "rebalance", time(59), "m");
     assert_eq!(cordon.patch(&node, &settings), None, "a cordon gives way to none");
     let drain = Mark::new(NoticeKey::of("drain"), "spot", time(59), "m").with_deadline(Some(time(59)));
     let drained = patched(&node, &drain.patch(&node, &settings).unwrap());
-    let has = |name: &str| drained.record.has(&name_of(NoticeKey::of(name)));
-    assert_eq!((mark_names(&drained).count(), has("drain"), has("r-53")), (64, true, false), "r-53 is the oldest");
+    let has = |name: &str| drained.record.notice(NoticeKey::of(name)).is_some();
+    assert_eq!((keys(&drained).count(), has("drain"), has("r-53")), (64, true, false), "r-53 is the oldest");
 }
 
 #[test]
@@ -309,6 +317,25 @@ fn only_a_kind_that_waits_for_a_restart_awaits_one() {
 }
 
 #[test]
+fn evictions_that_have_begun_go_on_when_the_mark_is_written_again() {
+    let (mut node, settings) = (Node::for_tests("node-1"), MarkSettings::default());
+    let key = NoticeKey::of("a");
+    let write = |node: &mut Node, start: &str| {
+        let mark = mark("a", "rebalance").with_deadline(Some(at("2026-11-21T12:50:00Z")));
+        let patch = mark.with_start(Some(at(start)), false).in_wave().patch(node, &settings).unwrap();
+        *node = patched(node, &patch);
+        node.record.place(key)
+    };
+    assert_eq!(write(&mut node, "2026-11-21T12:30:00Z"), Some(Place::Waits));
+    assert_eq!(write(&mut node, "2026-11-21T12:31:00Z"), Some(Place::Waits), "AWS has revised the notice");
+    let evicts = Place::Evicts(at("2026-11-21T12:10:00Z"));
+    node.record.revise(key, |record| record.placed(evicts, None));
+    assert_eq!(write(&mut node, "2026-11-21T12:32:00Z"), Some(evicts));
+    node.boot = "another".into();
+    assert_eq!(write(&mut node, "2026-11-21T12:32:00Z"), Some(Place::Waits), "the node has restarted");
+}
+
+#[test]
 fn a_node_takes_back_what_a_message_has_told_only_of_the_same_change() {
     let start = at("2026-12-05T02:00:00Z");
     let value = |message: &str, told: &str, start: &str| {
@@ -317,12 +344,12 @@ fn a_node_takes_back_what_a_message_has_told_only_of_the_same_change() {
     };
     let (same, other) = ("2026-12-05T02:00:00Z", "2026-12-06T02:00:00Z");
     for (name, text, expected) in [
-        ("ebbtide/notice.1", value("node/scheduled-change/e", "m-1", same), true),
-        ("ebbtide/planned.1", value("node/scheduled-change/e", "m-1", same), true),
-        ("ebbtide/notice.1", value("node/scheduled-change/e", "", same), false),
-        ("ebbtide/notice.1", value("node/scheduled-change/e", "m-1", other), false),
-        ("ebbtide/notice.1", value("m-1", "m-2", same), false),
-        ("ebbtide/other.1", value("node/scheduled-change/e", "m-1", same), false),
+        ("ebbtide/notice.0123456789abcdef", value("node/scheduled-change/e", "m-1", same), true),
+        ("ebbtide/planned.0123456789abcdef", value("node/scheduled-change/e", "m-1", same), true),
+        ("ebbtide/notice.0123456789abcdef", value("node/scheduled-change/e", "", same), false),
+        ("ebbtide/notice.0123456789abcdef", value("node/scheduled-change/e", "m-1", other), false),
+        ("ebbtide/notice.0123456789abcdef", value("m-1", "m-2", same), false),
+        ("ebbtide/other.0123456789abcdef", value("node/scheduled-change/e", "m-1", same), false),
     ] {
         let mut node = Node::for_tests("node-1");
         node.record.insert(name, text.clone());

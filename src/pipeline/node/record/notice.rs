@@ -31,7 +31,7 @@ pub struct NoticeRecord {
     pub start: Option<Timestamp>,
     /// Whether the capacity ends with the change.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub(in crate::pipeline::node) hard: bool,
+    pub hard: bool,
     /// Whether no lifecycle hook waits for the drain, though the kind has one: none was announced, or AWS does not know it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(in crate::pipeline::node) hookless: bool,
@@ -157,6 +157,12 @@ impl NoticeRecord {
         is_from_node(&self.message) && self.confirmed_by.is_empty()
     }
 
+    /// Whether it is the agent's notice of a termination: a hint, which knows neither the lifecycle hook nor its timeout. The record of the
+    /// hook's message, which is about the same end, takes its place, whichever came first.
+    pub(in crate::pipeline::node) fn is_hint_of_termination(&self) -> bool {
+        self.is_of(NoticeKind::AsgTerminate) && is_from_node(&self.message)
+    }
+
     /// Whether the notice names this time as the start of its change.
     #[must_use]
     pub fn starts_at(&self, start: Option<Timestamp>) -> bool {
@@ -210,13 +216,58 @@ impl NoticeRecord {
         Self { place: place.or(self.place), boot, ..self }
     }
 
+    /// Returns the record of a drain that has this place; `None` if it has it already, or is none. `ends` is the time to which the drain's
+    /// end moves with that: its deadline, or the latest end of one that waits.
+    #[must_use]
+    pub fn placed(&self, place: Place, ends: Option<Timestamp>) -> Option<Self> {
+        let place = match place {
+            Place::Evicts(since) => Place::Evicts(whole_seconds(since)),
+            other => other,
+        };
+        let record = match (place, ends) {
+            (Place::Evicts(_), Some(ends)) => self.with_deadline(ends),
+            (Place::Waits, Some(ends)) => self.with_end(ends),
+            _ => self.clone(),
+        };
+        (self.is_drain() && self.place != Some(place)).then_some(Self { place: Some(place), ..record })
+    }
+
+    /// Returns the record of a drain whose deadline moves to `at`; `None` if it is that time, or the record is of no drain.
+    #[must_use]
+    pub fn moved(&self, at: Timestamp) -> Option<Self> {
+        let moves = self.deadline.is_some_and(|deadline| deadline != whole_seconds(at));
+        moves.then(|| self.with_deadline(at))
+    }
+
+    /// Returns the record of a drain whose end is put off to `at`; `None` if it is no earlier.
+    #[must_use]
+    pub fn put_off(&self, at: Timestamp) -> Option<Self> {
+        (self.end() < Some(at)).then(|| self.with_end(at))
+    }
+
+    /// Returns the record of a notice whose hook is completed in this boot of the Node: a restart from now on is the return, and none
+    /// before. A cordon without a drain gets no deadline, or its Node would count as drained.
+    #[must_use]
+    pub fn completed(&self, at: Timestamp, boot: &str) -> Self {
+        let record = if self.is_drain() { self.with_deadline(at) } else { self.clone() };
+        Self { boot: boot.to_owned(), completed: true, ..record }
+    }
+
+    /// Returns the record of a notice whose hook has waited after the restart to this boot, which was no return; `None` if it has that
+    /// already.
+    #[must_use]
+    pub fn waiting_since(&self, boot: &str) -> Option<Self> {
+        let restarted = self.has_hook() && self.is_before_boot(boot);
+        restarted.then(|| Self { boot: boot.to_owned(), ..self.clone() })
+    }
+
     /// Returns the record with this deadline, which is the end of the drain.
-    pub(in crate::pipeline::node) fn with_deadline(&self, at: Timestamp) -> Self {
+    fn with_deadline(&self, at: Timestamp) -> Self {
         Self { deadline: Some(whole_seconds(at)), ends: None, ..self.expiring_from(at) }
     }
 
     /// Returns the record of a drain that continues until then, whatever its deadline.
-    pub(in crate::pipeline::node) fn with_end(&self, at: Timestamp) -> Self {
+    fn with_end(&self, at: Timestamp) -> Self {
         Self { ends: Some(whole_seconds(at)), ..self.expiring_from(at) }
     }
 
@@ -232,4 +283,53 @@ impl NoticeRecord {
 #[must_use]
 pub fn whole_seconds(at: Timestamp) -> Timestamp {
     Timestamp::from_second(at.as_second()).unwrap_or(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(minute: u8) -> Timestamp {
+        format!("2026-11-21T12:{minute:02}:00Z").parse().unwrap()
+    }
+
+    fn hook(deadline: Option<u8>) -> NoticeRecord {
+        NoticeRecord {
+            kind: NoticeKind::AsgTerminate.as_str().to_owned(),
+            deadline: deadline.map(at),
+            boot: "boot-1".to_owned(),
+            ..NoticeRecord::default()
+        }
+    }
+
+    #[test]
+    fn a_drain_that_waits_for_a_place_again_keeps_its_deadline_and_says_how_long_it_may_take() {
+        let waits = hook(Some(50)).placed(Place::Waits, Some(at(55))).unwrap();
+        assert_eq!((waits.end(), waits.deadline), (Some(at(55)), Some(at(50))));
+        assert_eq!(hook(None).placed(Place::Waits, Some(at(55))), None, "it is no drain");
+    }
+
+    #[test]
+    fn a_cordon_for_a_hook_is_no_drain_after_its_completion() {
+        for (before, after) in [(None, None), (Some(50), Some(at(20)))] {
+            let done = hook(before).completed(at(20), "another");
+            assert_eq!((done.deadline, &*done.boot, done.has_hook()), (after, "another", false));
+        }
+    }
+
+    #[test]
+    fn a_hook_that_waits_after_a_restart_waits_for_the_next() {
+        let waits = hook(None).waiting_since("another").unwrap();
+        assert_eq!((&*waits.boot, waits.waiting_since("another")), ("another", None));
+        assert_eq!(hook(None).completed(at(20), "boot-1").waiting_since("another"), None, "its hook is over");
+    }
+
+    #[test]
+    fn an_end_is_only_put_off() {
+        assert_eq!(hook(Some(50)).put_off(at(50)), None);
+        let put_off = hook(Some(50)).put_off(at(51)).unwrap();
+        assert_eq!((put_off.end(), put_off.deadline), (Some(at(51)), Some(at(50))));
+        assert_eq!(put_off.moved(at(50)), None);
+        assert_eq!(put_off.moved(at(49)).unwrap().end(), Some(at(49)), "a deadline that moves is the end");
+    }
 }

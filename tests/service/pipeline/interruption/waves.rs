@@ -483,7 +483,7 @@ async fn a_mark_without_end_holds_no_place() {
     let stage = zones("aa");
     let replica = stage.start(&ONE).await;
     let mark = r#"{"kind":"rebalance","since":"2026-11-21T12:00:00Z","deadline":"9999-01-01T00:00:00Z","message":"m"}"#;
-    stage.annotate(1, "ebbtide/notice.x", mark);
+    stage.annotate(1, "ebbtide/notice.0123456789abcdef", mark);
     stage.rebalance(0);
     stage.until_handled(s(60)).await;
     replica.ended_once("rebalance", "drained");
