@@ -209,6 +209,9 @@ pub enum Fact<'a> {
     MarkedNodeDeleted { on: NodeRef<'a> },
     /// Removing marks, or writing a note, failed; retried.
     ReleaseFailed { on: NodeRef<'a>, category: Category, error: &'a dyn fmt::Display },
+    /// EC2 did not show whether the change that is ahead of a Node still stands, after a restart of it, the first of some. `retried`: EC2 is
+    /// asked again; otherwise the change counts as standing.
+    RestartUnjudged { on: NodeRef<'a>, retried: bool, error: &'a dyn fmt::Display },
     /// The group was asked to replace the instance, or was not: then the node is drained without. `group` is empty if it has none.
     Replacement { about: NoticeRef<'a>, group: &'a str, result: Replacement },
     /// A call about a group whose node is to be replaced failed. Those of Auto Scaling are emitted once in some minutes for each category.

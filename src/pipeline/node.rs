@@ -24,6 +24,7 @@
 //! brake     whether too many nodes are unhealthy to drain them
 //! hinted    how many nodes are cordoned for hints, and how many may be
 //! releaser  the task that removes marks when they are due
+//! restarts  restarts before the start of a change
 //! replacement  notes on a Node that its group replaces, and on the new one
 //! ```
 
@@ -49,6 +50,7 @@ pub mod record;
 pub mod release;
 mod releaser;
 pub mod replacement;
+mod restarts;
 pub mod shift;
 pub mod wave;
 mod wire;
@@ -66,6 +68,7 @@ pub use owner::{
     describe, instances_in, subject_of,
 };
 pub use releaser::NodeReleaser;
+pub use restarts::Restarts;
 pub use wire::{Node, NodeApi, TrimmedNode, node_api};
 
 use crate::pipeline::event::{Detail, Notice};

@@ -14,7 +14,7 @@ use crate::pipeline::interruption::{
     Attachments, Confirmations, GroupLookup, Groups, Hints, Hooks, Interrupter, LoadBalancers, NoticeBurst, Shifts,
     Slots, Waves,
 };
-use crate::pipeline::node::{ClusterNames, Index, Listing, Marker, NodeReleaser, OwnerLookup, node_api};
+use crate::pipeline::node::{ClusterNames, Index, Listing, Marker, NodeReleaser, OwnerLookup, Restarts, node_api};
 use crate::pipeline::queue::Queue;
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
@@ -148,7 +148,11 @@ impl Wiring {
     /// Returns the task that removes marks from Nodes. A dry run sets none, so it removes none.
     pub fn releaser(&self, index: &Index, marker: &Marker) -> Option<NodeReleaser> {
         let (index, marker, facts) = (index.clone(), marker.clone(), self.facts.clone());
-        (!self.settings.policy.dry_run).then(|| NodeReleaser { index, marker, clock: self.clock, facts })
+        // The settings with which the role may ask.
+        let asks = self.settings.policy.is_wary() || self.settings.ec2_poll_interval.is_some();
+        let listing = asks.then(|| Listing::new(self.clients.aws.ec2.clone(), self.facts.clone()));
+        let restarts = Restarts { listing, marker: marker.clone(), clock: self.clock, facts: facts.clone() };
+        (!self.settings.policy.dry_run).then(|| NodeReleaser { index, marker, clock: self.clock, restarts, facts })
     }
 
     /// Returns the polling of EC2, if the settings ask for it.

@@ -354,6 +354,12 @@ impl Subscriber for Log {
             Fact::NodeReleased { on, why, uncordoned, .. } => {
                 on!(info, on, why = why.as_str(), uncordoned, "marks removed from the node");
             }
+            Fact::RestartUnjudged { on, retried: true, error } => {
+                on!(warn, on, %error, "EC2 did not show whether the change ahead of the restarted node stands; retried");
+            }
+            Fact::RestartUnjudged { on, retried: false, error } => {
+                on!(warn, on, %error, "EC2 can't show whether the change ahead of the restarted node stands: the node stays cordoned");
+            }
             Fact::ReleaseFailed { on, error, .. } => {
                 on!(warn, on, %error, "writing or removing marks or notes failed; retried");
             }

@@ -39,6 +39,7 @@ mod pipeline {
     mod node {
         mod changes;
         mod cordon;
+        mod early_restart;
         mod exclusion;
         mod floods;
         mod index;

@@ -230,12 +230,12 @@ impl Stage {
         self.world.aws.sqs.send(body.replace("\"upcoming\"", &format!("\"{status}\"")));
     }
 
-    /// Sends the notice of a reboot of the n-th node within a day.
+    /// Sends the notice of a reboot of the n-th node in a minute and a half: a restart from half a minute on is the return.
     pub fn schedule_reboot(&self, n: usize) -> String {
         let at = self.world.clock.now();
         let code = "AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED";
         let id = format!("reboot-{n}-{}", at.as_second());
-        self.world.aws.sqs.send(messages::scheduled_change(&id, code, &[&instance(n)], at, at + s(86_400)))
+        self.world.aws.sqs.send(messages::scheduled_change(&id, code, &[&instance(n)], at, at + s(90)))
     }
 
     /// Begins to launch the n-th node's instance under a hook with this timeout, and sends its notice. Returns the token.

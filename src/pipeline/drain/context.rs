@@ -32,7 +32,8 @@ impl Drain<'_> {
         let Drainer { index, clock, .. } = self.drainer;
         let take = |known: Option<&Arc<Node>>| {
             let node = known?;
-            let hooks = node.record.hook_ends().map(|(key, at)| (key, clock.instant_of(at))).collect();
+            let hooks = node.record.notices().filter(|(_, notice)| notice.has_hook());
+            let hooks = hooks.filter_map(|(key, notice)| Some((key, clock.instant_of(notice.deadline?)))).collect();
             self.deadlines.take_marks(node.record.notices().map(|(key, _)| key).collect(), hooks);
             None
         };

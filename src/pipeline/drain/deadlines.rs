@@ -7,7 +7,7 @@ use super::recorder::Progress;
 use super::remaining::Remaining;
 use super::select::Tier;
 use crate::pipeline::event::NoticeKey;
-use crate::pipeline::node::Node;
+use crate::pipeline::node::record::Record;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -77,10 +77,10 @@ impl Deadlines {
 
     /// Whether the Node carries, or has carried, the mark of a current interruption of this process. Marks of those that have left don't
     /// count.
-    pub(super) fn has_had_mark(&self, node: &Node) -> bool {
+    pub(super) fn has_had_mark(&self, record: &Record) -> bool {
         let mut entries = self.entries.lock();
         for (key, is_seen) in entries.own.values_mut() {
-            *is_seen |= node.record.notice(*key).is_some();
+            *is_seen |= record.notice(*key).is_some();
         }
         entries.own.values().any(|(_, is_seen)| *is_seen)
     }

@@ -5,6 +5,7 @@ use crate::clients::gate::{Backoff, CALL_TIMEOUT, Call, Class, LAST_CALL};
 use crate::clients::trimmed;
 use crate::fact::{DrainStep, Fact};
 use crate::pipeline::node::Node;
+use crate::pipeline::node::record::Record;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +21,7 @@ impl Drainer {
     /// Waits until the Node's cordon has ended for good: the Node is ignored by annotation, was rebooted, has been released by a replica, or
     /// was uncordoned for the second time. The first removal may be another controller's mistake, so the cordon is restored. `is_own` returns
     /// whether the Node carries, or has carried, the caller's mark: the end of other marks doesn't count.
-    pub async fn uncordoned(&self, node: &Node, mut is_own: impl FnMut(&Node) -> bool) {
+    pub async fn uncordoned(&self, node: &Node, mut is_own: impl FnMut(&Record) -> bool) {
         if self.dry_run {
             std::future::pending::<()>().await;
         }
@@ -30,7 +31,7 @@ impl Drainer {
             let uncordoned = |known: Option<&Arc<Node>>| {
                 let known = known?;
                 marked |= known.record.is_held();
-                own = is_own(known);
+                own = is_own(&known.record);
                 // Another controller may have cordoned it before, so that it stays cordoned.
                 let is_back = own && !known.record.is_held() && known.boot != node.boot;
                 (known.ignored || is_back || marked && !known.cordoned).then(|| Arc::clone(known))

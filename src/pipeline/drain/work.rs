@@ -19,7 +19,7 @@ use super::own_pod::OwnPod;
 use super::rounds::{Rounds, RoundsEnd};
 use super::tier::TierOrder;
 use crate::fact::DrainOutcome;
-use crate::pipeline::node::Node;
+use crate::pipeline::node::record::Record;
 use std::pin::pin;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
@@ -31,7 +31,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 impl Drain<'_> {
     /// Evicts pods in rounds while the Node exists and is cordoned.
     pub(super) async fn work(&self) -> DrainOutcome {
-        let is_own = |node: &Node| self.deadlines.has_had_mark(node);
+        let is_own = |record: &Record| self.deadlines.has_had_mark(record);
         let mut uncordoned = pin!(self.drainer.uncordoned(self.node, is_own));
         let mut rounds = pin!(self.rounds());
         let mut check_at = Instant::now();

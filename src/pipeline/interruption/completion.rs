@@ -258,7 +258,8 @@ impl Case {
             let by = (Class::List, Instant::now() + LAST_CALL);
             // If the write fails, the next heartbeat repeats it.
             let waits = |known: &NoticeRecord, current: &Node| {
-                known.waiting_since(&node.boot).filter(|_| current.boot == node.boot)
+                let waited = known.has_hook() && known.is_before_boot(&node.boot) && current.boot == node.boot;
+                waited.then(|| known.in_boot(&node.boot))
             };
             let _ = interrupter.marker.revise(&node, notice.key(), by, waits).await;
         }

@@ -5,16 +5,24 @@ use super::times::SHUTDOWN_TIME;
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{Detail, Hook, InstanceAction, Notice, NoticeTime, ScheduledChange};
 use crate::pipeline::node::Node;
-use crate::pipeline::node::record::ReturnSign;
+use crate::pipeline::node::record::{RETURN_BEFORE_START, ReturnSign};
 use crate::pipeline::node::release::{LATE_AFTER, booted_after, is_back, restarted_after};
 use crate::runtime::clock::Clock;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-/// Whether any restart counts as the return from the announced event. A spot instance that restarts before its stop is stopped all the same.
+/// Whether a restart at this time counts as the return from the announced event. A spot instance that restarts before its stop is stopped
+/// all the same, and so is one whose retirement is ahead.
 #[must_use]
-pub fn returns_by_boot(detail: &Detail) -> bool {
-    !matches!(detail, Detail::Spot { .. }) && comes_back(detail) == Some(ReturnSign::Boot)
+pub fn returns_by_boot(notice: &Notice, at: Timestamp) -> bool {
+    !matches!(notice.detail, Detail::Spot { .. })
+        && comes_back(&notice.detail) == Some(ReturnSign::Boot)
+        && returns_from(notice).is_none_or(|from| from <= at)
+}
+
+/// Returns the time from which on a restart counts as the return from a change whose start is known.
+fn returns_from(notice: &Notice) -> Option<Timestamp> {
+    notice.start()?.checked_sub(RETURN_BEFORE_START).ok()
 }
 
 /// Whether the notice's lifecycle action may be over, with the instance back from it: the Node has restarted since, or has only flapped.
@@ -71,12 +79,12 @@ pub fn is_late(
         Detail::Spot { action: InstanceAction::Hibernate } | Detail::StateChange { .. } => Some(notice.at()),
         _ => notice.start(),
     };
-    // A restart after the announcement and before the start counts as the return too. A spot instance is stopped all the same.
-    // An instance that waits at a hook has not left yet.
+    // Without a known start, a restart after the announcement counts as the return. An instance that waits at a hook has not left yet.
     let waits = notice.hook().is_some() && node.record.notice(key).is_some();
     let ahead = last_known(notice, waited);
-    let announced = Some(ahead).filter(|_| returns_by_boot(&notice.detail) && !waits);
-    let has_booted = begins.into_iter().chain(announced).min().is_some_and(|at| booted_after(node, at));
+    let announced = Some(ahead).filter(|at| returns_by_boot(notice, *at) && !waits);
+    let returns_from = returns_from(notice).or(begins).into_iter().chain(announced).min();
+    let has_booted = returns_from.is_some_and(|at| booted_after(node, at));
     let is_back = has_booted || is_back(node, key, notice.start(), clock.timestamp_of(now));
     superseded || node.ready && !awaits_boot && (is_back || passed && restarted_after(node, begins.unwrap_or(ahead)))
 }

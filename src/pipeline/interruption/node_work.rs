@@ -10,7 +10,7 @@ use crate::pipeline::drain::{Deadline, DeadlineEntry, Deadlines, Report};
 use crate::pipeline::event::{Detail, Notice, NoticeTime, ScheduledChange};
 use crate::pipeline::node::mark::Mark;
 use crate::pipeline::node::record::TERMINATION_GRACE;
-use crate::pipeline::node::record::has_had;
+use crate::pipeline::node::record::{Record, has_had};
 use crate::pipeline::node::release::NodeRelease;
 use crate::pipeline::node::{CordonOutcome, FullOfHints, Node};
 use crate::runtime::task::{Ending, TaskError};
@@ -191,7 +191,7 @@ impl Case {
     fn is_late(&self, node: &Node, target: &Target) -> bool {
         let Self { interrupter, notice, .. } = self;
         // Without an earlier mark, no other check notices a restart.
-        let returns = returns_by_boot(&notice.detail) && notice.hook().is_none();
+        let returns = returns_by_boot(notice, interrupter.clock.now()) && notice.hook().is_none();
         let has_booted = returns && node.boot != target.node.boot;
         has_booted || is_late(notice, node, target.deadline, &interrupter.clock, Instant::now(), self.waited())
     }
@@ -208,7 +208,7 @@ impl Case {
     }
 
     /// As [`has_had_mark`], of the notice.
-    pub(super) fn has_had_mark(&self) -> impl FnMut(&Node) -> bool + use<> {
+    pub(super) fn has_had_mark(&self) -> impl FnMut(&Record) -> bool + use<> {
         has_had(self.notice.key())
     }
 
@@ -365,7 +365,7 @@ impl Case {
                     }
                     is_over = true;
                     deadline.set(Deadline::hard(Instant::now() + LAST_CALL));
-                    if returns_by_boot(&self.notice.detail) {
+                    if returns_by_boot(&self.notice, self.interrupter.clock.now()) {
                         // The hook may be left to its timeout, and the mark stays then.
                         self.move_mark(&target.node, Instant::now()).await;
                     }

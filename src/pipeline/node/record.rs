@@ -8,11 +8,10 @@ mod plan;
 mod withdrawal;
 
 pub(super) use notice::UNKNOWN_BOOT;
-pub use notice::{NoticeRecord, Place, ReturnSign, TERMINATION_GRACE, whole_seconds};
+pub use notice::{NoticeRecord, Place, RETURN_BEFORE_START, ReturnSign, TERMINATION_GRACE, whole_seconds};
 pub use plan::Plan;
 pub use withdrawal::Withdrawal;
 
-use super::Node;
 use super::names::MAX_OF_A_PREFIX;
 use crate::fact::NoticeKind;
 use crate::pipeline::event::NoticeKey;
@@ -132,23 +131,6 @@ impl Record {
         self.notices().any(|(_, notice)| notice.is_drain() && !notice.is_of_repair())
     }
 
-    /// Whether work on the Node has begun because it is unhealthy: its group may terminate the instance for that as well.
-    #[must_use]
-    pub fn is_repaired(&self) -> bool {
-        self.notices().any(|(_, notice)| notice.is_of_repair())
-    }
-
-    /// Whether the Node is drained for a notice for which it was not in the `earlier` record.
-    pub(super) fn has_new_drain(&self, earlier: &Self) -> bool {
-        self.notices().any(|(key, notice)| notice.is_drain() && earlier.notice(key).is_none())
-    }
-
-    /// Returns the deadlines of drains for which lifecycle hooks wait.
-    pub fn hook_ends(&self) -> impl Iterator<Item = (NoticeKey, Timestamp)> {
-        let waiting = self.notices().filter(|(_, notice)| notice.has_hook());
-        waiting.filter_map(|(key, notice)| Some((key, notice.deadline?)))
-    }
-
     /// Whether a message has announced that a group terminates the Node's instance.
     #[must_use]
     pub fn is_termination_announced(&self) -> bool {
@@ -244,11 +226,12 @@ impl Record {
     }
 }
 
-/// Returns a function that takes the versions of a Node in order, and returns whether the notice with this key has held one of them.
-pub fn has_had(key: NoticeKey) -> impl FnMut(&Node) -> bool {
+/// Returns a function that takes the records of a Node in the order of its versions, and returns whether the notice with this key has held
+/// one of them.
+pub fn has_had(key: NoticeKey) -> impl FnMut(&Record) -> bool {
     let mut has_had = false;
-    move |node| {
-        has_had |= node.record.notice(key).is_some();
+    move |record| {
+        has_had |= record.notice(key).is_some();
         has_had
     }
 }

@@ -276,7 +276,7 @@ fn has_returned(node: &Node, notice: &NoticeRecord, now: Timestamp) -> bool {
             None if notice.is_of_repair() => false,
             // If it runs long after that, AWS has kept it.
             None => rebooted && notice.terminates_at().is_some_and(|at| at < now),
-            Some(ReturnSign::Boot) => rebooted && is_over,
+            Some(ReturnSign::Boot) => rebooted && is_over && !notice.is_ahead(now),
             Some(ReturnSign::Ready) => rebooted || resumed,
         }
 }

@@ -1,10 +1,13 @@
 //! Removes marks when they are due: after `--uncordon-after`, when a Node has returned after a restart, and when a user has uncordoned it.
 //!
+//! A Node that restarts before an announced change is not due for that alone: `restarts` asks EC2.
+//!
 //! All that a removal needs is on the Node, so it does not matter which replica wrote a mark, or whether that replica still lives.
 //! Two replicas that release the same Node do no harm: the second patch meets a conflict, reads the Node again and finds nothing to
 //! do.
 
 use super::release::NodeRelease;
+use super::restarts::{Restarts, early_restart};
 use super::{Index, Marker, Node};
 use crate::clients::gate::{Backoff, CALL_TIMEOUT};
 use crate::fact::{Fact, Facts};
@@ -42,6 +45,8 @@ pub struct NodeReleaser {
     pub marker: Marker,
     /// Wall time: marks state their expiry in it.
     pub clock: Clock,
+    /// Judges restarts that came before the start of a change.
+    pub restarts: Restarts,
     /// Receives facts.
     pub facts: Facts,
 }
@@ -76,6 +81,7 @@ impl NodeReleaser {
         let (now, wall) = (Instant::now(), self.clock.now());
         let mut next: Vec<Instant> = Vec::new();
         let mut due: Vec<(Arc<Node>, ReleaseRule)> = Vec::new();
+        let mut restarted: Vec<Arc<Node>> = Vec::new();
         let marked = self.index.marked();
         history.update(&marked, now);
         for node in marked {
@@ -88,10 +94,14 @@ impl NodeReleaser {
             } else {
                 None
             };
+            let early = early_restart(&node, wall);
+            next.extend(early.filter(|from| *from > wall).map(|from| self.clock.instant_of(from)));
             let retry_at = history.failed.get(&node.uid).map(|(at, _)| *at).filter(|at| *at > now);
             match (rule, retry_at) {
                 (Some(rule), None) => due.push((node, rule)),
                 (Some(_), Some(at)) => next.push(at),
+                (None, None) if early.is_some_and(|from| from <= wall) => restarted.push(node),
+                (None, Some(at)) if early.is_some() => next.push(at),
                 (None, _) => {
                     next.extend(schedule.next.map(|at| self.clock.instant_of(at)).into_iter().chain(uncordon_ends));
                 }
@@ -101,7 +111,8 @@ impl NodeReleaser {
             let succeeded = self.release(Arc::clone(&node), rule).await;
             (node, succeeded)
         });
-        let releases: Vec<_> = releases.buffer_unordered(MAX_CONCURRENT).collect().await;
+        let mut releases: Vec<_> = releases.buffer_unordered(MAX_CONCURRENT).collect().await;
+        releases.extend(self.restarts.judge(restarted).await);
         for (node, succeeded) in releases {
             if succeeded {
                 history.failed.remove(&node.uid);

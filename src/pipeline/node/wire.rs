@@ -198,7 +198,7 @@ impl Node {
     /// Whether the Node has restarted since the record of the notice with this key, after which its instance can return.
     #[must_use]
     pub fn may_be_back(&self, key: NoticeKey) -> bool {
-        self.record.notice(key).is_some_and(|notice| notice.may_be_back(&self.boot))
+        self.record.notice(key).is_some_and(|notice| notice.return_sign.is_some() && notice.is_before_boot(&self.boot))
     }
 }
 

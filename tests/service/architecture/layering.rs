@@ -22,7 +22,7 @@ const STAGES: [(&str, &[&str]); 6] = [
     ("queue", &[]),
     ("event", &[]),
     ("node", &["event"]),
-    ("drain", &["node"]),
+    ("drain", &["event", "node"]),
     ("interruption", &["drain", "event", "node"]),
     ("delivery", &["event", "interruption", "node", "queue"]),
 ];

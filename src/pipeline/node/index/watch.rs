@@ -190,7 +190,7 @@ impl NodeWatch {
                     marked = node.record.is_held();
                     reports = differs(nodes.named(&node.name).map(AsRef::as_ref), &node);
                     turned = node.ready && nodes.named(&node.name).is_none_or(|known| !known.ready);
-                    if marked && nodes.named(&node.name).is_some_and(|known| node.record.has_new_drain(&known.record)) {
+                    if marked && nodes.named(&node.name).is_some_and(|known| has_new_drain(&node, known)) {
                         self.index.marked_elsewhere();
                     }
                     moved = self.index.moves_places(nodes.named(&node.name), &node);
@@ -348,4 +348,8 @@ async fn list(api: &NodeApi, oldest: &str) -> Result<ObjectList<TrimmedNode>, Ku
         version => ListParams::default().at(version).matching(VersionMatch::NotOlderThan),
     };
     watch::list(api, WatchedResource::Nodes, &params, SYNC_TIMEOUT).await
+}
+/// Whether the Node is drained for a notice for which it was not when it was `known`.
+fn has_new_drain(node: &Node, known: &Node) -> bool {
+    node.record.notices().any(|(key, notice)| notice.is_drain() && known.record.notice(key).is_none())
 }

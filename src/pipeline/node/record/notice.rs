@@ -10,6 +10,10 @@ use std::time::Duration;
 /// Grace period after a notice's deadline, after which an instance that still runs was kept.
 pub const TERMINATION_GRACE: Duration = Duration::from_mins(1);
 
+/// Time before the start of a change from which on a restart is the return from it: clocks differ. An earlier one proves nothing, because
+/// even the reboot for which AWS asks is done only when AWS itself reboots, or when the instance is stopped and started.
+pub const RETURN_BEFORE_START: Duration = Duration::from_mins(1);
+
 /// The boot ID in the record of a Node that may have come back before it: each boot counts as one after it.
 pub(in crate::pipeline::node) const UNKNOWN_BOOT: &str = "?";
 
@@ -187,10 +191,14 @@ impl NoticeRecord {
         !self.boot.is_empty() && !boot.is_empty() && self.boot != boot
     }
 
-    /// Whether the Node has restarted since the record, after which its instance can return.
-    #[must_use]
-    pub fn may_be_back(&self, boot: &str) -> bool {
-        self.return_sign.is_some() && self.is_before_boot(boot)
+    /// Whether the Node, which has this boot now, has restarted since the record, but too early for that to be the return from its change.
+    pub(in crate::pipeline::node) fn has_restarted_early(&self, boot: &str, now: Timestamp) -> bool {
+        self.is_ahead(now) && self.return_sign.is_some() && self.is_before_boot(boot)
+    }
+
+    /// Whether a restart at this time is too early to be the return from the change.
+    pub(in crate::pipeline::node) fn is_ahead(&self, now: Timestamp) -> bool {
+        self.start.and_then(|start| start.checked_sub(RETURN_BEFORE_START).ok()).is_some_and(|from| now < from)
     }
 
     /// Whether the Node may have come back before the record was written.
@@ -253,29 +261,24 @@ impl NoticeRecord {
         Self { boot: boot.to_owned(), completed: true, ..record }
     }
 
-    /// Returns the record of a notice whose hook has waited after the restart to this boot, which was no return; `None` if it has that
-    /// already.
+    /// Returns the record of a notice for which the restart to this boot was no return: its hook has waited since, or its change stands.
     #[must_use]
-    pub fn waiting_since(&self, boot: &str) -> Option<Self> {
-        let restarted = self.has_hook() && self.is_before_boot(boot);
-        restarted.then(|| Self { boot: boot.to_owned(), ..self.clone() })
+    pub fn in_boot(&self, boot: &str) -> Self {
+        Self { boot: boot.to_owned(), ..self.clone() }
     }
 
     /// Returns the record with this deadline, which is the end of the drain.
     fn with_deadline(&self, at: Timestamp) -> Self {
-        Self { deadline: Some(whole_seconds(at)), ends: None, ..self.expiring_from(at) }
+        Self { deadline: Some(whole_seconds(at)), ends: None, ..self.with_end(at) }
     }
 
-    /// Returns the record of a drain that continues until then, whatever its deadline.
+    /// Returns the record of a drain that continues until then, whatever its deadline. Its expiry counts from that end, as it did from the
+    /// one before.
     fn with_end(&self, at: Timestamp) -> Self {
-        Self { ends: Some(whole_seconds(at)), ..self.expiring_from(at) }
-    }
-
-    /// Returns the record with its expiry counted from this end of the drain, as it was from the one before.
-    fn expiring_from(&self, end: Timestamp) -> Self {
-        let by = self.end().map_or(SignedDuration::ZERO, |before| whole_seconds(end).duration_since(before));
-        let moved = |at: Timestamp| at.checked_add(by).unwrap_or(at);
-        Self { expires: self.expires.map(moved), ..self.clone() }
+        let at = whole_seconds(at);
+        let by = self.end().map_or(SignedDuration::ZERO, |before| at.duration_since(before));
+        let expires = self.expires.map(|expires| expires.checked_add(by).unwrap_or(expires));
+        Self { ends: Some(at), expires, ..self.clone() }
     }
 }
 
@@ -318,10 +321,13 @@ mod tests {
     }
 
     #[test]
-    fn a_hook_that_waits_after_a_restart_waits_for_the_next() {
-        let waits = hook(None).waiting_since("another").unwrap();
-        assert_eq!((&*waits.boot, waits.waiting_since("another")), ("another", None));
-        assert_eq!(hook(None).completed(at(20), "boot-1").waiting_since("another"), None, "its hook is over");
+    fn only_a_restart_before_the_last_minute_is_early() {
+        let sign = Some(ReturnSign::Boot);
+        let change = NoticeRecord { start: Some(at(50)), return_sign: sign, ..hook(Some(50)) };
+        assert!(change.has_restarted_early("another", at(48)));
+        assert!(!change.has_restarted_early("another", at(49)) && !change.has_restarted_early("boot-1", at(48)));
+        assert!(!change.in_boot("another").has_restarted_early("another", at(48)), "it is known");
+        assert!(!hook(Some(50)).has_restarted_early("another", at(0)), "its instance does not return");
     }
 
     #[test]

@@ -304,7 +304,7 @@ async fn a_cordon_that_we_set_again_during_a_drain_is_removed_after_the_reboot()
     let replica = stage.start(&[]).await;
     let now = stage.world.clock.now();
     let code = "AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED";
-    stage.world.aws.sqs.send(messages::scheduled_change("h", code, &[&instance(0)], now, now + s(86400)));
+    stage.world.aws.sqs.send(messages::scheduled_change("h", code, &[&instance(0)], now, now + s(100)));
     sleep(s(20)).await;
     stage.world.kube.update_node(&node(0), |node| node.spec.get_or_insert_default().unschedulable = None);
     stage.until_handled(s(100)).await;
