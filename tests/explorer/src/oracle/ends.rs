@@ -134,18 +134,30 @@ impl Oracle {
         let started = seen.started.get(&node).copied().unwrap_or_default();
         // What has started again was not terminated, whatever was told.
         let returns = comes_back(notice.kind) || matches!(notice.kind, Kind::State(_));
-        // A restart before the message was read settles them: docs/draining.md, "Marks on the Node". It counts from the time at which AWS told
-        // of the interruption, or from the begin of the interruption if that is earlier.
-        let is_settled = matches!(notice.kind, Kind::Change(..) | Kind::Rebalance | Kind::State(_));
-        let told = if is_settled { event.min(begins) } else { sent.at };
         // A restart counts from when a replica sees it.
         let down = self.plan.replicas.iter().map(|ends| ends.iter().map(|end| end.down).sum()).min().map_or(0, s);
         let blinds = |span: &&Span| span.trouble.meets("watch nodes");
         let blind: u64 = self.plan.faults.iter().filter(blinds).map(|span| span.to - span.from).sum();
-        if returns && seen.booted.get(&node).is_some_and(|at| at + down + s(blind) >= told) {
+        if returns && seen.booted.get(&node).is_some_and(|at| self.restart_ends(seen, sent, at + down + s(blind))) {
             return true;
         }
         goes.is_some_and(|at| self.now() + self.slack() > at + s(60)) && started + self.slack() >= begins
+    }
+    /// Whether a restart that is seen then may end the notice: docs/draining.md, "A restart before a change" and "Marks on the Node". It counts
+    /// from the time at which AWS told of an interruption without a start.
+    pub(super) fn restart_ends(&self, seen: &Seen, sent: &Sent, restarted: i64) -> bool {
+        let notice = &self.plan.notices[sent.notice];
+        let event = sent.at - s(notice.age);
+        match notice.kind {
+            Kind::Change(_, after) => {
+                // A stop and start has ended what EC2 does not list.
+                let asks = self.plan.flags.looks || self.plan.flags.limit.is_some();
+                let is_listed = notice.teller == Teller::Looks || seen.shown.contains(&sent.notice);
+                restarted + self.slack() >= event + after * 1000 - 60_000 || asks && !is_listed
+            }
+            Kind::Rebalance | Kind::State(_) => restarted >= event,
+            _ => restarted >= sent.at,
+        }
     }
 
     /// Returns the drains that are left to do of what Nodes say: such a notice has no message that says so.

@@ -95,23 +95,27 @@ impl Oracle {
             && let Some(sent) = seen.sent.iter().find(|sent| of_node(sent) && self.stays(seen, sent, node)).cloned()
         {
             let text = format!("{:?}", self.plan.notices[sent.notice]);
-            self.broke(seen, "no uncordon of what a message has told when the Node takes it back", text);
+            self.broke(seen, "no uncordon of a change that stands, by its Node's word or a restart before it", text);
         }
     }
 
-    /// Whether a message has told what the Node has taken back: docs/agent.md, "What a Node says".
+    /// Whether a message has told what the Node has taken back (docs/agent.md, "What a Node says"), or announces a change before whose start
+    /// the Node has restarted (docs/draining.md, "A restart before a change").
     fn stays(&self, seen: &Seen, sent: &Sent, node: usize) -> bool {
         let notice = &self.plan.notices[sent.notice];
-        let is_free = seen.let_go.contains_key(&node) || seen.booted.contains_key(&node);
+        let restarted = seen.booted.get(&node).is_some_and(|at| self.restart_ends(seen, sent, *at));
+        let is_free = seen.let_go.contains_key(&node) || restarted;
         let is_told = sent.messages.len() > sent.open.len() && !seen.called_off.contains_key(&sent.notice);
         let by_node = notice.teller == Teller::Both && seen.taken_back.contains_key(&sent.notice);
         // The mark of a recommendation expires.
         let lasts = drains(notice.kind, &self.plan.flags) && notice.kind != Kind::Rebalance;
+        let is_change = matches!(notice.kind, Kind::Change(..)) && !self.is_taken_back(seen, sent);
+        let restarted_early = is_change && seen.booted.contains_key(&node) && !self.may_be_refused(sent);
         // A plan holds no cordon: that was another notice's, and has expired. A replica that has just started looks at plans a little later.
         let begins = self.begins(sent);
         let is_calm = self.plan.replicas.iter().all(Vec::is_empty);
         let is_begun = begins == sent.at || is_calm && begins + BEGINS_WITHIN <= self.now();
-        self.plan.faults.is_empty() && by_node && is_told && lasts && is_begun && !is_free
+        self.plan.faults.is_empty() && (by_node || restarted_early) && is_told && lasts && is_begun && !is_free
     }
 
     /// Whether somebody has taken the notice back, and nobody else must have told of it.
@@ -148,7 +152,7 @@ impl Oracle {
         let told = seen.called_off.contains_key(&notice) || seen.taken_back.contains_key(&notice);
         let is_free = self.plan.nodes[node].ignored || seen.let_go.contains_key(&node);
         let is_free = is_free || self.plan.notices[notice].kind == Kind::Condition && self.may_be_left(seen, node);
-        let restarted = seen.booted.contains_key(&node);
+        let restarted = seen.booted.get(&node).is_some_and(|at| self.restart_ends(seen, &sent, *at));
         let cordoned =
             self.world.kube.node(&format!("node-{node}")).map(|node| node.spec.and_then(|it| it.unschedulable));
         // One that joins late is waited for by the message.

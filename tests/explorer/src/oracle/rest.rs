@@ -63,6 +63,7 @@ impl Oracle {
             _ if self.is_taken_back(seen, sent) => true,
             // It is stopped all the same, and a message that comes again after the restart sets the mark again.
             Kind::Spot(_) if booted < sent.at + s(120) => false,
+            Kind::Change(..) if !self.restart_ends(seen, sent, booted - self.slack()) => false,
             kind => comes_back(kind) && marked(sent).is_some_and(|at| booted > *at.max(&joined)),
         };
         let of_node = |sent: &&Sent| self.plan.notices[sent.notice].target == Target::Node(n);
