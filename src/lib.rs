@@ -121,7 +121,8 @@ pub mod pipeline {
     pub use interruption::{Completion, GroupLookup, Hooks, Interrupter};
     pub use node::label::{selector, taint};
     pub use node::mark::{Mark, MarkSettings};
-    pub use node::record::{Plan, Record, ReturnSign};
+    pub use node::plan;
+    pub use node::record::{NoticeRecord, Record, ReturnSign};
     pub use node::release::NodeRelease;
     pub use node::replacement::AskedReplacement;
     pub use node::{Index, Node, node_api};

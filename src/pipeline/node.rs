@@ -44,7 +44,7 @@ mod marker;
 mod names;
 mod owner;
 mod patch;
-mod plan;
+pub mod plan;
 mod pool;
 pub mod record;
 pub mod release;

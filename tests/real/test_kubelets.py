@@ -140,7 +140,7 @@ def test_a_kubelet_registers_without_keys_of_ebbtides(world: World) -> None:
     eventually(
         "the policy holds", lambda: POLICY in registered(labelled, first) or world.kube.delete(f"{NODES}/{labelled}")
     )
-    assert POLICY in registered(annotated, {"annotations": {"ebbtide/planned.x": "{}"}})
+    assert POLICY in registered(annotated, {"annotations": {"ebbtide/notice.x": "{}"}})
     # As with `--node-labels example.com/pool=blue`; and without any label.
     assert registered(plain, {"labels": {"example.com/pool": "blue"}}) == ""
     assert registered(annotated, {}) == ""

@@ -172,15 +172,19 @@ impl Stage {
         format!("{} {reason}: {message}", condition.status)
     }
 
-    /// Returns the contents of the n-th node's notice annotations.
+    /// Returns the contents of the n-th node's annotations of notices that hold it.
     pub fn notices(&self, n: usize) -> Vec<Value> {
-        let annotations = self.annotations(n).into_iter().filter(|(key, _)| key.starts_with("ebbtide/notice."));
-        annotations.map(|(_, text)| serde_json::from_str(&text).expect("a mark must be JSON")).collect()
+        self.records(n).map(|(_, record)| record).filter(|record| record["planned"] != true).collect()
     }
 
     /// Returns the names of the n-th node's annotations that keep planned changes.
     pub fn plans(&self, n: usize) -> Vec<String> {
-        self.annotations(n).into_keys().filter(|key| key.starts_with("ebbtide/planned.")).collect()
+        self.records(n).filter(|(_, record)| record["kept"].is_object()).map(|(name, _)| name).collect()
+    }
+
+    fn records(&self, n: usize) -> impl Iterator<Item = (String, Value)> + use<> {
+        let annotations = self.annotations(n).into_iter().filter(|(key, _)| key.starts_with("ebbtide/notice."));
+        annotations.map(|(name, text)| (name, serde_json::from_str(&text).expect("a record must be JSON")))
     }
 
     /// Asserts that no mark of ours is left on the n-th node. A cordon may be somebody else's.
@@ -315,8 +319,10 @@ pub fn plan(now: jiff::Timestamp, n: usize, event: &str) -> (String, String) {
     let id: String = hash[..8].iter().map(|byte| format!("{byte:02x}")).collect();
     let (since, start) = (now.to_string(), (now + s(30 * 24 * 3600)).to_string());
     let code = "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED";
-    let plan = json!({ "code": code, "start": start, "since": since, "hard": true, "event": event, "message": event });
-    (format!("ebbtide/planned.{id}"), plan.to_string())
+    let kept = json!({ "code": code, "event": event });
+    let kind = "scheduled-change";
+    let plan = json!({ "kind": kind, "since": since, "start": start, "hard": true, "message": event, "planned": true, "kept": kept });
+    (format!("ebbtide/notice.{id}"), plan.to_string())
 }
 
 /// Gives the n-th node's instance the tags of an instance of the group that is ours.

@@ -155,8 +155,8 @@ impl<'a> Narration<'a> {
                     self.awaits_node(until);
                     return Ok(lookups);
                 }
-                Step::Plan { plan, .. } => {
-                    self.note(&reasons::planned(self.notice, self.policy(), &plan));
+                Step::Plan { .. } => {
+                    self.note(&reasons::planned(self.notice, self.policy()));
                     Finding::Planned(true)
                 }
                 Step::Admit { .. } => {

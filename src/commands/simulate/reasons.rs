@@ -4,7 +4,6 @@ use crate::fact::{Action, Replacement};
 use crate::pipeline::drain::MAX_ADDED_GRACE;
 use crate::pipeline::event::{Detail, IgnoreReason, InstanceAction, InstanceState, Notice, WarmPool, ZonalShift};
 use crate::pipeline::interruption::{HookRoom, HookTimes, NoticeOutcome, PerKind, Policy, Proof, Verify};
-use crate::pipeline::node::record::Plan;
 use crate::pipeline::node::shift::Shift;
 use crate::pipeline::node::{InstanceRecord, ManagedTag, Membership, Ownership};
 use crate::runtime::clock::Clock;
@@ -178,8 +177,8 @@ pub(super) fn ended(outcome: NoticeOutcome, notice: &Notice) -> String {
 }
 
 /// Describes the planning of a notice until its change is near.
-pub(super) fn planned(notice: &Notice, policy: &Policy, plan: &Plan) -> String {
-    let from = policy.acts_from(notice).unwrap_or(plan.start);
+pub(super) fn planned(notice: &Notice, policy: &Policy) -> String {
+    let from = policy.acts_from(notice).unwrap_or(notice.at());
     format!("the Node keeps the notice, without a cordon, and is drained from {from}")
 }
 

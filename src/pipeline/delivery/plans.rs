@@ -13,7 +13,7 @@ use crate::pipeline::node::agent_notices::{is_reported, reported_copy};
 use crate::pipeline::node::confirmation;
 use crate::pipeline::node::handled::{KnownNotice, Standing, is_handled, known, known_as, standing};
 use crate::pipeline::node::is_from_node;
-use crate::pipeline::node::record::{Plan, Withdrawal};
+use crate::pipeline::node::record::{NoticeRecord, Withdrawal};
 use crate::pipeline::node::release::NodeRelease;
 use crate::pipeline::node::{Brake, Node};
 use crate::pipeline::queue::VISIBILITY_TIMEOUT;
@@ -45,7 +45,7 @@ struct Due {
     /// The ID of the message that brought it, or EC2's ID.
     message: Arc<str>,
     /// The plan that keeps it.
-    plan: Option<Plan>,
+    plan: Option<NoticeRecord>,
     /// Whether a message announced it too: only a note of that is due.
     announced: bool,
 }
@@ -124,11 +124,11 @@ impl Deliverer {
 
     /// Returns the planned changes that are near.
     fn planned(&self, now: Timestamp) -> Vec<Due> {
-        let due = |(node, plan): (Arc<Node>, Plan)| {
-            let (notice, message) = (plan.notice(&node.instance), Arc::from(&*plan.message));
-            Due { node, notice, message, plan: Some(plan), announced: false }
+        let due = |(node, plan): (Arc<Node>, NoticeRecord)| {
+            let (notice, message) = (plan.notice(&node.instance)?, Arc::from(&*plan.message));
+            Some(Due { node, notice, message, plan: Some(plan), announced: false })
         };
-        let plans = self.interrupter.index.plans().into_iter().map(due);
+        let plans = self.interrupter.index.kept().into_iter().filter_map(due);
         let is_near = |due: &Due| self.interrupter.policy.acts_from(&due.notice).is_none_or(|from| from <= now);
         plans.filter(|due| is_near(due) && self.refusals.heeds(&due.node)).collect()
     }
@@ -224,7 +224,13 @@ impl Deliverer {
     }
 
     /// Notes on the Node that the notice has ended. `outcome` is `None` if a message announced it too. Returns whether that is done.
-    async fn settle(&self, node: &Node, notice: &Notice, plan: Option<&Plan>, outcome: Option<NoticeOutcome>) -> bool {
+    async fn settle(
+        &self,
+        node: &Node,
+        notice: &Notice,
+        plan: Option<&NoticeRecord>,
+        outcome: Option<NoticeOutcome>,
+    ) -> bool {
         let marker = &self.interrupter.marker;
         let by = Instant::now() + CALL_TIMEOUT;
         let mut written = Ok(true);

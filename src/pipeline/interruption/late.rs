@@ -69,8 +69,8 @@ pub fn is_late(
     // Only scheduled changes are revised by later copies, and only AWS's own times order them.
     let changes = matches!((&notice.detail, notice.time), (Detail::ScheduledChange(_), NoticeTime::Announced(_)));
     // A copy with the same start announces nothing new, and its work may have to be taken over.
-    let revised = node.record.notice_and_plan(key).filter(|known| !known.starts_at(notice.start()));
-    let newest = revised.filter_map(|known| known.since).max().max(node.record.withdrawn_at(key)).filter(|_| changes);
+    let revised = node.record.known(key).filter(|known| !known.starts_at(notice.start()));
+    let newest = revised.and_then(|known| known.since).max(node.record.withdrawn_at(key)).filter(|_| changes);
     let superseded = newest.is_some_and(|at| at > notice.at());
     // A Node that flaps during a long drain carries the mark of this boot.
     let awaits_boot = comes_back(&notice.detail) == Some(ReturnSign::Boot) && node.has_notice_since_boot(key);

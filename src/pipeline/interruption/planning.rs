@@ -5,14 +5,15 @@ use super::{Case, Interrupter, NoticeOutcome};
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, KubeError};
 use crate::fact::Fact;
 use crate::pipeline::node::Node;
-use crate::pipeline::node::record::Plan;
+use crate::pipeline::node::plan::fits;
+use crate::pipeline::node::record::NoticeRecord;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
 impl Case {
     /// Writes the plan on the Node, with retries until `by`.
-    pub(super) async fn plan(&self, node: &Arc<Node>, plan: &Plan, by: Instant) -> Finding {
+    pub(super) async fn plan(&self, node: &Arc<Node>, plan: &NoticeRecord, by: Instant) -> Finding {
         let Interrupter { marker, index, .. } = &*self.interrupter;
         let write = || marker.plan(node, plan, true, Instant::now() + CALL_TIMEOUT);
         let failed = |error: &KubeError| {
@@ -26,10 +27,12 @@ impl Case {
             return Finding::NodeGone(Arc::clone(node), NoticeOutcome::NothingToDrain);
         }
         // Other plans of the same burst may have taken the space.
-        if written.is_err() || index.newest(node).is_some_and(|node| !plan.fits(&node)) {
+        if written.is_err() || index.newest(node).is_some_and(|node| !fits(plan, &node)) {
             return Finding::Planned(false);
         }
-        self.emit(&Fact::ChangePlanned { about: self.about(), start: plan.start });
+        if let Some(start) = plan.start {
+            self.emit(&Fact::ChangePlanned { about: self.about(), start });
+        }
         Finding::Planned(true)
     }
 }

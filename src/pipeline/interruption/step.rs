@@ -6,7 +6,7 @@ use crate::fact::Wait;
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::Hook;
 use crate::pipeline::node::mark::Mark;
-use crate::pipeline::node::record::Plan;
+use crate::pipeline::node::record::NoticeRecord;
 use crate::pipeline::node::{Node, Ownership};
 use jiff::Timestamp;
 use std::sync::Arc;
@@ -68,7 +68,7 @@ pub enum Step<'a> {
         /// The Node.
         node: Arc<Node>,
         /// The notice.
-        plan: Plan,
+        plan: NoticeRecord,
         /// The deadline of the attempt.
         by: Instant,
     },

@@ -21,7 +21,8 @@ use super::times::HookTimes;
 use crate::clients::gate::LAST_CALL;
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{Detail, Hook, Notice, WarmPool};
-use crate::pipeline::node::record::Plan;
+use crate::pipeline::node::plan::fits;
+use crate::pipeline::node::record::NoticeRecord;
 use crate::pipeline::node::{Node, Ownership};
 use crate::runtime::clock::Clock;
 use jiff::Timestamp;
@@ -261,8 +262,9 @@ impl<'a> Sequence<'a> {
         let is_marked = node.record.notice(self.notice.key()).is_some();
         let from = self.policy.acts_from(self.notice).map(|from| self.clock.instant_of(from));
         let far = from.filter(|from| *from > present.now && !is_marked);
-        let plan =
-            far.and_then(|from| Some((from, Plan::of(self.notice, self.message).filter(|plan| plan.fits(&node))?)));
+        let plan = far.and_then(|from| {
+            Some((from, NoticeRecord::plan_of(self.notice, self.message).filter(|plan| fits(plan, &node))?))
+        });
         if let Some((from, plan)) = plan {
             // Until the plan is written, only the message holds the notice.
             return Step::Plan { node, plan, by: from.max(present.now + OWNER_TIMEOUT) };

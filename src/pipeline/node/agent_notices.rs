@@ -275,9 +275,11 @@ impl Node {
 
 /// Returns the ids that stand for a message in the marks and plans on the Node whose notice only the Node's agent has reported.
 fn from_node(node: &Node) -> impl Iterator<Item = String> {
-    let plans = node.record.planned().map(|(_, record, _)| record);
-    let all = node.record.notices().map(|(_, mark)| mark).chain(plans);
-    all.filter(|record| record.is_only_reported()).map(|record| record.message.clone())
+    node.record
+        .all()
+        .map(|(_, record)| record)
+        .filter(|record| record.is_only_reported())
+        .map(|record| record.message.clone())
 }
 
 /// Returns the ids that stand for a message in marks that are older than the Node: it has registered again in the middle of a drain, and

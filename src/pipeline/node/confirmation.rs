@@ -4,7 +4,7 @@
 use super::Node;
 use super::names::is_from_node;
 use super::patch::guarded;
-use super::record::{NOTICE_PREFIX, NoticeRecord, PLAN_PREFIX, Plan, name, text};
+use super::record::{NOTICE_PREFIX, NoticeRecord, name, text};
 use crate::pipeline::event::{Identity, Notice};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -53,11 +53,6 @@ pub(super) fn unconfirmed(node: &Node, start: Timestamp) -> Vec<(String, String)
 /// Returns the records and plans for which `is_due` holds, as confirmed by this message.
 fn confirmed_by(node: &Node, message: &str, is_due: impl Fn(&NoticeRecord) -> bool) -> Vec<(String, String)> {
     let confirmed = |record: &NoticeRecord| NoticeRecord { confirmed_by: message.to_owned(), ..record.clone() };
-    let records = node.record.notices().filter(|(_, known)| is_due(known));
-    let records = records.map(|(key, known)| (name(NOTICE_PREFIX, key), text(&confirmed(known))));
-    let plans = node.record.planned().filter(|(_, known, _)| is_due(known));
-    let plans = plans.map(|(key, _, plan)| {
-        (name(PLAN_PREFIX, key), text(&Plan { confirmed_by: message.to_owned(), ..plan.clone() }))
-    });
-    records.chain(plans).collect()
+    let due = node.record.all().filter(|(_, known)| is_due(known));
+    due.map(|(key, known)| (name(NOTICE_PREFIX, key), text(&confirmed(known)))).collect()
 }

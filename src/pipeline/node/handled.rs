@@ -6,7 +6,7 @@
 use super::Node;
 use super::names::id_of;
 use super::patch::guarded;
-use super::record::{HANDLED_PREFIX, Plan, name, whole_seconds};
+use super::record::{HANDLED_PREFIX, name, whole_seconds};
 use crate::pipeline::event::{Detail, Identity, Notice};
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -46,13 +46,13 @@ pub enum KnownNotice {
 pub fn standing(node: &Node, notice: &Notice, own: Option<&str>) -> Standing {
     let key = notice.key();
     if notice.is_withdrawn() {
-        let has_trace = node.record.notice_and_plan(key).next().is_some() || node.record.handled(key).is_some();
+        let has_trace = node.record.known(key).is_some() || node.record.handled(key).is_some();
         return if has_trace { Standing::Open } else { Standing::Settled };
     }
     let start = start_of(notice);
     // The work for the start that AWS named before, or its plan, must learn of this one, whatever else has announced it.
-    let mut known = node.record.notice_and_plan(key).filter_map(|known| known.start);
-    if start.is_some() && known.any(|known| Some(whole_seconds(known)) != start) {
+    let known = node.record.known(key).and_then(|known| known.start);
+    if start.is_some() && known.is_some_and(|known| Some(whole_seconds(known)) != start) {
         return Standing::Open;
     }
     // What EC2's last answer still lists, a message may have cancelled since.
@@ -64,12 +64,11 @@ pub fn standing(node: &Node, notice: &Notice, own: Option<&str>) -> Standing {
     if is_handled(node, notice) || notice.is_listed_by_ec2() && has_handled(node, notice) {
         return Standing::Settled;
     }
-    let is_own = |plan: &Plan| notice.identity.ec2_id().as_deref() == Some(&*plan.event);
-    let plans = || node.record.plans().filter(|plan| Some(whole_seconds(plan.start)) == start);
-    if plans().any(is_own) {
+    let kept = || node.record.kept().filter(|kept| kept.start.is_some() && kept.start.map(whole_seconds) == start);
+    if kept().any(|kept| notice.identity.ec2_id().as_deref() == kept.kept_id()) {
         return Standing::Settled;
     }
-    let is_announced = is_marked_by_other(node, notice, own) || plans().next().is_some();
+    let is_announced = is_marked_by_other(node, notice, own) || kept().next().is_some();
     if is_announced { Standing::Announced } else { Standing::Open }
 }
 
@@ -94,7 +93,7 @@ pub fn known(node: &Node, notice: &Notice) -> Option<KnownNotice> {
             Identity::HealthEvent { instance, .. } | Identity::Ec2Event { instance, .. },
             Detail::ScheduledChange(change),
         ) => {
-            if node.record.notice_and_plan(notice.key()).next().is_some() {
+            if node.record.known(notice.key()).is_some() {
                 return None;
             }
             if !change.withdrawn && has_handled(node, notice) {
@@ -105,9 +104,10 @@ pub fn known(node: &Node, notice: &Notice) -> Option<KnownNotice> {
             let marks = node.record.notices().filter(|(_, mark)| mark.is_of(notice.kind()) && mark.start == start);
             let mut marks = marks.map(|(key, mark)| (key, listed(id_of(&mark.message).to_owned())));
             let marked = marks.find(|(key, listed)| *key == listed.key());
-            let plans = || node.record.plans().filter(|plan| Some(whole_seconds(plan.start)) == start);
-            let planned = || plans().map(|plan| listed(plan.event.clone())).find(|listed| listed.ec2_id().is_some());
-            marked.map(|(_, listed)| listed).or_else(planned).map(KnownNotice::Same)
+            let kept = node.record.kept().filter(|kept| kept.start.map(whole_seconds) == start);
+            let mut kept = kept.filter_map(|kept| Some(listed(kept.kept_id()?.to_owned())));
+            let kept = || kept.find(|listed| listed.ec2_id().is_some());
+            marked.map(|(_, listed)| listed).or_else(kept).map(KnownNotice::Same)
         }
         (Identity::Block { .. }, _) => (is_handled(node, notice)
             && !is_marked_by_other(node, notice, notice.identity.ec2_id().as_deref()))

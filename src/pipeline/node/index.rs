@@ -6,7 +6,7 @@ mod watch;
 use super::agent_notices::differs;
 use super::condition::ConditionRule;
 use super::pool::Pools;
-use super::record::Plan;
+use super::record::NoticeRecord;
 use super::wire::{Node, NodeApi, TrimmedNode};
 use crate::fact::Facts;
 use crate::pipeline::event::InstanceId;
@@ -106,12 +106,12 @@ impl Index {
         self.0.turns.subscribe()
     }
 
-    /// Returns the plans on Nodes that Ebbtide may act on.
+    /// Returns the changes that Nodes keep on which Ebbtide may act.
     #[must_use]
-    pub fn plans(&self) -> Vec<(Arc<Node>, Plan)> {
+    pub fn kept(&self) -> Vec<(Arc<Node>, NoticeRecord)> {
         let nodes = self.0.nodes.lock();
         let planned = nodes.all().filter(|node| !node.is_excluded());
-        planned.flat_map(|node| node.record.plans().map(|plan| (Arc::clone(node), plan.clone()))).collect()
+        planned.flat_map(|node| node.record.kept().map(|kept| (Arc::clone(node), kept.clone()))).collect()
     }
 
     /// Returns when the watch last showed a new mark of a drain that this process did not write.

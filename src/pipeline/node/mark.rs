@@ -148,7 +148,7 @@ impl Mark {
         let stands = |mark: &NoticeRecord| mark.boot == mark.boot_on(&node.boot) && is_same(mark);
         let marked = known.is_some_and(|mark| stands(mark) && !(self.again && mark.place == Some(Place::Over)));
         // The Node is drained for other notices as well, and has no room for another mark.
-        let is_full = known.is_none() && node.record.is_full(NOTICE_PREFIX);
+        let is_full = known.is_none() && node.record.is_full_of(false);
         // The mark of a drain replaces one that only holds a cordon, because drains are counted by their marks.
         let crowded_out = self.crowds_out(node).filter(|_| is_full);
         let unmarkable = is_full && crowded_out.is_none();
@@ -172,7 +172,11 @@ impl Mark {
             spec["taints"] = json!(all);
         }
         let mut notice = self.notice.clone().continuing(known, &node.boot);
-        self.confirmed_by(node).clone_into(&mut notice.confirmed_by);
+        if let Some(known) = node.record.known(self.key) {
+            // The Node keeps a change until the work on it has ended.
+            notice.kept.clone_from(&known.kept);
+            notice.confirmed_by.clone_from(&known.confirmed_by);
+        }
         let mut annotations = json!({ UNDO_ANNOTATION: text(&undo) });
         self.adopt(node, &mut annotations, &mut notice);
         if let Some(other) = crowded_out {
@@ -187,12 +191,6 @@ impl Mark {
     /// Whether this is the mark of a hint, and the Node has that of a hook's message.
     fn is_needless(&self, node: &Node) -> bool {
         self.notice.is_hint_of_termination() && node.record.is_termination_announced()
-    }
-
-    /// Returns the id of the message that has confirmed the agent's notice, by its record or by the plan that is carried out now.
-    fn confirmed_by<'a>(&self, node: &'a Node) -> &'a str {
-        let mut known = node.record.notice_and_plan(self.key).map(|known| &*known.confirmed_by);
-        known.find(|message| !message.is_empty()).unwrap_or_default()
     }
 
     /// Has `annotations` remove the mark of a hint, if this is the mark of a hook's message. What is `written` continues in the hint's place

@@ -3,7 +3,8 @@
 use super::hold::HoldChange;
 use super::mark::{Mark, MarkSettings, recordon};
 use super::patch::guarded;
-use super::record::{NOTICE_PREFIX, NoticeRecord, Plan, name, text};
+use super::plan;
+use super::record::{NOTICE_PREFIX, NoticeRecord, name, text};
 use super::release::NodeRelease;
 use super::{Index, Node, NodeApi};
 use super::{handled, hold};
@@ -167,8 +168,8 @@ impl Marker {
     ///
     /// # Errors
     /// As [`Marker::cordon`].
-    pub async fn plan(&self, node: &Node, plan: &Plan, write: bool, by: Instant) -> Result<bool, KubeError> {
-        let patch = |current: &Node| if write { plan.patch(current) } else { plan.removal(current) };
+    pub async fn plan(&self, node: &Node, plan: &NoticeRecord, write: bool, by: Instant) -> Result<bool, KubeError> {
+        let patch = |current: &Node| if write { plan::patch(plan, current) } else { plan::removal(plan, current) };
         self.write(node, Class::List, by, patch).await
     }
 

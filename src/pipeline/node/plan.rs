@@ -3,40 +3,42 @@
 
 use super::Node;
 use super::patch::guarded;
-use super::record::{PLAN_PREFIX, Plan, name, text};
+use super::record::{NOTICE_PREFIX, NoticeRecord, name, text};
+use crate::pipeline::event::NoticeKey;
 use serde_json::{Value, json};
 
-impl Plan {
-    /// Returns the patch that writes the plan; `None` if the Node has it, or that of a newer copy of the notice, or no room.
-    #[must_use]
-    pub fn patch(&self, node: &Node) -> Option<Value> {
-        let is_new = self.known(node).is_none_or(|known| known.start != self.start && known.since <= self.since);
-        (is_new && self.fits(node))
-            .then(|| guarded(node, &json!({ self.name(node): text(self) }), &json!({}), json!({})))
-    }
+/// Returns the patch that keeps the change on the Node; `None` if the Node has it, or that of a newer copy of the notice, or no room. A Node
+/// that the notice holds already is not planned for.
+#[must_use]
+pub fn patch(plan: &NoticeRecord, node: &Node) -> Option<Value> {
+    let key = key(plan, node)?;
+    let is_new = node.record.known(key).is_none_or(|known| known.start != plan.start && known.since <= plan.since);
+    (is_new && fits(plan, node)).then(|| written(node, key, &Value::from(text(plan))))
+}
 
-    /// Returns the patch that removes the plan, unless a newer copy of the notice has replaced it. A message may have confirmed it meanwhile.
-    #[must_use]
-    pub fn removal(&self, node: &Node) -> Option<Value> {
-        let is_same = |known: &Self| Self { confirmed_by: self.confirmed_by.clone(), ..known.clone() } == *self;
-        let is_there = self.known(node).is_some_and(is_same);
-        is_there.then(|| guarded(node, &json!({ self.name(node): Value::Null }), &json!({}), json!({})))
-    }
+/// Returns the patch with which the Node no longer keeps the change, unless a newer copy of the notice has replaced it. What holds the Node
+/// stays.
+#[must_use]
+pub fn removal(plan: &NoticeRecord, node: &Node) -> Option<Value> {
+    let key = key(plan, node)?;
+    let known = node.record.known(key).filter(|known| known.keeps_the_same(plan))?;
+    let left = NoticeRecord { kept: None, ..known.clone() };
+    Some(written(node, key, &if known.planned { Value::Null } else { Value::from(text(&left)) }))
+}
 
-    /// Whether the Node keeps it, or has room for it. A change that is not kept is acted on at once.
-    #[must_use]
-    pub fn fits(&self, node: &Node) -> bool {
-        node.record.has(&self.name(node)) || !node.record.is_full(PLAN_PREFIX)
-    }
+/// Whether the Node keeps it, or has room for it. A change that is not kept is acted on at once.
+#[must_use]
+pub fn fits(plan: &NoticeRecord, node: &Node) -> bool {
+    let Some(key) = key(plan, node) else { return false };
+    node.record.known(key).map_or_else(|| !node.record.is_full_of(true), |known| known.kept.is_some())
+}
 
-    /// Returns the plan of this notice that the Node keeps.
-    fn known<'a>(&self, node: &'a Node) -> Option<&'a Self> {
-        node.record.plan(self.notice(&node.instance).key())
-    }
+fn key(plan: &NoticeRecord, node: &Node) -> Option<NoticeKey> {
+    Some(plan.notice(&node.instance)?.key())
+}
 
-    fn name(&self, node: &Node) -> String {
-        name(PLAN_PREFIX, self.notice(&node.instance).key())
-    }
+fn written(node: &Node, key: NoticeKey, value: &Value) -> Value {
+    guarded(node, &json!({ name(NOTICE_PREFIX, key): value }), &json!({}), json!({}))
 }
 
 #[cfg(test)]
@@ -54,19 +56,20 @@ mod tests {
     fn a_plan_keeps_the_notice_on_the_node() {
         let notice = notice();
         let mut node = Node { instance: notice.instance.clone(), ..Node::for_tests("node-1") };
-        let plan = Plan::of(&notice, "m-1").unwrap();
-        let patch = plan.patch(&node).unwrap();
+        let plan = NoticeRecord::plan_of(&notice, "m-1").unwrap();
+        let patch = patch(&plan, &node).unwrap();
         assert!(patch.get("spec").is_none(), "no cordon: {patch}");
         let written = patch["metadata"]["annotations"].as_object().unwrap().iter().next().unwrap();
         node.record.insert(written.0.clone(), written.1.as_str().unwrap());
-        assert_eq!(node.record.plans().map(|plan| plan.notice(&node.instance)).collect::<Vec<_>>(), [notice]);
-        assert_eq!(plan.patch(&node), None);
-        let later = Plan { start: plan.start + std::time::Duration::from_hours(1), ..plan.clone() };
-        assert!(later.patch(&node).is_some() && later.removal(&node).is_none());
-        let older = Plan { since: plan.since - std::time::Duration::from_hours(1), ..later };
-        assert_eq!(older.patch(&node), None, "AWS has said something else since");
-        assert!(plan.removal(&node).is_some());
+        assert_eq!(node.record.kept().filter_map(|plan| plan.notice(&node.instance)).collect::<Vec<_>>(), [notice]);
+        assert_eq!(super::patch(&plan, &node), None);
+        let hour = std::time::Duration::from_hours(1);
+        let later = NoticeRecord { start: plan.start.map(|start| start + hour), ..plan.clone() };
+        assert!(super::patch(&later, &node).is_some() && removal(&later, &node).is_none());
+        let older = NoticeRecord { since: plan.since.map(|since| since - hour), ..later };
+        assert_eq!(super::patch(&older, &node), None, "AWS has said something else since");
+        assert!(removal(&plan, &node).is_some());
         node.record.insert(written.0.clone(), "{");
-        assert_eq!(node.record.plans().count(), 0);
+        assert_eq!(node.record.kept().count(), 0);
     }
 }

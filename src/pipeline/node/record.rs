@@ -1,7 +1,14 @@
 //! What Ebbtide has recorded on a Node, parsed once for each version of the Node. Pure.
 //!
-//! Four kinds of annotations record a notice under its key: `notice` while it holds the Node, `planned` until its change is near, `handled`
-//! once it needs nothing more, and `withdrawn` once AWS has cancelled it. They are the states of one record, which will be one annotation.
+//! Three kinds of annotations record a notice under its key: `notice` while it is planned or holds the Node, `handled` once it needs nothing
+//! more, and `withdrawn` once AWS has cancelled it. They are the states of one record, which will be one annotation.
+//!
+//! ```text
+//!            plan                  cordon                       drained, or given up
+//!   (none) ───────▶ planned, kept ────────▶ holds the Node, kept ────────▶ holds the Node ──▶ (none)
+//!      │                                      released for any reason: ─────────────────────▶ (none)
+//!      └── cordon ───────────────────────────────────────────────────────▶ holds the Node
+//! ```
 
 mod notice;
 mod plan;
@@ -9,7 +16,7 @@ mod withdrawal;
 
 pub(super) use notice::UNKNOWN_BOOT;
 pub use notice::{NoticeRecord, Place, RETURN_BEFORE_START, ReturnSign, TERMINATION_GRACE, whole_seconds};
-pub use plan::Plan;
+pub use plan::KeptChange;
 pub use withdrawal::Withdrawal;
 
 use super::names::MAX_OF_A_PREFIX;
@@ -20,11 +27,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// Prefix of the annotation of a notice that holds the Node: `ebbtide/notice.<key>`.
+/// Prefix of the annotation of a notice that holds the Node, or of a planned change: `ebbtide/notice.<key>`.
 pub(super) const NOTICE_PREFIX: &str = "ebbtide/notice.";
-
-/// Prefix of the annotation of a planned change: `ebbtide/planned.<key>`.
-pub(super) const PLAN_PREFIX: &str = "ebbtide/planned.";
 
 /// Prefix of the annotation of a cancelled notice: `ebbtide/withdrawn.<key>`. Its value is a [`Withdrawal`].
 pub(super) const WITHDRAWN_PREFIX: &str = "ebbtide/withdrawn.";
@@ -36,7 +40,10 @@ pub(super) const HANDLED_PREFIX: &str = "ebbtide/handled.";
 /// Name of the annotation that lists the changes to undo.
 pub(super) const UNDO_ANNOTATION: &str = "ebbtide/undo";
 
-/// Number of bytes of annotations with one prefix from which on there is no room for another: 64 of AWS's own names take less.
+/// Number of characters of a key.
+const KEY_LENGTH: usize = 16;
+
+/// Number of bytes of annotations of one kind from which on there is no room for another: 64 of AWS's own names take less.
 const MAX_BYTES_OF_A_PREFIX: usize = 32 * 1024;
 
 /// All that Ebbtide, its agent, and users have recorded on a Node under Ebbtide's prefix.
@@ -44,11 +51,9 @@ const MAX_BYTES_OF_A_PREFIX: usize = 32 * 1024;
 pub struct Record {
     /// The annotations by name, as they are written.
     texts: BTreeMap<String, String>,
-    /// The notices that hold the Node. One that a user has edited beyond parsing has the default value, which nothing ends. A slice, because
-    /// a map would take room for eleven.
+    /// The notices. One that a user has edited beyond parsing has the default value, which holds the Node and which nothing ends. A slice,
+    /// because a map would take room for eleven.
     notices: Box<[(NoticeKey, NoticeRecord)]>,
-    /// The planned changes. Their values have fields in common with those of notices.
-    planned: Box<[(NoticeKey, NoticeRecord, Option<Plan>)]>,
     undo: Undo,
 }
 
@@ -74,20 +79,17 @@ impl Record {
     pub fn read(texts: BTreeMap<String, String>) -> Self {
         let notice = |text: &String| serde_json::from_str::<NoticeRecord>(text).unwrap_or_default();
         let notices = keyed(&texts, NOTICE_PREFIX).map(|(key, text)| (key, notice(text))).collect();
-        let plan = |(key, text): (NoticeKey, &String)| (key, notice(text), serde_json::from_str(text).ok());
-        let planned = keyed(&texts, PLAN_PREFIX).map(plan).collect();
         let undo = texts.get(UNDO_ANNOTATION).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
-        Self { texts, notices, planned, undo }
+        Self { texts, notices, undo }
     }
 
     /// Returns the annotations as the parsed values are written: the same as were read, unless others have edited them.
     #[must_use]
     pub fn written(&self) -> BTreeMap<String, String> {
-        let notices = self.notices().map(|(key, notice)| (name(NOTICE_PREFIX, key), text(notice)));
-        let plans = self.planned().map(|(key, _, plan)| (name(PLAN_PREFIX, key), text(plan)));
+        let notices = self.all().map(|(key, notice)| (name(NOTICE_PREFIX, key), text(notice)));
         let undo = self.texts.contains_key(UNDO_ANNOTATION).then(|| (UNDO_ANNOTATION.to_owned(), text(&self.undo)));
         let mut written = self.texts.clone();
-        written.extend(notices.chain(plans).chain(undo));
+        written.extend(notices.chain(undo));
         written
     }
 
@@ -108,15 +110,20 @@ impl Record {
         with_prefix(&self.texts, prefix)
     }
 
+    /// Returns all notices by their keys: those that hold the Node, and planned changes.
+    pub(super) fn all(&self) -> impl Iterator<Item = (NoticeKey, &NoticeRecord)> {
+        self.notices.iter().map(|(key, notice)| (*key, notice))
+    }
+
     /// Returns the notices that hold the Node, by their keys.
     pub fn notices(&self) -> impl Iterator<Item = (NoticeKey, &NoticeRecord)> {
-        self.notices.iter().map(|(key, notice)| (*key, notice))
+        self.all().filter(|(_, notice)| !notice.planned)
     }
 
     /// Whether a notice holds the Node.
     #[must_use]
-    pub const fn is_held(&self) -> bool {
-        !self.notices.is_empty()
+    pub fn is_held(&self) -> bool {
+        self.notices().next().is_some()
     }
 
     /// Whether the Node is drained for a notice, whenever the drain's deadline is: that comes from the message.
@@ -140,7 +147,13 @@ impl Record {
     /// Returns the notice with this key, if it holds the Node.
     #[must_use]
     pub fn notice(&self, key: NoticeKey) -> Option<&NoticeRecord> {
-        self.notices().find(|(known, _)| *known == key).map(|(_, notice)| notice)
+        self.known(key).filter(|notice| !notice.planned)
+    }
+
+    /// Returns the notice with this key, whether it holds the Node or is planned.
+    #[must_use]
+    pub fn known(&self, key: NoticeKey) -> Option<&NoticeRecord> {
+        self.all().find(|(known, _)| *known == key).map(|(_, notice)| notice)
     }
 
     /// Returns the place in its wave of the drain for the notice with this key.
@@ -155,37 +168,16 @@ impl Record {
         self.notice(key).filter(|notice| notice.starts_at(start))?.deadline
     }
 
-    /// Returns the record of the notice with this key that holds the Node, and then that of its plan.
-    pub fn notice_and_plan(&self, key: NoticeKey) -> impl Iterator<Item = &NoticeRecord> {
-        self.notice(key).into_iter().chain(self.planned_record(key))
+    /// Returns the changes that the Node keeps, because no message will: until they are near, and until the work on them has ended.
+    pub fn kept(&self) -> impl Iterator<Item = &NoticeRecord> {
+        self.all().map(|(_, notice)| notice).filter(|notice| notice.kept.is_some())
     }
 
-    /// Returns what the plan of the notice with this key has in common with a notice.
-    pub(super) fn planned_record(&self, key: NoticeKey) -> Option<&NoticeRecord> {
-        self.planned.iter().find(|(known, ..)| *known == key).map(|(_, record, _)| record)
-    }
-
-    /// Returns the planned changes by their keys, with what they have in common with a notice.
-    pub(super) fn planned(&self) -> impl Iterator<Item = (NoticeKey, &NoticeRecord, &Plan)> {
-        self.planned.iter().filter_map(|(key, record, plan)| Some((*key, record, plan.as_ref()?)))
-    }
-
-    /// Returns the planned changes. An annotation that a user has edited beyond parsing is none.
-    pub fn plans(&self) -> impl Iterator<Item = &Plan> {
-        self.planned().map(|(_, _, plan)| plan)
-    }
-
-    /// Returns the planned change of the notice with this key.
-    #[must_use]
-    pub fn plan(&self, key: NoticeKey) -> Option<&Plan> {
-        self.planned().find(|(known, ..)| *known == key).map(|(_, _, plan)| plan)
-    }
-
-    /// Returns the id that stands for a message in the record or the plan of the notice with this key: a replica that continues with the
-    /// notice writes the same, so that it is recognized.
+    /// Returns the id that stands for a message in the record of the notice with this key: a replica that continues with the notice writes
+    /// the same, so that it is recognized.
     #[must_use]
     pub fn message(&self, key: NoticeKey) -> Option<&str> {
-        self.notice_and_plan(key).next().map(|known| &*known.message)
+        self.known(key).map(|known| &*known.message)
     }
 
     /// Returns AWS's time of the cancellation of the notice with this key, if it is recorded.
@@ -211,11 +203,17 @@ impl Record {
         &self.undo
     }
 
+    /// Whether the Node has as many notices in this state as it may have, planned or holding it, or their annotations are as long. Neither
+    /// takes the room of the other: an attacker can have a hundred changes planned.
+    pub(super) fn is_full_of(&self, planned: bool) -> bool {
+        let annotations = keyed(&self.texts, NOTICE_PREFIX);
+        let of_state = annotations.filter(|(key, _)| self.known(*key).is_some_and(|notice| notice.planned == planned));
+        are_full(of_state.map(|(_, text)| NOTICE_PREFIX.len() + KEY_LENGTH + text.len()))
+    }
+
     /// Whether the Node has as many annotations with this prefix as it may have, or as long ones.
     pub(super) fn is_full(&self, prefix: &'static str) -> bool {
-        let add = |(count, bytes), (name, text): (&String, &String)| (count + 1, bytes + name.len() + text.len());
-        let (count, bytes) = self.with_prefix(prefix).fold((0, 0), add);
-        count >= MAX_OF_A_PREFIX || bytes >= MAX_BYTES_OF_A_PREFIX
+        are_full(self.with_prefix(prefix).map(|(name, text)| name.len() + text.len()))
     }
 
     /// Returns the annotation with this prefix that gives way to `name`: that with the earliest time, if the Node has as many as it may have,
@@ -224,6 +222,12 @@ impl Record {
         let oldest = self.with_prefix(prefix).min_by_key(|(_, time)| *time).map(|(name, _)| name);
         oldest.filter(|_| self.is_full(prefix) && !self.has(name))
     }
+}
+
+/// Whether annotations of these sizes are as many as a Node may have of a kind, or as long.
+fn are_full(sizes: impl Iterator<Item = usize>) -> bool {
+    let (count, bytes) = sizes.fold((0, 0), |(count, bytes), size| (count + 1, bytes + size));
+    count >= MAX_OF_A_PREFIX || bytes >= MAX_BYTES_OF_A_PREFIX
 }
 
 /// Returns a function that takes the records of a Node in the order of its versions, and returns whether the notice with this key has held

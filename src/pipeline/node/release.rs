@@ -4,8 +4,7 @@ use super::confirmation::unconfirmed;
 use super::mark::{BOOTED_ANNOTATION, KIND_LABEL, MarkSettings, out_of_service, written};
 use super::patch::guarded;
 use super::record::{
-    HANDLED_PREFIX, NOTICE_PREFIX, NoticeRecord, PLAN_PREFIX, ReturnSign, UNDO_ANNOTATION, WITHDRAWN_PREFIX,
-    Withdrawal, name, text,
+    HANDLED_PREFIX, NOTICE_PREFIX, NoticeRecord, ReturnSign, UNDO_ANNOTATION, WITHDRAWN_PREFIX, Withdrawal, name, text,
 };
 use super::replacement::{self, is_replaced, stale_at};
 use super::{Node, hold};
@@ -110,7 +109,7 @@ impl NodeRelease {
         let is_older = |known: &NoticeRecord| known.since.is_none_or(|since| since <= by.at);
         let keys = names_of(node, key, is_older);
         let is_new = noted && node.record.withdrawn_at(key).is_none_or(|known| known < by.at);
-        let start = by.start.or_else(|| node.record.notice_and_plan(key).find_map(|known| known.start));
+        let start = by.start.or_else(|| node.record.known(key).and_then(|known| known.start));
         let withdrawn = is_new.then(|| (name(WITHDRAWN_PREFIX, key), Withdrawal { start, ..by }));
         (!keys.is_empty() || is_new).then(|| Self { withdrawn, ..Self::removing(keys, UndoReason::Withdrawn) })
     }
@@ -222,11 +221,10 @@ impl NodeRelease {
     }
 }
 
-/// Returns the names of the mark and of the plan of the notice with this key, as far as `is_due` holds for them.
+/// Returns the name of the mark or the plan of the notice with this key, if `is_due` holds for it.
 fn names_of(node: &Node, key: NoticeKey, is_due: impl Fn(&NoticeRecord) -> bool) -> Vec<String> {
-    let mark = node.record.notice(key).map(|known| (NOTICE_PREFIX, known));
-    let both = mark.into_iter().chain(node.record.planned_record(key).map(|known| (PLAN_PREFIX, known)));
-    both.filter(|(_, known)| is_due(known)).map(|(prefix, _)| name(prefix, key)).collect()
+    let known = node.record.known(key).filter(|known| is_due(known));
+    known.map(|_| name(NOTICE_PREFIX, key)).into_iter().collect()
 }
 
 /// Returns whether a notice of this kind waits for a restart of the Node that has not come.

@@ -3,7 +3,7 @@
 use super::condition::{Condition as Named, ConditionRule, DRAINING_CONDITION};
 use super::names::{AGENT_PREFIX, EXCLUDE_LABEL, IGNORE_ANNOTATION, MAX_AGENT_NOTICES, MAX_OF_A_PREFIX, OWN_PREFIX};
 use super::pool::Pool;
-use super::record::Record;
+use super::record::{NOTICE_PREFIX, Record};
 use crate::clients::trimmed::Trimmed;
 use crate::fact::NodeRef;
 use crate::pipeline::event::{InstanceId, NoticeKey};
@@ -218,7 +218,13 @@ fn remove_excess(annotations: &mut BTreeMap<String, String>) -> usize {
             (prefix, count) = (name[..=end].to_owned(), 0);
         }
         count += 1;
-        count <= if prefix == AGENT_PREFIX { MAX_AGENT_NOTICES } else { MAX_OF_A_PREFIX }
+        let max = match &*prefix {
+            AGENT_PREFIX => MAX_AGENT_NOTICES,
+            // Planned, and holding the Node.
+            NOTICE_PREFIX => 2 * MAX_OF_A_PREFIX,
+            _ => MAX_OF_A_PREFIX,
+        };
+        count <= max
     });
     before - annotations.len()
 }
@@ -305,11 +311,11 @@ mod tests {
     #[test]
     fn of_each_prefix_only_so_many_annotations_are_read() {
         let names = |prefix: &str, count: usize| (0..count).map(|n| format!("{prefix}{n:03}")).collect::<Vec<_>>();
-        let all = [names("ebbtide/notice.", 64), names("ebbtide/planned.", 200), names(AGENT_PREFIX, 9)].concat();
+        let all = [names("ebbtide/notice.", 128), names("ebbtide/handled.", 200), names(AGENT_PREFIX, 9)].concat();
         let mut read: BTreeMap<_, _> = all.into_iter().map(|name| (name, String::new())).collect();
         read.insert("ebbtide/undo".to_owned(), String::new());
         assert_eq!(remove_excess(&mut read), 137);
-        let expected = [names("ebbtide/notice.", 64), names("ebbtide/planned.", 64), names(AGENT_PREFIX, 8)].concat();
+        let expected = [names("ebbtide/notice.", 128), names("ebbtide/handled.", 64), names(AGENT_PREFIX, 8)].concat();
         let expected: Vec<_> = expected.into_iter().chain(["ebbtide/undo".to_owned()]).collect();
         assert_eq!(read.into_keys().collect::<Vec<_>>(), expected);
     }

@@ -290,3 +290,8 @@ const fn s(seconds: u64) -> i64 {
 fn ms(time: Duration) -> i64 {
     i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }
+
+/// Whether this annotation records a notice that holds its Node: docs/draining.md, "Marks on the Node".
+fn holds(name: &str, text: &str) -> bool {
+    name.starts_with("ebbtide/notice.") && !text.contains("\"planned\":true")
+}

@@ -2,7 +2,9 @@
 //! and what was not Ebbtide's stays.
 
 use ebbtide::fact::UndoReason;
-use ebbtide::pipeline::{AskedReplacement, Mark, MarkSettings, Node, NodeRelease, NoticeKey, Plan, ReturnSign, taint};
+use ebbtide::pipeline::{
+    AskedReplacement, Mark, MarkSettings, Node, NodeRelease, NoticeKey, NoticeRecord, ReturnSign, plan, taint,
+};
 use jiff::Timestamp;
 use kube::core::Selector;
 use serde_json::{Map, Value, json};
@@ -102,15 +104,17 @@ fn write_and_undo(mark: &Mark, rules: &MarkSettings, wire: &Value, is_bare: bool
 /// Writes each plan of the Node: it is read as it was written, makes the notice that it was made of, and can be removed.
 fn plans(wire: &Value) {
     let node = read(wire);
-    for plan in node.record.plans().cloned().collect::<Vec<_>>() {
-        assert_eq!(Plan::of(&plan.notice(&node.instance), &plan.message).as_ref(), Some(&plan));
-        let Some(patch) = plan.patch(&node) else { continue };
+    for kept in node.record.kept().cloned().collect::<Vec<_>>() {
+        let Some(notice) = kept.notice(&node.instance) else { continue };
+        let own = NoticeRecord::plan_of(&notice, "message-1").expect("a change that is kept has a start");
+        assert_eq!(own.notice(&node.instance), Some(notice));
+        let Some(patch) = plan::patch(&own, &node) else { continue };
         let written = merged(wire, &patch);
         let node = read(&written);
-        assert!(node.record.plans().any(|read| *read == plan), "{plan:?} in {written}");
-        assert_eq!(plan.patch(&node), None, "{written}");
-        let removal = plan.removal(&node).expect("the plan must be there");
-        assert_eq!(plan.removal(&read(&merged(&written, &removal))), None);
+        assert!(node.record.kept().any(|read| *read == own), "{own:?} in {written}");
+        assert_eq!(plan::patch(&own, &node), None, "{written}");
+        let removal = plan::removal(&own, &node).expect("the plan must be there");
+        assert_eq!(plan::removal(&own, &read(&merged(&written, &removal))), None);
     }
 }
 
@@ -168,8 +172,7 @@ fn node(options: &str, lines: &str, mark: &Mark) -> Value {
             'N' => "ebbtide/notice.0123456789abcdef".to_owned(),
             'w' => "ebbtide/withdrawn.0123456789abcdef".to_owned(),
             'h' => "ebbtide/handled.0123456789abcdef".to_owned(),
-            'p' => "ebbtide/planned.0123456789abcdef".to_owned(),
-            'P' => "ebbtide/planned.fedcba9876543210".to_owned(),
+            'p' | 'P' => "ebbtide/notice.fedcba9876543210".to_owned(),
             digit @ '0'..='6' => NOTES[digit as usize - '0' as usize].to_owned(),
             _ => continue,
         };

@@ -4,7 +4,7 @@ use super::*;
 use crate::fact::UndoReason;
 use crate::pipeline::node::confirmation::unconfirmed;
 use crate::pipeline::node::label::taint;
-use crate::pipeline::node::record::{PLAN_PREFIX, Withdrawal};
+use crate::pipeline::node::record::Withdrawal;
 use crate::pipeline::node::release::{NodeRelease, ReleaseSchedule, awaits_boot, restarted_after};
 use serde_json::Map;
 
@@ -237,8 +237,8 @@ fn a_withdrawal_removes_its_own_mark_unless_that_is_newer() {
     assert_eq!(of("h", "2026-11-21T12:00:00Z").unwrap().reason, UndoReason::Withdrawn);
     assert_eq!((of("other", "2026-11-21T13:00:00Z"), of("h", "2026-11-21T11:59:59Z")), (None, None));
     let mut planned = Node::for_tests("node-1");
-    let plan = r#"{"since":"2026-11-21T12:00:00Z","start":"2026-12-21T12:00:00Z"}"#;
-    planned.record.insert(name(PLAN_PREFIX, NoticeKey::of("h")), plan.to_owned());
+    let plan = r#"{"since":"2026-11-21T12:00:00Z","start":"2026-12-21T12:00:00Z","planned":true,"kept":{}}"#;
+    planned.record.insert(name(NOTICE_PREFIX, NoticeKey::of("h")), plan.to_owned());
     let of = |when| NodeRelease::of_withdrawn(&planned, NoticeKey::of("h"), withdrawal(when), false).is_some();
     assert_eq!((of("2026-11-21T12:00:00Z"), of("2026-11-21T11:59:59Z")), (true, false));
 }
@@ -345,7 +345,6 @@ fn a_node_takes_back_what_a_message_has_told_only_of_the_same_change() {
     let (same, other) = ("2026-12-05T02:00:00Z", "2026-12-06T02:00:00Z");
     for (name, text, expected) in [
         ("ebbtide/notice.0123456789abcdef", value("node/scheduled-change/e", "m-1", same), true),
-        ("ebbtide/planned.0123456789abcdef", value("node/scheduled-change/e", "m-1", same), true),
         ("ebbtide/notice.0123456789abcdef", value("node/scheduled-change/e", "", same), false),
         ("ebbtide/notice.0123456789abcdef", value("node/scheduled-change/e", "m-1", other), false),
         ("ebbtide/notice.0123456789abcdef", value("m-1", "m-2", same), false),

@@ -1,5 +1,6 @@
 //! What a Node records of one notice.
 
+use super::KeptChange;
 use crate::fact::NoticeKind;
 use crate::pipeline::node::names::is_from_node;
 use jiff::{SignedDuration, Timestamp};
@@ -47,6 +48,12 @@ pub struct NoticeRecord {
     /// Id of the message that has confirmed a notice of the Node's agent.
     #[serde(skip_serializing_if = "String::is_empty", rename = "told")]
     pub(in crate::pipeline::node) confirmed_by: String,
+    /// Whether the Node only keeps the notice until its change is near, and is not held by it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(in crate::pipeline::node) planned: bool,
+    /// What makes the notice again, while the Node keeps it: its message is deleted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in crate::pipeline::node) kept: Option<Box<KeptChange>>,
     /// The Node's boot ID at the time of the record. Another one ends the notice.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(in crate::pipeline::node) boot: String,

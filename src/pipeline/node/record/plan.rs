@@ -1,63 +1,66 @@
-//! A change that a Node is drained for later.
+//! A change that a Node keeps until it is near, and until the work on it has ended: any replica makes the notice of it again.
 
+use super::{NoticeRecord, whole_seconds};
 use crate::pipeline::event::{Detail, Identity, InstanceId, Notice, NoticeTime, ScheduledChange};
-use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// The notice of a change that is not near yet.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub struct Plan {
+/// What a record has besides its other fields to make the notice of a scheduled change again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct KeptChange {
+    /// The change's code.
     pub(in crate::pipeline::node) code: String,
-    /// Start of the change.
-    pub start: Timestamp,
-    /// AWS's time of the notice.
-    pub(in crate::pipeline::node) since: Timestamp,
-    /// Whether the capacity ends at the start.
-    pub(in crate::pipeline::node) hard: bool,
     /// ARN of the Health event; of a change that EC2 lists, its id there.
-    pub event: String,
-    /// Id of the message that announced the change; the same id, if none did.
-    pub message: String,
-    /// Id of the message that has confirmed a notice of the Node's agent.
-    #[serde(skip_serializing_if = "String::is_empty", rename = "told", default)]
-    pub(in crate::pipeline::node) confirmed_by: String,
+    pub(in crate::pipeline::node) event: String,
 }
 
-impl Plan {
-    /// Returns the plan for a notice of a change whose start is known.
+impl NoticeRecord {
+    /// Returns the record that keeps a notice until its change is near; `None` if it has no known start.
     #[must_use]
-    pub fn of(notice: &Notice, message: &str) -> Option<Self> {
+    pub fn plan_of(notice: &Notice, message: &str) -> Option<Self> {
         let (Identity::HealthEvent { arn: id, .. } | Identity::Ec2Event { id, .. }, Detail::ScheduledChange(change)) =
             (&notice.identity, &notice.detail)
         else {
             return None;
         };
         Some(Self {
-            code: change.code.clone(),
-            start: change.start?,
-            since: notice.at(),
+            kind: notice.kind().as_str().to_owned(),
+            since: Some(notice.at()),
+            start: Some(change.start?),
             hard: change.hard,
-            event: id.clone(),
             message: message.to_owned(),
-            confirmed_by: String::new(),
+            planned: true,
+            kept: Some(Box::new(KeptChange { code: change.code.clone(), event: id.clone() })),
+            ..Self::default()
         })
     }
 
-    /// Returns the notice for the instance of the Node.
+    /// Returns the notice that the record keeps for the instance of the Node; `None` if it keeps none.
     #[must_use]
-    pub fn notice(&self, instance: &InstanceId) -> Notice {
+    pub fn notice(&self, instance: &InstanceId) -> Option<Notice> {
+        let (kept, since) = (self.kept.as_ref()?, self.since?);
         let change = ScheduledChange {
-            code: self.code.clone(),
-            start: Some(self.start),
+            code: kept.code.clone(),
+            start: Some(self.start?),
             hard: self.hard,
             withdrawn: false,
             is_issue: false,
         };
-        let identity = Identity::of_change(self.event.clone(), instance.clone());
+        let identity = Identity::of_change(kept.event.clone(), instance.clone());
         let time = match identity {
-            Identity::Ec2Event { .. } => NoticeTime::Seen(self.since),
-            _ => NoticeTime::Announced(self.since),
+            Identity::Ec2Event { .. } => NoticeTime::Seen(since),
+            _ => NoticeTime::Announced(since),
         };
-        Notice::new(identity, instance.clone(), time, Detail::ScheduledChange(change))
+        Some(Notice::new(identity, instance.clone(), time, Detail::ScheduledChange(change)))
+    }
+
+    /// Returns EC2's id of the change that the record keeps, if EC2 lists it.
+    pub(in crate::pipeline::node) fn kept_id(&self) -> Option<&str> {
+        self.kept.as_ref().map(|kept| &*kept.event)
+    }
+
+    /// Whether the other record keeps the change with the same start: the work on it may have gone on meanwhile.
+    pub(in crate::pipeline::node) fn keeps_the_same(&self, other: &Self) -> bool {
+        self.kept == other.kept && self.start.map(whole_seconds) == other.start.map(whole_seconds)
     }
 }

@@ -1,6 +1,6 @@
 //! Hints take a fifth of the nodes at most: docs/settings.md, "Notices".
 
-use super::{Oracle, Seen};
+use super::{Oracle, Seen, holds};
 use k8s_openapi::api::core::v1::Node;
 use std::collections::BTreeSet;
 
@@ -46,7 +46,7 @@ fn is_ready(node: &Node) -> bool {
 fn is_hinted(node: &Node) -> bool {
     let marks = || {
         let all = node.metadata.annotations.iter().flatten();
-        all.filter(|(key, _)| key.starts_with("ebbtide/notice.")).map(|(_, text)| text)
+        all.filter(|(key, text)| holds(key, text)).map(|(_, text)| text)
     };
     let is_ours = annotation(node, "ebbtide/undo").is_some_and(|undo| undo.contains("\"cordon\":true"));
     let is_hint = |text: &String| text.contains("\"kind\":\"rebalance\"") && !text.contains("\"deadline\":");

@@ -1,6 +1,6 @@
 //! Rules about the limits for who may write to the queue: docs/security.md, "Limits".
 
-use super::{Oracle, Seen, Sent};
+use super::{Oracle, Seen, Sent, holds};
 use crate::plan::{Kind, Target};
 
 /// Calls by which AWS confirms notices: docs/security.md, "Limits".
@@ -43,6 +43,6 @@ impl Oracle {
 
     fn is_marked(&self, node: usize) -> bool {
         let annotations = self.world.kube.node(&format!("node-{node}")).and_then(|node| node.metadata.annotations);
-        annotations.is_some_and(|all| all.keys().any(|key| key.starts_with("ebbtide/notice.")))
+        annotations.is_some_and(|all| all.iter().any(|(key, mark)| holds(key, mark)))
     }
 }

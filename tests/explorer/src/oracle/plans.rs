@@ -53,8 +53,8 @@ impl Oracle {
     fn kept(&self, node: usize) -> BTreeSet<usize> {
         let node = self.world.kube.node(&format!("node-{node}"));
         let annotations = node.and_then(|node| node.metadata.annotations).unwrap_or_default();
-        let plans = annotations.iter().filter(|(key, _)| key.starts_with("ebbtide/planned."));
-        let told = |text: &str| text.split_once("event-")?.1.split('"').next()?.parse().ok();
+        let plans = annotations.iter().filter(|(key, _)| key.starts_with("ebbtide/notice."));
+        let told = |text: &str| text.split_once("\"kept\"")?.1.split_once("event-")?.1.split('"').next()?.parse().ok();
         plans.filter_map(|(_, text)| told(text)).collect()
     }
 

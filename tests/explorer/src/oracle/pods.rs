@@ -1,6 +1,6 @@
 //! Rules about pods and Nodes.
 
-use super::{Oracle, Seen, Sent, asks, leaves, ms};
+use super::{Oracle, Seen, Sent, asks, holds, leaves, ms};
 use crate::plan::{Kind, PodKind, PodPlan, Target};
 use ebbtide_sim::calls::Call;
 use std::collections::btree_map::Entry;
@@ -85,7 +85,7 @@ impl Oracle {
     pub(super) fn marks(&self, seen: &mut Seen, call: &Call) {
         let node = self.world.kube.node(call.subject.split('/').next().unwrap_or_default());
         let annotations = node.and_then(|node| node.metadata.annotations).unwrap_or_default();
-        for (key, mark) in annotations.iter().filter(|(key, _)| key.starts_with("ebbtide/notice.")) {
+        for (key, mark) in annotations.iter().filter(|(key, mark)| holds(key, mark)) {
             let sent = seen.sent.iter().flat_map(|sent| &sent.messages);
             // A boot ID may be the same text.
             let names = |message: &str| ["message", "told"].map(|field| format!("\"{field}\":\"{message}\""));

@@ -1,10 +1,10 @@
 //! Rules about a world that has come to rest.
 
-use super::{Oracle, Seen, Sent, comes_back, s};
+use super::{Oracle, Seen, Sent, comes_back, holds, s};
 use crate::plan::{Kind, NodePlan, Owner, Target};
 use ebbtide_sim::aws::ActionState;
 use ebbtide_sim::kube::By;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 impl Oracle {
@@ -23,8 +23,8 @@ impl Oracle {
     #[must_use]
     pub fn retry(&self) -> Option<Duration> {
         let annotations = |n| self.world.kube.node(&format!("node-{n}")).and_then(|node| node.metadata.annotations);
-        let marks = (0..self.plan.nodes.len()).filter_map(annotations).flat_map(BTreeMap::into_keys);
-        marks.into_iter().any(|key| key.starts_with("ebbtide/notice.")).then_some(Duration::from_mins(6))
+        let marks = (0..self.plan.nodes.len()).filter_map(annotations).flatten();
+        marks.into_iter().any(|(key, mark)| holds(&key, &mark)).then_some(Duration::from_mins(6))
     }
 
     /// Judges the world at its end.

@@ -32,7 +32,7 @@ fn set_plans(stage: &Stage, names: impl Iterator<Item = String>) {
     let now = stage.world.clock.now();
     stage.world.kube.update_node(&crate::harness::node(0), |node| {
         let annotations = node.metadata.annotations.get_or_insert_default();
-        annotations.retain(|key, _| !key.starts_with("ebbtide/planned."));
+        annotations.retain(|key, _| !key.starts_with("ebbtide/notice."));
         annotations.extend(names.map(|name| plan(now, 0, &name)));
     });
 }
@@ -48,7 +48,7 @@ async fn of_a_nodes_plans_only_so_many_are_acted_on() {
     assert!((running - 64.0).abs() < f64::EPSILON, "{running}\n{}", stage.story());
     // Again and again, and as long as the Node exists.
     for n in 0..5 {
-        stage.annotate(0, "ebbtide/planned.999", &n.to_string());
+        stage.annotate(0, "ebbtide/notice.999", &n.to_string());
         sleep(s(5)).await;
     }
     assert!((replica.refused("unread") - 1.0).abs() < f64::EPSILON, "{}", replica.refused("unread"));
