@@ -80,7 +80,7 @@ def test_a_kubelet_does_not_have_a_quarantine_removed(world: World) -> None:
     service = world.service()
 
     undo = {"cordon": True, "taints": ["quarantine=ir:NoSchedule", "dedicated=payments:NoSchedule"], "labels": [TIER]}
-    expired = json.dumps({"until": "2020-01-01T00:00:00Z"})
+    expired = json.dumps({"v": 1, "until": "2020-01-01T00:00:00Z"})
     annotations = {"ebbtide/notice.0123456789abcdef": expired, "ebbtide/undo": json.dumps(undo)}
     assert refused(captured, path, {"metadata": {"annotations": annotations}}) == ""
 

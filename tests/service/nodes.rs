@@ -321,7 +321,7 @@ pub fn plan(now: jiff::Timestamp, n: usize, event: &str) -> (String, String) {
     let code = "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED";
     let kept = json!({ "code": code, "event": event });
     let kind = "scheduled-change";
-    let plan = json!({ "kind": kind, "since": since, "start": start, "hard": true, "message": event, "planned": true, "kept": kept });
+    let plan = json!({ "v": 1, "kind": kind, "since": since, "start": start, "hard": true, "message": event, "planned": true, "kept": kept });
     (format!("ebbtide/notice.{id}"), plan.to_string())
 }
 

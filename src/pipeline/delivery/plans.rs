@@ -13,6 +13,7 @@ use crate::pipeline::node::agent_notices::{is_reported, reported_copy};
 use crate::pipeline::node::confirmation;
 use crate::pipeline::node::handled::{KnownNotice, Standing, is_handled, known, known_as, standing};
 use crate::pipeline::node::is_from_node;
+use crate::pipeline::node::plan;
 use crate::pipeline::node::record::{NoticeRecord, Withdrawal};
 use crate::pipeline::node::release::NodeRelease;
 use crate::pipeline::node::{Brake, Node};
@@ -125,7 +126,7 @@ impl Deliverer {
     /// Returns the planned changes that are near.
     fn planned(&self, now: Timestamp) -> Vec<Due> {
         let due = |(node, plan): (Arc<Node>, NoticeRecord)| {
-            let (notice, message) = (plan.notice(&node.instance)?, Arc::from(&*plan.message));
+            let (notice, message) = (plan::notice(&plan, &node.instance)?, Arc::from(&*plan.message));
             Some(Due { node, notice, message, plan: Some(plan), announced: false })
         };
         let plans = self.interrupter.index.kept().into_iter().filter_map(due);

@@ -21,8 +21,7 @@ use super::times::HookTimes;
 use crate::clients::gate::LAST_CALL;
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{Detail, Hook, Notice, WarmPool};
-use crate::pipeline::node::plan::fits;
-use crate::pipeline::node::record::NoticeRecord;
+use crate::pipeline::node::plan;
 use crate::pipeline::node::{Node, Ownership};
 use crate::runtime::clock::Clock;
 use jiff::Timestamp;
@@ -263,7 +262,7 @@ impl<'a> Sequence<'a> {
         let from = self.policy.acts_from(self.notice).map(|from| self.clock.instant_of(from));
         let far = from.filter(|from| *from > present.now && !is_marked);
         let plan = far.and_then(|from| {
-            Some((from, NoticeRecord::plan_of(self.notice, self.message).filter(|plan| fits(plan, &node))?))
+            Some((from, plan::of(self.notice, self.message).filter(|record| plan::fits(record, &node))?))
         });
         if let Some((from, plan)) = plan {
             // Until the plan is written, only the message holds the notice.

@@ -193,7 +193,7 @@ mod tests {
         node.labels.insert("zone".to_owned(), zone.to_owned());
         if wave != "-" {
             let mark = format!(
-                r#"{{"kind":"rebalance","since":"{NOW}","deadline":"2026-11-21T13:00:00Z","message":"m","wave":"{wave}"}}"#
+                r#"{{"v":1,"kind":"rebalance","since":"{NOW}","deadline":"2026-11-21T13:00:00Z","message":"m","wave":"{wave}"}}"#
             );
             node.record.insert("ebbtide/notice.0123456789abcdef", mark);
         }

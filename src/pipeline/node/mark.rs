@@ -64,9 +64,7 @@ impl Mark {
     /// Returns the mark of the notice with this key. `since` is AWS's time of the notice.
     #[must_use]
     pub fn new(key: NoticeKey, kind: &str, since: Timestamp, message: &str) -> Self {
-        let (kind, message) = (kind.to_owned(), message.to_owned());
-        let since = Some(whole_seconds(since));
-        let notice = NoticeRecord { kind, since, message, ..NoticeRecord::default() };
+        let notice = NoticeRecord::new(kind.to_owned(), since, message.to_owned());
         Self { key, notice, out_of_service: false, again: false }
     }
 
@@ -146,12 +144,14 @@ impl Mark {
         let known = node.record.notice(self.key);
         let is_same = |mark: &NoticeRecord| (mark.start, mark.hookless) == (self.notice.start, self.notice.hookless);
         let stands = |mark: &NoticeRecord| mark.boot == mark.boot_on(&node.boot) && is_same(mark);
+        let is_unreadable = known.is_some_and(NoticeRecord::is_unreadable);
         let marked = known.is_some_and(|mark| stands(mark) && !(self.again && mark.place == Some(Place::Over)));
         // The Node is drained for other notices as well, and has no room for another mark.
         let is_full = known.is_none() && node.record.is_full_of(false);
         // The mark of a drain replaces one that only holds a cordon, because drains are counted by their marks.
         let crowded_out = self.crowds_out(node).filter(|_| is_full);
-        let unmarkable = is_full && crowded_out.is_none();
+        // A record of another version is not rewritten.
+        let unmarkable = is_full && crowded_out.is_none() || is_unreadable;
         if node.cordoned && (marked || unmarkable) && missing.is_empty() && !unlabelled {
             return None;
         }
@@ -171,7 +171,7 @@ impl Mark {
             let all: Vec<&Taint> = node.taints.iter().chain(&missing).collect();
             spec["taints"] = json!(all);
         }
-        let mut notice = self.notice.clone().continuing(known, &node.boot);
+        let mut notice = continuing(&self.notice, known, &node.boot);
         if let Some(known) = node.record.known(self.key) {
             // The Node keeps a change until the work on it has ended.
             notice.kept.clone_from(&known.kept);
@@ -216,6 +216,16 @@ impl Mark {
         let has = |taint: &Taint| node.taints.iter().any(|has| has.key == taint.key && has.effect == taint.effect);
         wanted.filter(|taint| !has(taint)).collect()
     }
+}
+
+/// Returns what the record becomes when it is written over `known` on a Node with this boot: evictions that have begun since the last restart
+/// continue.
+fn continuing(record: &NoticeRecord, known: Option<&NoticeRecord>, boot: &str) -> NoticeRecord {
+    let evicts = |known: &&NoticeRecord| known.boot == boot && matches!(known.place, Some(Place::Evicts(_)));
+    let place = known.filter(evicts).and_then(|known| known.place);
+    let first = if record.boot.is_empty() { boot } else { &record.boot };
+    let boot = known.map_or(first, |known| known.boot_on(boot)).to_owned();
+    NoticeRecord { place: place.or(record.place), boot, ..record.clone() }
 }
 
 /// Returns the taint that lets the pods of a stopped or terminated instance move, defined by Kubernetes.

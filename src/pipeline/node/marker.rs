@@ -158,7 +158,8 @@ impl Marker {
         change: impl Fn(&NoticeRecord, &Node) -> Option<NoticeRecord>,
     ) -> Result<bool, KubeError> {
         let patch = |current: &Node| {
-            let record = change(current.record.notice(key)?, current)?;
+            let known = current.record.notice(key).filter(|known| !known.is_unreadable())?;
+            let record = change(known, current)?;
             Some(guarded(current, &json!({ name(NOTICE_PREFIX, key): text(&record) }), &json!({}), json!({})))
         };
         self.write(node, class, by, patch).await

@@ -3,9 +3,32 @@
 
 use super::Node;
 use super::patch::guarded;
-use super::record::{NOTICE_PREFIX, NoticeRecord, name, text};
-use crate::pipeline::event::NoticeKey;
+use super::record::{KeptChange, NOTICE_PREFIX, NoticeRecord, name, text, whole_seconds};
+use crate::pipeline::event::{Detail, Identity, InstanceId, Notice, NoticeKey, NoticeTime, ScheduledChange};
 use serde_json::{Value, json};
+
+/// Returns the record that keeps a notice on its Node until its change is near; `None` if it has no known start.
+#[must_use]
+pub fn of(notice: &Notice, message: &str) -> Option<NoticeRecord> {
+    let kept = Some(Box::new(KeptChange::of(notice)?));
+    let record = NoticeRecord::new(notice.kind().as_str().to_owned(), notice.at(), message.to_owned());
+    let hard = matches!(&notice.detail, Detail::ScheduledChange(change) if change.hard);
+    Some(NoticeRecord { since: Some(notice.at()), start: Some(notice.start()?), hard, planned: true, kept, ..record })
+}
+
+/// Returns the notice that the record keeps for the instance of the Node; `None` if it keeps none.
+#[must_use]
+pub fn notice(record: &NoticeRecord, instance: &InstanceId) -> Option<Notice> {
+    let (kept, since) = (record.kept.as_ref()?, record.since?);
+    let (code, start) = (kept.code.clone(), Some(record.start?));
+    let change = ScheduledChange { code, start, hard: record.hard, withdrawn: false, is_issue: false };
+    let identity = Identity::of_change(kept.event.clone(), instance.clone());
+    let time = match identity {
+        Identity::Ec2Event { .. } => NoticeTime::Seen(since),
+        _ => NoticeTime::Announced(since),
+    };
+    Some(Notice::new(identity, instance.clone(), time, Detail::ScheduledChange(change)))
+}
 
 /// Returns the patch that keeps the change on the Node; `None` if the Node has it, or that of a newer copy of the notice, or no room. A Node
 /// that the notice holds already is not planned for.
@@ -21,7 +44,9 @@ pub fn patch(plan: &NoticeRecord, node: &Node) -> Option<Value> {
 #[must_use]
 pub fn removal(plan: &NoticeRecord, node: &Node) -> Option<Value> {
     let key = key(plan, node)?;
-    let known = node.record.known(key).filter(|known| known.keeps_the_same(plan))?;
+    let start = |record: &NoticeRecord| record.start.map(whole_seconds);
+    let is_same = |known: &&NoticeRecord| known.kept == plan.kept && start(known) == start(plan);
+    let known = node.record.known(key).filter(is_same)?;
     let left = NoticeRecord { kept: None, ..known.clone() };
     Some(written(node, key, &if known.planned { Value::Null } else { Value::from(text(&left)) }))
 }
@@ -34,7 +59,7 @@ pub fn fits(plan: &NoticeRecord, node: &Node) -> bool {
 }
 
 fn key(plan: &NoticeRecord, node: &Node) -> Option<NoticeKey> {
-    Some(plan.notice(&node.instance)?.key())
+    Some(notice(plan, &node.instance)?.key())
 }
 
 fn written(node: &Node, key: NoticeKey, value: &Value) -> Value {
@@ -44,7 +69,7 @@ fn written(node: &Node, key: NoticeKey, value: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pipeline::event::{Notice, Parsed, parse};
+    use crate::pipeline::event::{Parsed, parse};
 
     fn notice() -> Notice {
         let body = include_str!("../../../tests/fixtures/events/health-stop.json");
@@ -56,12 +81,15 @@ mod tests {
     fn a_plan_keeps_the_notice_on_the_node() {
         let notice = notice();
         let mut node = Node { instance: notice.instance.clone(), ..Node::for_tests("node-1") };
-        let plan = NoticeRecord::plan_of(&notice, "m-1").unwrap();
+        let plan = of(&notice, "m-1").unwrap();
         let patch = patch(&plan, &node).unwrap();
         assert!(patch.get("spec").is_none(), "no cordon: {patch}");
         let written = patch["metadata"]["annotations"].as_object().unwrap().iter().next().unwrap();
         node.record.insert(written.0.clone(), written.1.as_str().unwrap());
-        assert_eq!(node.record.kept().filter_map(|plan| plan.notice(&node.instance)).collect::<Vec<_>>(), [notice]);
+        assert_eq!(
+            node.record.kept().filter_map(|plan| super::notice(plan, &node.instance)).collect::<Vec<_>>(),
+            [notice]
+        );
         assert_eq!(super::patch(&plan, &node), None);
         let hour = std::time::Duration::from_hours(1);
         let later = NoticeRecord { start: plan.start.map(|start| start + hour), ..plan.clone() };

@@ -10,13 +10,13 @@
 //!      └── cordon ───────────────────────────────────────────────────────▶ holds the Node
 //! ```
 
+mod kept;
 mod notice;
-mod plan;
 mod withdrawal;
 
+pub(super) use kept::KeptChange;
 pub(super) use notice::UNKNOWN_BOOT;
 pub use notice::{NoticeRecord, Place, RETURN_BEFORE_START, ReturnSign, TERMINATION_GRACE, whole_seconds};
-pub use plan::KeptChange;
 pub use withdrawal::Withdrawal;
 
 use super::names::MAX_OF_A_PREFIX;
@@ -51,8 +51,7 @@ const MAX_BYTES_OF_A_PREFIX: usize = 32 * 1024;
 pub struct Record {
     /// The annotations by name, as they are written.
     texts: BTreeMap<String, String>,
-    /// The notices. One that a user has edited beyond parsing has the default value, which holds the Node and which nothing ends. A slice,
-    /// because a map would take room for eleven.
+    /// The notices. A slice, because a map would take room for eleven.
     notices: Box<[(NoticeKey, NoticeRecord)]>,
     undo: Undo,
 }
@@ -77,8 +76,7 @@ impl Record {
     /// Parses the annotations under Ebbtide's prefix.
     #[must_use]
     pub fn read(texts: BTreeMap<String, String>) -> Self {
-        let notice = |text: &String| serde_json::from_str::<NoticeRecord>(text).unwrap_or_default();
-        let notices = keyed(&texts, NOTICE_PREFIX).map(|(key, text)| (key, notice(text))).collect();
+        let notices = keyed(&texts, NOTICE_PREFIX).map(|(key, text)| (key, NoticeRecord::read(text))).collect();
         let undo = texts.get(UNDO_ANNOTATION).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
         Self { texts, notices, undo }
     }
@@ -86,7 +84,10 @@ impl Record {
     /// Returns the annotations as the parsed values are written: the same as were read, unless others have edited them.
     #[must_use]
     pub fn written(&self) -> BTreeMap<String, String> {
-        let notices = self.all().map(|(key, notice)| (name(NOTICE_PREFIX, key), text(notice)));
+        let notices = self
+            .all()
+            .filter(|(_, notice)| !notice.is_unreadable())
+            .map(|(key, notice)| (name(NOTICE_PREFIX, key), text(notice)));
         let undo = self.texts.contains_key(UNDO_ANNOTATION).then(|| (UNDO_ANNOTATION.to_owned(), text(&self.undo)));
         let mut written = self.texts.clone();
         written.extend(notices.chain(undo));

@@ -315,7 +315,7 @@ mod tests {
         let mut read: BTreeMap<_, _> = all.into_iter().map(|name| (name, String::new())).collect();
         read.insert("ebbtide/undo".to_owned(), String::new());
         assert_eq!(remove_excess(&mut read), 137);
-        let expected = [names("ebbtide/notice.", 128), names("ebbtide/handled.", 64), names(AGENT_PREFIX, 8)].concat();
+        let expected = [names("ebbtide/handled.", 64), names("ebbtide/notice.", 128), names(AGENT_PREFIX, 8)].concat();
         let expected: Vec<_> = expected.into_iter().chain(["ebbtide/undo".to_owned()]).collect();
         assert_eq!(read.into_keys().collect::<Vec<_>>(), expected);
     }

@@ -2,9 +2,7 @@
 //! and what was not Ebbtide's stays.
 
 use ebbtide::fact::UndoReason;
-use ebbtide::pipeline::{
-    AskedReplacement, Mark, MarkSettings, Node, NodeRelease, NoticeKey, NoticeRecord, ReturnSign, plan, taint,
-};
+use ebbtide::pipeline::{AskedReplacement, Mark, MarkSettings, Node, NodeRelease, NoticeKey, ReturnSign, plan, taint};
 use jiff::Timestamp;
 use kube::core::Selector;
 use serde_json::{Map, Value, json};
@@ -105,9 +103,9 @@ fn write_and_undo(mark: &Mark, rules: &MarkSettings, wire: &Value, is_bare: bool
 fn plans(wire: &Value) {
     let node = read(wire);
     for kept in node.record.kept().cloned().collect::<Vec<_>>() {
-        let Some(notice) = kept.notice(&node.instance) else { continue };
-        let own = NoticeRecord::plan_of(&notice, "message-1").expect("a change that is kept has a start");
-        assert_eq!(own.notice(&node.instance), Some(notice));
+        let Some(notice) = plan::notice(&kept, &node.instance) else { continue };
+        let own = plan::of(&notice, "message-1").expect("a change that is kept has a start");
+        assert_eq!(plan::notice(&own, &node.instance), Some(notice));
         let Some(patch) = plan::patch(&own, &node) else { continue };
         let written = merged(wire, &patch);
         let node = read(&written);
@@ -176,6 +174,9 @@ fn node(options: &str, lines: &str, mark: &Mark) -> Value {
             digit @ '0'..='6' => NOTES[digit as usize - '0' as usize].to_owned(),
             _ => continue,
         };
+        // Of this version, unless it names another.
+        let is_record = name.contains("/notice.") && !value.contains("\"v\":");
+        let value = if is_record { value.replacen('{', "{\"v\":1,", 1) } else { value.to_owned() };
         annotations[name] = json!(value);
     }
     wire["metadata"]["annotations"] = annotations;

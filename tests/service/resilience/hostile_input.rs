@@ -72,8 +72,8 @@ async fn an_endless_grace_period_does_not_panic() {
 async fn absurd_annotations_cause_few_patches() {
     let stage = Stage::new(2, 1);
     for (n, value) in [
-        (0, "{\"kind\":\"spot\",\"until\":\"9999-12-30T22:00:00Z\",\"boot\":\"\"}"),
-        (1, "{\"kind\":\"spot\",\"until\":\"-009999-01-02T01:59:59Z\",\"since\":null}"),
+        (0, "{\"v\":1,\"kind\":\"spot\",\"until\":\"9999-12-30T22:00:00Z\",\"boot\":\"\"}"),
+        (1, "{\"v\":1,\"kind\":\"spot\",\"until\":\"-009999-01-02T01:59:59Z\",\"since\":null}"),
     ] {
         stage.world.kube.update_node(&node(n), |node| {
             let annotations = node.metadata.annotations.get_or_insert_default();

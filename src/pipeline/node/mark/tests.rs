@@ -68,7 +68,7 @@ fn one_patch_writes_cordon_label_and_annotations() {
                 "uid": "u-1",
                 "resourceVersion": "7",
                 "annotations": {
-                    "ebbtide/notice.c4587662074a6477": "{\"kind\":\"spot\",\"since\":\"2026-11-21T12:00:00Z\",\
+                    "ebbtide/notice.c4587662074a6477": "{\"v\":1,\"kind\":\"spot\",\"since\":\"2026-11-21T12:00:00Z\",\
                         \"deadline\":\"2026-11-21T12:02:00Z\",\"message\":\"m-1\",\"boot\":\"boot-1\"}",
                     "ebbtide/undo": "{\"cordon\":true}",
                 },
@@ -116,7 +116,7 @@ fn only_what_a_mark_can_have_put_there_is_removed() {
         "labels": [EXCLUDE_LABEL, "node-restriction.kubernetes.io/tier", "ebbtide/x"],
     });
     node.record.insert(UNDO_ANNOTATION, listed.to_string());
-    node.record.insert("ebbtide/notice.0123456789abcdef", r#"{"until":"2020-01-01T00:00:00Z"}"#.to_owned());
+    node.record.insert("ebbtide/notice.0123456789abcdef", r#"{"v":1,"until":"2020-01-01T00:00:00Z"}"#.to_owned());
     let release = due(&node, "2026-11-21T12:00:00Z").unwrap();
     let taints = vec![taint("going=now:NoSchedule").unwrap()];
     let settings = MarkSettings { taints, former_taints: vec!["once".to_owned()], ..MarkSettings::default() };
@@ -237,7 +237,7 @@ fn a_withdrawal_removes_its_own_mark_unless_that_is_newer() {
     assert_eq!(of("h", "2026-11-21T12:00:00Z").unwrap().reason, UndoReason::Withdrawn);
     assert_eq!((of("other", "2026-11-21T13:00:00Z"), of("h", "2026-11-21T11:59:59Z")), (None, None));
     let mut planned = Node::for_tests("node-1");
-    let plan = r#"{"since":"2026-11-21T12:00:00Z","start":"2026-12-21T12:00:00Z","planned":true,"kept":{}}"#;
+    let plan = r#"{"v":1,"since":"2026-11-21T12:00:00Z","start":"2026-12-21T12:00:00Z","planned":true,"kept":{}}"#;
     planned.record.insert(name(NOTICE_PREFIX, NoticeKey::of("h")), plan.to_owned());
     let of = |when| NodeRelease::of_withdrawn(&planned, NoticeKey::of("h"), withdrawal(when), false).is_some();
     assert_eq!((of("2026-11-21T12:00:00Z"), of("2026-11-21T11:59:59Z")), (true, false));
@@ -335,12 +335,32 @@ fn evictions_that_have_begun_go_on_when_the_mark_is_written_again() {
     assert_eq!(write(&mut node, "2026-11-21T12:32:00Z"), Some(Place::Waits), "the node has restarted");
 }
 
+/// docs/draining.md: a record of another version is held.
+#[test]
+fn a_record_of_another_version_holds_the_node_and_is_never_rewritten() {
+    let settings = MarkSettings::default();
+    let own = mark("a", "spot").with_deadline(Some(at("2026-11-21T12:02:00Z")));
+    let key = name(NOTICE_PREFIX, NoticeKey::of("a"));
+    let written = patched(&Node::for_tests("node-1"), &own.patch(&Node::for_tests("node-1"), &settings).unwrap());
+    for text in ["{", r#"{"v":1,"back":"sleep"}"#, &written.record.text(&key).unwrap().replace("\"v\":1", "\"v\":2")] {
+        let mut node = written.clone();
+        node.record.insert(key.clone(), text);
+        assert_eq!((node.record.is_held(), node.record.is_drained()), (true, false), "{text}");
+        assert_eq!((own.patch(&node, &settings), schedule(&node, "2999-01-01T00:00:00Z")), (None, NOTHING), "{text}");
+        node.cordoned = false;
+        let cordoned = patched(&node, &own.patch(&node, &settings).unwrap());
+        assert_eq!((cordoned.cordoned, cordoned.record.text(&key)), (true, Some(text)));
+        let release = NodeRelease::after_uncordon(&node).unwrap();
+        assert!(patched(&node, &release.patch(&node, &settings).body).record.texts().is_empty(), "{text}");
+    }
+}
+
 #[test]
 fn a_node_takes_back_what_a_message_has_told_only_of_the_same_change() {
     let start = at("2026-12-05T02:00:00Z");
     let value = |message: &str, told: &str, start: &str| {
         let of_both = format!(r#""message":"{message}","told":"{told}","start":"{start}","since":"{start}""#);
-        format!(r#"{{"kind":"scheduled-change",{of_both},"code":"C","event":"e","hard":true}}"#)
+        format!(r#"{{"v":1,"kind":"scheduled-change",{of_both},"code":"C","event":"e","hard":true}}"#)
     };
     let (same, other) = ("2026-12-05T02:00:00Z", "2026-12-06T02:00:00Z");
     for (name, text, expected) in [

@@ -1,6 +1,6 @@
 //! What a Node records of one notice.
 
-use super::KeptChange;
+use super::kept::KeptChange;
 use crate::fact::NoticeKind;
 use crate::pipeline::node::names::is_from_node;
 use jiff::{SignedDuration, Timestamp};
@@ -18,10 +18,15 @@ pub const RETURN_BEFORE_START: Duration = Duration::from_mins(1);
 /// The boot ID in the record of a Node that may have come back before it: each boot counts as one after it.
 pub(in crate::pipeline::node) const UNKNOWN_BOOT: &str = "?";
 
+/// The version of the form of records. One of another version is [unreadable](NoticeRecord::is_unreadable).
+const VERSION: u8 = 1;
+
 /// The record of one notice. One without `until` and without a return sign stays until the Node is released for another reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct NoticeRecord {
+    /// The version of its form; 0 of one that can't be read.
+    pub(in crate::pipeline::node) v: u8,
     pub(in crate::pipeline::node) kind: String,
     /// AWS's time of the newest copy of the notice, in whole seconds.
     pub since: Option<Timestamp>,
@@ -121,6 +126,24 @@ fn lenient<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Place>, D::Error
 }
 
 impl NoticeRecord {
+    /// Returns the record of a notice of this kind.
+    #[must_use]
+    pub(in crate::pipeline::node) fn new(kind: String, since: Timestamp, message: String) -> Self {
+        Self { v: VERSION, kind, since: Some(whole_seconds(since)), message, ..Self::default() }
+    }
+
+    /// Reads the value of an annotation.
+    pub(super) fn read(text: &str) -> Self {
+        serde_json::from_str(text).ok().filter(|notice: &Self| notice.v == VERSION).unwrap_or_default()
+    }
+
+    /// Whether it can't be read: a user has edited it, or another version has written it. It holds the Node, no room and no place, is never
+    /// rewritten, and stays until a user removes it or uncordons the Node.
+    #[must_use]
+    pub const fn is_unreadable(&self) -> bool {
+        self.v != VERSION
+    }
+
     /// Returns the end of the drain: its deadline, or the time to which it was put off.
     #[must_use]
     pub fn end(&self) -> Option<Timestamp> {
@@ -221,16 +244,6 @@ impl NoticeRecord {
         if returns && !self.boot.is_empty() { &self.boot } else { boot }
     }
 
-    /// Returns what this record becomes when it is written over `known` on a Node with this boot: evictions that have begun since the last
-    /// restart continue.
-    pub(in crate::pipeline::node) fn continuing(self, known: Option<&Self>, boot: &str) -> Self {
-        let evicts = |known: &&Self| known.boot == boot && matches!(known.place, Some(Place::Evicts(_)));
-        let place = known.filter(evicts).and_then(|known| known.place);
-        let first = if self.boot.is_empty() { boot } else { &self.boot };
-        let boot = known.map_or(first, |known| known.boot_on(boot)).to_owned();
-        Self { place: place.or(self.place), boot, ..self }
-    }
-
     /// Returns the record of a drain that has this place; `None` if it has it already, or is none. `ends` is the time to which the drain's
     /// end moves with that: its deadline, or the latest end of one that waits.
     #[must_use]
@@ -240,8 +253,8 @@ impl NoticeRecord {
             other => other,
         };
         let record = match (place, ends) {
-            (Place::Evicts(_), Some(ends)) => self.with_deadline(ends),
-            (Place::Waits, Some(ends)) => self.with_end(ends),
+            (Place::Evicts(_), Some(ends)) => with_deadline(self, ends),
+            (Place::Waits, Some(ends)) => with_end(self, ends),
             _ => self.clone(),
         };
         (self.is_drain() && self.place != Some(place)).then_some(Self { place: Some(place), ..record })
@@ -251,20 +264,20 @@ impl NoticeRecord {
     #[must_use]
     pub fn moved(&self, at: Timestamp) -> Option<Self> {
         let moves = self.deadline.is_some_and(|deadline| deadline != whole_seconds(at));
-        moves.then(|| self.with_deadline(at))
+        moves.then(|| with_deadline(self, at))
     }
 
     /// Returns the record of a drain whose end is put off to `at`; `None` if it is no earlier.
     #[must_use]
     pub fn put_off(&self, at: Timestamp) -> Option<Self> {
-        (self.end() < Some(at)).then(|| self.with_end(at))
+        (self.end() < Some(at)).then(|| with_end(self, at))
     }
 
     /// Returns the record of a notice whose hook is completed in this boot of the Node: a restart from now on is the return, and none
     /// before. A cordon without a drain gets no deadline, or its Node would count as drained.
     #[must_use]
     pub fn completed(&self, at: Timestamp, boot: &str) -> Self {
-        let record = if self.is_drain() { self.with_deadline(at) } else { self.clone() };
+        let record = if self.is_drain() { with_deadline(self, at) } else { self.clone() };
         Self { boot: boot.to_owned(), completed: true, ..record }
     }
 
@@ -273,20 +286,20 @@ impl NoticeRecord {
     pub fn in_boot(&self, boot: &str) -> Self {
         Self { boot: boot.to_owned(), ..self.clone() }
     }
+}
 
-    /// Returns the record with this deadline, which is the end of the drain.
-    fn with_deadline(&self, at: Timestamp) -> Self {
-        Self { deadline: Some(whole_seconds(at)), ends: None, ..self.with_end(at) }
-    }
+/// Returns the record with this deadline, which is the end of the drain.
+fn with_deadline(record: &NoticeRecord, at: Timestamp) -> NoticeRecord {
+    NoticeRecord { deadline: Some(whole_seconds(at)), ends: None, ..with_end(record, at) }
+}
 
-    /// Returns the record of a drain that continues until then, whatever its deadline. Its expiry counts from that end, as it did from the
-    /// one before.
-    fn with_end(&self, at: Timestamp) -> Self {
-        let at = whole_seconds(at);
-        let by = self.end().map_or(SignedDuration::ZERO, |before| at.duration_since(before));
-        let expires = self.expires.map(|expires| expires.checked_add(by).unwrap_or(expires));
-        Self { ends: Some(at), expires, ..self.clone() }
-    }
+/// Returns the record of a drain that continues until then, whatever its deadline. Its expiry counts from that end, as it did from the one
+/// before.
+fn with_end(record: &NoticeRecord, at: Timestamp) -> NoticeRecord {
+    let at = whole_seconds(at);
+    let by = record.end().map_or(SignedDuration::ZERO, |before| at.duration_since(before));
+    let expires = record.expires.map(|expires| expires.checked_add(by).unwrap_or(expires));
+    NoticeRecord { ends: Some(at), expires, ..record.clone() }
 }
 
 /// Returns the time as records have it: fractions of a second only make an annotation harder to read.

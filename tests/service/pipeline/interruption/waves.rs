@@ -399,8 +399,9 @@ async fn who_is_uncordoned_by_hand_leaves_the_wave() {
 async fn who_is_ahead_and_takes_no_place_is_passed_over() {
     let stage = zones("aa");
     let (since, deadline) = (stage.world.clock.now() - s(600), stage.world.clock.now() + s(600));
-    let mark =
-        format!(r#"{{"kind":"rebalance","since":"{since}","deadline":"{deadline}","message":"m","wave":"waits"}}"#);
+    let mark = format!(
+        r#"{{"v":1,"kind":"rebalance","since":"{since}","deadline":"{deadline}","message":"m","wave":"waits"}}"#
+    );
     stage.annotate(0, "ebbtide/notice.0123456789abcdef", &mark);
     stage.set_cordon(0, true);
     let replica = stage.start(&ONE).await;
@@ -417,8 +418,10 @@ async fn who_is_ahead_and_takes_no_place_is_passed_over() {
 async fn a_place_whose_end_nobody_notes_is_free_after_its_deadline() {
     let stage = zones("aa");
     let now = stage.world.clock.now();
-    let mark =
-        format!(r#"{{"kind":"rebalance","since":"{now}","deadline":"{}","message":"m","wave":"{now}"}}"#, now + s(600));
+    let mark = format!(
+        r#"{{"v":1,"kind":"rebalance","since":"{now}","deadline":"{}","message":"m","wave":"{now}"}}"#,
+        now + s(600)
+    );
     stage.annotate(0, "ebbtide/notice.0123456789abcdef", &mark);
     stage.set_cordon(0, true);
     let replica = stage.start(&ONE).await;
@@ -482,7 +485,8 @@ async fn drains_that_are_tried_again_wait_for_their_turn_again() {
 async fn a_mark_without_end_holds_no_place() {
     let stage = zones("aa");
     let replica = stage.start(&ONE).await;
-    let mark = r#"{"kind":"rebalance","since":"2026-11-21T12:00:00Z","deadline":"9999-01-01T00:00:00Z","message":"m"}"#;
+    let mark =
+        r#"{"v":1,"kind":"rebalance","since":"2026-11-21T12:00:00Z","deadline":"9999-01-01T00:00:00Z","message":"m"}"#;
     stage.annotate(1, "ebbtide/notice.0123456789abcdef", mark);
     stage.rebalance(0);
     stage.until_handled(s(60)).await;

@@ -26,7 +26,8 @@ async fn one_patch_writes_all_marks() {
     assert_eq!(stage.labelled(0, "ebbtide/kind").as_deref(), Some("spot"));
     assert_eq!(stage.labelled(0, EXCLUDE).as_deref(), Some("true"));
     let (since, deadline) = (since.to_string(), (since + s(120)).to_string());
-    let notice = json!({ "kind": "spot", "since": since, "deadline": deadline, "message": message, "boot": boot });
+    let notice =
+        json!({ "v": 1, "kind": "spot", "since": since, "deadline": deadline, "message": message, "boot": boot });
     assert_eq!(stage.notices(0), [notice]);
     let undo = json!({ "cordon": true, "taints": ["going=soon:NoSchedule", "a.b/c:NoExecute"], "labels": [EXCLUDE] });
     let annotations = stage.annotations(0);

@@ -467,8 +467,7 @@ async fn a_restart_ends_no_drain_for_a_hook_that_goes_on_for_another() {
     stage.block(0);
     let since = stage.world.clock.now();
     let boot = stage.world.kube.node(&node(0)).and_then(|node| Some(node.status?.node_info?.boot_id)).unwrap();
-    let mark =
-        json!({"kind": "asg-terminate", "since": since, "deadline": since + s(1800), "message": "m", "boot": boot});
+    let mark = json!({"v": 1, "kind": "asg-terminate", "since": since, "deadline": since + s(1800), "message": "m", "boot": boot});
     stage.annotate(0, "ebbtide/notice.d5b09660fdc9cfa3", &mark.to_string());
     let replica = stage.start(&[]).await;
     let token = stage.terminate(0, s(120), Wrapping::Event);

@@ -54,7 +54,7 @@ async fn what_others_have_put_on_the_node_stays_whatever_the_node_lists() {
         "labels": ["node-restriction.kubernetes.io/tier"],
     });
     stage.annotate(0, "ebbtide/undo", &listed.to_string());
-    stage.annotate(0, "ebbtide/notice.0123456789abcdef", r#"{"until":"2020-01-01T00:00:00Z"}"#);
+    stage.annotate(0, "ebbtide/notice.0123456789abcdef", r#"{"v":1,"until":"2020-01-01T00:00:00Z"}"#);
     stage.until("released", s(10), || stage.annotations(0).is_empty()).await;
     assert_eq!(stage.taints(0), ["dedicated=payments:NoSchedule", "quarantine=ir:NoSchedule"]);
     assert_eq!(stage.labelled(0, "node-restriction.kubernetes.io/tier").as_deref(), Some("1"));
