@@ -122,7 +122,7 @@ pub mod pipeline {
     pub use node::label::{selector, taint};
     pub use node::mark::{Mark, MarkSettings};
     pub use node::plan;
-    pub use node::record::{NoticeRecord, Record, ReturnSign};
+    pub use node::record::{HookState, NoticeRecord, Record, ReturnSign};
     pub use node::release::NodeRelease;
     pub use node::replacement::AskedReplacement;
     pub use node::{Index, Node, node_api};

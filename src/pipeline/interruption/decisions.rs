@@ -16,7 +16,7 @@ use crate::pipeline::event::{
 use crate::pipeline::node::Node;
 use crate::pipeline::node::agent_notices::taken_back_marks;
 use crate::pipeline::node::mark::Mark;
-use crate::pipeline::node::record::{Place, ReturnSign, Withdrawal};
+use crate::pipeline::node::record::{HookState, Place, ReturnSign, Withdrawal};
 use crate::pipeline::node::release::{NodeRelease, awaits_boot};
 use crate::pipeline::node::replacement::AskedReplacement;
 use crate::runtime::clock::Clock;
@@ -132,12 +132,14 @@ impl Policy {
             Detail::ScheduledChange(change) => (change.start, change.hard),
             _ => (None, false),
         };
+        let is_hint = matches!(notice.detail, Detail::AsgTermination { .. });
+        let hook = if is_hint { HookState::None } else { HookState::Waits };
         Mark::new(notice.key(), notice.kind().as_str(), notice.at(), message)
             .with_deadline(deadline.map(|at| clock.timestamp_of(at)))
             .with_expiry(over.map(|at| clock.timestamp_of(at)))
             .with_return_sign(comes_back(&notice.detail))
             .with_start(start, hard)
-            .with_hookless(matches!(notice.detail, Detail::AsgTermination { .. }))
+            .with_hook(hook)
     }
 
     /// Returns the waits before evictions; `begin` is their start. They end after half of the time to the deadline at the latest, but the

@@ -7,7 +7,8 @@ use super::Node;
 use super::names::{EXCLUDE_LABEL, OWN_PREFIX};
 use super::patch::guarded;
 use super::record::{
-    NOTICE_PREFIX, NoticeRecord, Place, ReturnSign, UNDO_ANNOTATION, UNKNOWN_BOOT, Undo, name, text, whole_seconds,
+    HookState, NOTICE_PREFIX, NoticeRecord, Place, ReturnSign, UNDO_ANNOTATION, UNKNOWN_BOOT, Undo, name, text,
+    whole_seconds,
 };
 use crate::pipeline::event::{NoticeKey, NoticeKind};
 use jiff::Timestamp;
@@ -124,10 +125,10 @@ impl Mark {
         self
     }
 
-    /// Sets whether no lifecycle hook waits for the drain, though the kind has one.
+    /// Sets the state of the lifecycle hook.
     #[must_use]
-    pub const fn with_hookless(mut self, hookless: bool) -> Self {
-        self.notice.hookless = hookless;
+    pub const fn with_hook(mut self, hook: HookState) -> Self {
+        self.notice.hook = hook;
         self
     }
 
@@ -142,7 +143,8 @@ impl Mark {
         // A mark from before a restart of the node is about to be removed, so it must be written again; and so must one of a change that
         // was put off, and of a hook that AWS does not know.
         let known = node.record.notice(self.key);
-        let is_same = |mark: &NoticeRecord| (mark.start, mark.hookless) == (self.notice.start, self.notice.hookless);
+        let changes = |record: &NoticeRecord| (record.start, record.hook == HookState::None);
+        let is_same = |mark: &NoticeRecord| changes(mark) == changes(&self.notice);
         let stands = |mark: &NoticeRecord| mark.boot == mark.boot_on(&node.boot) && is_same(mark);
         let is_unreadable = known.is_some_and(NoticeRecord::is_unreadable);
         let marked = known.is_some_and(|mark| stands(mark) && !(self.again && mark.place == Some(Place::Over)));

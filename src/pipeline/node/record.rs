@@ -16,7 +16,7 @@ mod withdrawal;
 
 pub(super) use kept::KeptChange;
 pub(super) use notice::UNKNOWN_BOOT;
-pub use notice::{NoticeRecord, Place, RETURN_BEFORE_START, ReturnSign, TERMINATION_GRACE, whole_seconds};
+pub use notice::{HookState, NoticeRecord, Place, RETURN_BEFORE_START, ReturnSign, TERMINATION_GRACE, whole_seconds};
 pub use withdrawal::Withdrawal;
 
 use super::names::MAX_OF_A_PREFIX;

@@ -2,7 +2,9 @@
 //! and what was not Ebbtide's stays.
 
 use ebbtide::fact::UndoReason;
-use ebbtide::pipeline::{AskedReplacement, Mark, MarkSettings, Node, NodeRelease, NoticeKey, ReturnSign, plan, taint};
+use ebbtide::pipeline::{
+    AskedReplacement, HookState, Mark, MarkSettings, Node, NodeRelease, NoticeKey, ReturnSign, plan, taint,
+};
 use jiff::Timestamp;
 use kube::core::Selector;
 use serde_json::{Map, Value, json};
@@ -41,7 +43,7 @@ pub fn check(text: &str) {
     let mut mark = Mark::new(NoticeKey::of(IDENTITY), "spot", at(0), "message-1")
         .with_deadline(has('d').then(|| at(120)))
         .with_start(has('s').then(|| at(600)), has('t'))
-        .with_hookless(has('h'))
+        .with_hook(if has('h') { HookState::None } else { HookState::Waits })
         .with_expiry(has('e').then(|| at(1200)))
         .with_return_sign(sign);
     if has('o') {

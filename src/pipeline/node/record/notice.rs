@@ -42,12 +42,9 @@ pub struct NoticeRecord {
     /// Whether the capacity ends with the change.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub hard: bool,
-    /// Whether no lifecycle hook waits for the drain, though the kind has one: none was announced, or AWS does not know it.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub(in crate::pipeline::node) hookless: bool,
-    /// Whether Ebbtide has completed the hook: a restart since then is the instance's return.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub(in crate::pipeline::node) completed: bool,
+    /// The state of the lifecycle hook, if the kind has one.
+    #[serde(skip_serializing_if = "HookState::is_waiting")]
+    pub(in crate::pipeline::node) hook: HookState,
     /// Id of the message that announced the notice; the change or the reservation that EC2 lists, if none did.
     pub message: String,
     /// Id of the message that has confirmed a notice of the Node's agent.
@@ -71,6 +68,27 @@ pub struct NoticeRecord {
     /// The drain's place in its wave; `None` of a drain that has begun without one.
     #[serde(skip_serializing_if = "Option::is_none", rename = "wave", deserialize_with = "lenient")]
     pub place: Option<Place>,
+}
+
+/// The state of the lifecycle hook for whose action a Node is drained.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HookState {
+    /// It waits, as far as is known.
+    #[default]
+    Waits,
+    /// None was announced, or AWS does not know it.
+    None,
+    /// Ebbtide has completed it: a restart since then is the instance's return.
+    Completed,
+}
+
+impl HookState {
+    /// Whether it waits.
+    #[must_use]
+    pub const fn is_waiting(&self) -> bool {
+        matches!(self, Self::Waits)
+    }
 }
 
 /// The sign that a Node's instance has returned from the announced interruption.
@@ -164,7 +182,7 @@ impl NoticeRecord {
     /// Whether a lifecycle hook waits for the drain.
     #[must_use]
     pub fn has_hook(&self) -> bool {
-        self.is_of(NoticeKind::AsgTerminate) && !self.hookless && !self.completed
+        self.is_of(NoticeKind::AsgTerminate) && self.hook.is_waiting()
     }
 
     /// Returns the kind of the notice; `None` of a record that a user has edited, or that names a kind of another version.
@@ -278,7 +296,7 @@ impl NoticeRecord {
     #[must_use]
     pub fn completed(&self, at: Timestamp, boot: &str) -> Self {
         let record = if self.is_drain() { with_deadline(self, at) } else { self.clone() };
-        Self { boot: boot.to_owned(), completed: true, ..record }
+        Self { boot: boot.to_owned(), hook: HookState::Completed, ..record }
     }
 
     /// Returns the record of a notice for which the restart to this boot was no return: its hook has waited since, or its change stands.
