@@ -35,10 +35,8 @@ impl Case {
         let (verify, key) = (interrupter.policy.admission.verify, notice.key());
         let proof =
             Proof::of(notice, verify).filter(|_| verify == Verify::Never || interrupter.policy.admission.asks_aws);
-        let proof = proof.map(|proof| {
-            proof
-                .of_known(node.as_ref().and_then(|node| node.record.notice_and_plan(key).find_map(|known| known.start)))
-        });
+        let start = node.as_ref().and_then(|node| node.record.notice_and_plan(key).find_map(|known| known.start));
+        let proof = proof.map(|proof| proof.of_known(start));
         // A hook without a token is not from a message: Auto Scaling itself has shown that the instance waits.
         let is_shown = notice.hook().is_some_and(|hook| hook.token.is_none());
         let must_be_confirmed = verify == Verify::Always && proof.is_some() && !is_shown;
