@@ -39,6 +39,7 @@ CRDS = [
     ("prometheus-operator", f"{_MONITORING}prometheusrules.yaml"),
     ("prometheus-operator", f"{_MONITORING}servicemonitors.yaml"),
     ("argo-cd", "manifests/crds/application-crd.yaml"),
+    ("argo-cd", "manifests/crds/appproject-crd.yaml"),
     ("helm-controller", "config/crd/bases/helm.toolkit.fluxcd.io_helmreleases.yaml"),
     ("source-controller", "config/crd/bases/source.toolkit.fluxcd.io_ocirepositories.yaml"),
 ]

@@ -47,6 +47,7 @@ def example(name: str) -> list[Object]:
     [
         ("argocd.yaml", "valuesObject", "valueObject"),
         ("argocd.yaml", "selfHeal: true", "selfHeal: always"),
+        ("argocd.yaml", "clusterResourceWhitelist", "clusterResourcesWhitelist"),
         ("flux.yaml", "chartRef", "chartReference"),
         ("flux.yaml", "operation: copy", "operation: take"),
     ],
@@ -88,6 +89,23 @@ def test_argo_cd_gets_the_chart_and_values_that_it_takes() -> None:
     assert (source["chart"], source["targetRevision"]) == (CHART.name, VERSION)
     made = HELM4.objects(values=yaml.safe_dump(source["helm"]["valuesObject"]))
     assert environment(made)["EBBTIDE_ON"] == "rebalance=cordon"
+
+
+def test_argo_cds_project_permits_what_the_chart_creates() -> None:
+    objects = example("argocd.yaml")
+    project, application = the("AppProject", objects), the("Application", objects)["spec"]
+    assert application["project"] == project["metadata"]["name"]
+    assert project["spec"]["sourceRepos"] == [application["source"]["repoURL"]]
+    assert project["spec"]["destinations"] == [application["destination"]]
+    permitted = {(each["group"], each["kind"]) for each in project["spec"]["clusterResourceWhitelist"]}
+    agents = "{settings: {source: [queue, nodes]}, agent: {enabled: true}}"
+    values = {**application["source"]["helm"]["valuesObject"], **yaml.safe_load(agents)}
+    created = {
+        (each["apiVersion"].partition("/")[0], each["kind"])
+        for each in HELM4.objects(values=yaml.safe_dump(values))
+        if "namespace" not in each["metadata"]
+    }
+    assert permitted == created | {("", "Namespace")}, "CreateNamespace needs the last one"
 
 
 def test_flux_gets_the_chart_and_values_that_it_takes() -> None:
