@@ -18,6 +18,7 @@ KUBERNETES_KINDS = [
     "configmap-v1",
     "daemonset-apps-v1",
     "deployment-apps-v1",
+    "namespace-v1",
     "networkpolicy-networking-v1",
     "pod-v1",
     "poddisruptionbudget-policy-v1",

@@ -108,6 +108,15 @@ def test_argo_cds_project_permits_what_the_chart_creates() -> None:
     assert permitted == created | {("", "Namespace")}, "CreateNamespace needs the last one"
 
 
+def test_both_namespaces_have_the_level_of_the_service() -> None:
+    application, flux = the("Application", example("argocd.yaml"))["spec"], example("flux.yaml")
+    policy, release = application["syncPolicy"], the("HelmRelease", flux)["spec"]
+    assert "CreateNamespace=true" in policy["syncOptions"], "Argo CD ignores the labels without it"
+    assert release["targetNamespace"] == the("Namespace", flux)["metadata"]["name"]
+    for labels in (policy["managedNamespaceMetadata"]["labels"], the("Namespace", flux)["metadata"]["labels"]):
+        assert labels == {"pod-security.kubernetes.io/enforce": "restricted"}
+
+
 def test_flux_gets_the_chart_and_values_that_it_takes() -> None:
     objects = example("flux.yaml")
     repository, release = the("OCIRepository", objects), the("HelmRelease", objects)
