@@ -84,6 +84,20 @@ def test_the_network_policy_keeps_only_the_metadata_from_pods(schemas: Path) -> 
         assert reaches(address), address
 
 
+def test_the_owner_of_jobs_applies_nothing_outside_their_namespace(schemas: Path) -> None:
+    names = ("hold-rbac.yaml", "hold-rbac-jobs.yaml")
+    for name in names:
+        refused = conform((EXAMPLES / name).read_text(), KNOWN[-1], schemas)
+        assert not refused, refused
+    cluster, jobs = (example(name) for name in names)
+    assert {each["kind"] for each in jobs} == {"Role", "RoleBinding"}
+    assert not any("namespace" in each["metadata"] for each in jobs), "kubectl apply --namespace names it"
+    account = the("ServiceAccount", cluster)
+    subject = {"kind": account["kind"], **account["metadata"]}
+    for binding in (the("ClusterRoleBinding", cluster), the("RoleBinding", jobs)):
+        assert binding["subjects"] == [subject]
+
+
 def test_argo_cd_gets_the_chart_and_values_that_it_takes() -> None:
     source = the("Application", example("argocd.yaml"))["spec"]["source"]
     assert (source["chart"], source["targetRevision"]) == (CHART.name, VERSION)
