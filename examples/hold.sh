@@ -1,6 +1,6 @@
 #!/bin/sh
 # Lets the jobs on a node save their state before Ebbtide evicts them, for `--hold before-drain`. Needs kubectl, and the rights in
-# hold-rbac.yaml. /save-state is a command of the jobs that returns when it is done.
+# hold-rbac.yaml and hold-rbac-jobs.yaml. /save-state is a command of the jobs that returns when it is done.
 set -u
 running=$(mktemp -d)
 

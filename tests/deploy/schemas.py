@@ -18,6 +18,7 @@ KUBERNETES_KINDS = [
     "configmap-v1",
     "daemonset-apps-v1",
     "deployment-apps-v1",
+    "namespace-v1",
     "networkpolicy-networking-v1",
     "pod-v1",
     "poddisruptionbudget-policy-v1",
@@ -39,6 +40,7 @@ CRDS = [
     ("prometheus-operator", f"{_MONITORING}prometheusrules.yaml"),
     ("prometheus-operator", f"{_MONITORING}servicemonitors.yaml"),
     ("argo-cd", "manifests/crds/application-crd.yaml"),
+    ("argo-cd", "manifests/crds/appproject-crd.yaml"),
     ("helm-controller", "config/crd/bases/helm.toolkit.fluxcd.io_helmreleases.yaml"),
     ("source-controller", "config/crd/bases/source.toolkit.fluxcd.io_ocirepositories.yaml"),
 ]

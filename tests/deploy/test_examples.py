@@ -47,6 +47,7 @@ def example(name: str) -> list[Object]:
     [
         ("argocd.yaml", "valuesObject", "valueObject"),
         ("argocd.yaml", "selfHeal: true", "selfHeal: always"),
+        ("argocd.yaml", "clusterResourceWhitelist", "clusterResourcesWhitelist"),
         ("flux.yaml", "chartRef", "chartReference"),
         ("flux.yaml", "operation: copy", "operation: take"),
     ],
@@ -83,11 +84,51 @@ def test_the_network_policy_keeps_only_the_metadata_from_pods(schemas: Path) -> 
         assert reaches(address), address
 
 
+def test_the_owner_of_jobs_applies_nothing_outside_their_namespace(schemas: Path) -> None:
+    names = ("hold-rbac.yaml", "hold-rbac-jobs.yaml")
+    for name in names:
+        refused = conform((EXAMPLES / name).read_text(), KNOWN[-1], schemas)
+        assert not refused, refused
+    cluster, jobs = (example(name) for name in names)
+    assert {each["kind"] for each in jobs} == {"Role", "RoleBinding"}
+    assert not any("namespace" in each["metadata"] for each in jobs), "kubectl apply --namespace names it"
+    account = the("ServiceAccount", cluster)
+    subject = {"kind": account["kind"], **account["metadata"]}
+    for binding in (the("ClusterRoleBinding", cluster), the("RoleBinding", jobs)):
+        assert binding["subjects"] == [subject]
+
+
 def test_argo_cd_gets_the_chart_and_values_that_it_takes() -> None:
     source = the("Application", example("argocd.yaml"))["spec"]["source"]
     assert (source["chart"], source["targetRevision"]) == (CHART.name, VERSION)
     made = HELM4.objects(values=yaml.safe_dump(source["helm"]["valuesObject"]))
     assert environment(made)["EBBTIDE_ON"] == "rebalance=cordon"
+
+
+def test_argo_cds_project_permits_what_the_chart_creates() -> None:
+    objects = example("argocd.yaml")
+    project, application = the("AppProject", objects), the("Application", objects)["spec"]
+    assert application["project"] == project["metadata"]["name"]
+    assert project["spec"]["sourceRepos"] == [application["source"]["repoURL"]]
+    assert project["spec"]["destinations"] == [application["destination"]]
+    permitted = {(each["group"], each["kind"]) for each in project["spec"]["clusterResourceWhitelist"]}
+    agents = "{settings: {source: [queue, nodes]}, agent: {enabled: true}}"
+    values = {**application["source"]["helm"]["valuesObject"], **yaml.safe_load(agents)}
+    created = {
+        (each["apiVersion"].partition("/")[0], each["kind"])
+        for each in HELM4.objects(values=yaml.safe_dump(values))
+        if "namespace" not in each["metadata"]
+    }
+    assert permitted == created | {("", "Namespace")}, "CreateNamespace needs the last one"
+
+
+def test_both_namespaces_have_the_level_of_the_service() -> None:
+    application, flux = the("Application", example("argocd.yaml"))["spec"], example("flux.yaml")
+    policy, release = application["syncPolicy"], the("HelmRelease", flux)["spec"]
+    assert "CreateNamespace=true" in policy["syncOptions"], "Argo CD ignores the labels without it"
+    assert release["targetNamespace"] == the("Namespace", flux)["metadata"]["name"]
+    for labels in (policy["managedNamespaceMetadata"]["labels"], the("Namespace", flux)["metadata"]["labels"]):
+        assert labels == {"pod-security.kubernetes.io/enforce": "restricted"}
 
 
 def test_flux_gets_the_chart_and_values_that_it_takes() -> None:

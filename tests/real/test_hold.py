@@ -25,21 +25,24 @@ USER = f"system:serviceaccount:{ACCOUNT}:{ACCOUNT}"
 def account(world: World) -> Iterator[tuple[Path, list[Object]]]:
     """Creates the example's service account, with jobs in the world's namespace; yields its kubeconfig and its rules."""
     kubectl = world.control_plane.kubectl
-    file = world.folder / "hold-rbac.yaml"
-    example = (EXAMPLES / file.name).read_text()
-    assert example.count("namespace: jobs}") == 2, "the role and its binding are for the jobs' namespace"
-    file.write_text(example.replace("namespace: jobs}", f"namespace: {world.name}}}"))
-    kubectl.output("apply", "--filename", str(file))
+    cluster, jobs = EXAMPLES / "hold-rbac.yaml", EXAMPLES / "hold-rbac-jobs.yaml"
+    kubectl.output("apply", "--filename", str(cluster))
+    kubectl.output("apply", "--namespace", world.name, "--filename", str(jobs))
     try:
-        objects = list(yaml.safe_load_all(file.read_text()))
-        (everywhere,) = [each["rules"] for each in objects if each["kind"] == "ClusterRole"]
-        (jobs,) = [each["rules"] for each in objects if each["kind"] == "Role"]
+        everywhere, commands = rules_of(cluster, "ClusterRole"), rules_of(jobs, "Role")
         roles.wait_held(world.kube, USER, "", everywhere)
-        roles.wait_held(world.kube, USER, world.name, jobs)
+        roles.wait_held(world.kube, USER, world.name, commands)
         token = kubectl.output("create", "token", ACCOUNT, "--namespace", ACCOUNT).strip()
-        yield world.control_plane.kubeconfig_of(ACCOUNT, world.kube, token), everywhere + jobs
+        yield world.control_plane.kubeconfig_of(ACCOUNT, world.kube, token), everywhere + commands
     finally:
-        kubectl.output("delete", "--filename", str(file), "--wait=false")
+        kubectl.output("delete", "--namespace", world.name, "--filename", str(jobs), "--wait=false")
+        kubectl.output("delete", "--filename", str(cluster), "--wait=false")
+
+
+def rules_of(file: Path, kind: str) -> list[Object]:
+    """Returns the rules of the only role of this kind in a file."""
+    (found,) = [each["rules"] for each in yaml.safe_load_all(file.read_text()) if each["kind"] == kind]
+    return list(found)
 
 
 @contextmanager

@@ -218,8 +218,10 @@ def test_the_readme_lists_every_parameter_and_variable() -> None:
 
 
 def test_the_examples_of_the_readme_are_planned(module: Module) -> None:
-    examples = re.findall(r"```hcl\n(.*?)```", _text("README.md"), re.DOTALL)
-    assert examples
+    written = re.findall(r"```hcl\n(.*?)```", _text("README.md"), re.DOTALL)
+    # That of the chart needs another provider, and a cluster.
+    examples = [each for each in written if "helm_release" not in each]
+    assert len(examples) == len(written) - 1
     folder = module.folder.parent / "examples"
     folder.mkdir()
     for number, example in enumerate(examples):

@@ -35,9 +35,9 @@ async fn a_restart_before_its_start_leaves_the_node_cordoned_until_the_retiremen
             sleep(s(1800)).await;
             let asked = stage.calls(ASKS);
             if is_fast {
-                stage.reboot_fast(0)
+                stage.reboot_fast(0);
             } else {
-                stage.reboot(0).await
+                stage.reboot(0).await;
             }
             sleep(s(600)).await;
             assert!(stage.cordoned(0) && stage.notices(0).len() == 1, "{}", stage.story());
