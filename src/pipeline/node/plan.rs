@@ -13,6 +13,7 @@ pub fn of(notice: &Notice, message: &str) -> Option<NoticeRecord> {
     let kept = Some(Box::new(KeptChange::of(notice)?));
     let record = NoticeRecord::new(notice.kind().as_str().to_owned(), notice.at(), message.to_owned());
     let hard = matches!(&notice.detail, Detail::ScheduledChange(change) if change.hard);
+    // AWS's exact times, so that the notice is made again as it was.
     Some(NoticeRecord { since: Some(notice.at()), start: Some(notice.start()?), hard, planned: true, kept, ..record })
 }
 

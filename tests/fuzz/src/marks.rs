@@ -3,7 +3,8 @@
 
 use ebbtide::fact::UndoReason;
 use ebbtide::pipeline::{
-    AskedReplacement, HookState, Mark, MarkSettings, Node, NodeRelease, NoticeKey, ReturnSign, plan, taint,
+    AskedReplacement, HookState, Mark, MarkSettings, Node, NodeRelease, NoticeKey, NoticeRecord, ReturnSign, plan,
+    taint,
 };
 use jiff::Timestamp;
 use kube::core::Selector;
@@ -83,6 +84,12 @@ fn write_and_undo(mark: &Mark, rules: &MarkSettings, wire: &Value, is_bare: bool
     let node = read(&marked);
     assert!(node.cordoned && marks(&marked) > 0, "{marked}");
     assert_eq!(mark.patch(&node, rules), None, "{patch} on {wire}");
+    let key = NoticeKey::of(IDENTITY);
+    if before.record.notice(key).is_some_and(NoticeRecord::is_unreadable) {
+        let name = format!("ebbtide/notice.{key}");
+        assert_eq!(node.record.text(&name), before.record.text(&name), "a record of another version is not rewritten");
+        return;
+    }
     let release =
         NodeRelease::of_kind(&node, "spot", Timestamp::MAX, UndoReason::Expired).expect("the mark must be there");
     let undone = merged(&marked, &release.patch(&node, rules).body);
