@@ -2,6 +2,7 @@
 
 use super::returns::is_successor;
 use super::{Ends, Oracle, Seen, Sent, comes_back, drains, leaves, ms, s};
+use crate::harness::instance;
 use crate::plan::{Kind, NodePlan, PodKind, PodPlan, Span, Target, Teller};
 use ebbtide_sim::aws::ActionState;
 
@@ -92,7 +93,7 @@ impl Oracle {
         // An action that is left to others ends the instance as well.
         let is_here = |sent: &&Sent| self.plan.notices[sent.notice].target == Target::Node(node);
         let over = seen.sent.iter().filter(is_here).filter_map(|sent| self.ended(sent));
-        self.drains_of(seen, node).flat_map(of).chain(over).collect()
+        self.drains_of(seen, node).flat_map(of).chain(over).chain(self.ended_elsewhere(seen, node)).collect()
     }
 
     /// Whether calls of this operation meet faults at some time.
@@ -100,12 +101,17 @@ impl Oracle {
         self.plan.faults.iter().any(|span| span.trouble.meets(operation))
     }
 
+    /// Returns when an action of the Node's instance ended at a hook that no message announces: the instance is terminated then.
+    fn ended_elsewhere(&self, seen: &Seen, node: usize) -> Option<i64> {
+        let is_announced = |token: &String| seen.sent.iter().any(|sent| sent.token.as_ref() == Some(token));
+        let of_node =
+            self.world.aws.autoscaling.actions().into_iter().filter(|action| action.instance == instance(node));
+        of_node.filter(|action| !is_announced(&action.token)).find_map(|action| ended_at(&action.state))
+    }
+
     /// Returns when the notice's lifecycle action ended, if it has.
     pub(super) fn ended(&self, sent: &Sent) -> Option<i64> {
-        match self.world.aws.autoscaling.action(sent.token.as_ref()?)?.state {
-            ActionState::Waiting { .. } => None,
-            ActionState::Completed { at, .. } | ActionState::Expired { at } => Some(ms(at)),
-        }
+        ended_at(&self.world.aws.autoscaling.action(sent.token.as_ref()?)?.state)
     }
 
     /// Returns the pods that a drain of this Node has still to wait for. Those that come back are not: how many of them are evicted is
@@ -222,5 +228,13 @@ impl Oracle {
     /// Whether the target is a Node that is there.
     pub fn stands(&self, target: Target) -> bool {
         matches!(target, Target::Node(n) if self.world.kube.node(&format!("node-{n}")).is_some())
+    }
+}
+
+/// Returns when an action in this state ended, if it has.
+fn ended_at(state: &ActionState) -> Option<i64> {
+    match state {
+        ActionState::Waiting { .. } => None,
+        ActionState::Completed { at, .. } | ActionState::Expired { at } => Some(ms(*at)),
     }
 }
