@@ -126,7 +126,7 @@ fn nodes(table: &mut Table<'_>) {
             let WatchEvent::Modified(object) = serde_json::from_str(black_box(&wire)).unwrap() else {
                 panic!("no change")
             };
-            Node::from_wire(object, &selector, |_| false, &[]).expect("it must be an instance")
+            Node::from_wire(object, &selector, |_| false, &[], &[]).expect("it must be an instance")
         };
         assert_eq!(read().instance.as_str(), wire::instance(7));
         let full = way("k8s-openapi", || serde_json::from_str::<WatchEvent<v1::Node>>(black_box(&wire)).unwrap());

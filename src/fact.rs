@@ -195,6 +195,8 @@ pub enum Fact<'a> {
     /// The marks of notices were removed from a Node. `uncordoned`: it is schedulable again. `has_condition`: the Node's condition
     /// shows a drain.
     NodeReleased { on: NodeRef<'a>, why: UndoReason, uncordoned: bool, has_condition: bool },
+    /// The marks of a Node have expired, and stay because another tool works on the Node, as `sign` shows.
+    ReleaseDeferred { on: NodeRef<'a>, sign: &'a dyn fmt::Display },
     /// A Node without marks keeps what it `listed` for removal, taints and labels: no mark can have put these `entries` there.
     UndoRefused { on: NodeRef<'a>, entries: usize, listed: &'a str },
     /// At the start a Node carries the mark of a notice: an earlier process, or another replica, has acted on it. `condition` is the

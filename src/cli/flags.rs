@@ -25,7 +25,7 @@ pub use source::{Source, Sources};
 pub use traces::Traces;
 pub use values::{
     AtDeadline, EKS_HOOKS, Events, LogFormat, NotifyFormat, OnFailedDrain, OnFailedLaunch, OnUncordon, Verify,
-    WaitForLoadBalancers,
+    WORK_SIGNS, WaitForLoadBalancers,
 };
 pub use waits::Waits;
 
@@ -294,6 +294,20 @@ pub struct Run {
     /// When to undo a cordon that no interruption followed; 0s keeps cordons [default: 20m for rebalance=cordon]
     #[arg(long, env = "EBBTIDE_UNCORDON_AFTER", value_name = "DURATION", help_heading = "Marks on the Node")]
     pub uncordon_after: Option<String>,
+
+    /// A taint or an annotation as the sign that another tool works on the node: a cordon that expires stays meanwhile, for 2 h at most;
+    /// repeatable
+    ///
+    /// A value replaces the default, the signs of Karpenter, Cluster Autoscaler, medik8s, kured, and two operators that update nodes.
+    #[arg(
+        long,
+        env = "EBBTIDE_KEEP_CORDON_WHILE",
+        value_name = "KEY[=VALUE]",
+        value_delimiter = ',',
+        default_value = WORK_SIGNS,
+        help_heading = "Marks on the Node"
+    )]
+    pub keep_cordon_while: Vec<String>,
 
     /// What to do with a terminating hook after a failed drain
     #[arg(

@@ -23,9 +23,9 @@ use crate::cli::flags::Run;
 use crate::pipeline::drain::{AtDeadline, SelectionRules};
 use crate::pipeline::event::NoticeKind;
 use crate::pipeline::interruption::{Action, ForLoadBalancers, MAX_SETTLE, OnFailed, OnUncordon, Policy};
-use crate::pipeline::node::ManagedTag;
-use crate::pipeline::node::label::Selector;
+use crate::pipeline::node::label::{Selector, checked_key};
 use crate::pipeline::node::mark::MarkSettings;
+use crate::pipeline::node::{ManagedTag, WorkSign};
 use crate::telemetry::kube_events::{Scope, Scopes};
 use crate::telemetry::notify::NotifySettings;
 use crate::telemetry::traces::TraceSettings;
@@ -177,16 +177,16 @@ impl Settings {
         let uncordon_after = problems.duration_or_zero("--uncordon-after", flags.uncordon_after.as_deref(), MAX_DRAIN);
         let settle = problems.duration_or_zero("--settle", Some(&flags.settle), MAX_SETTLE);
         let ec2_poll_interval = problems.poll_interval(flags.ec2_poll_interval.as_deref());
-        let (taints, former) = (problems.taints(&flags.taint), problems.keys("--former-taint", &flags.former_taint));
-        let startup_taints = problems.keys("--startup-taint", &flags.startup_taint);
+        let taints = problems.taints(&flags.taint);
+        let former_taints = problems.each("--former-taint", &flags.former_taint, checked_key);
+        let startup_taints = problems.each("--startup-taint", &flags.startup_taint, checked_key);
+        let work_signs = problems.each("--keep-cordon-while", &flags.keep_cordon_while, WorkSign::read);
         let node_selector = problems.selector("--node-selector", flags.node_selector.as_deref());
         let pod_selector = problems.selector("--pod-selector", flags.pod_selector.as_deref());
         let cluster_name = problems.cluster_name(flags.cluster_name.as_deref());
         let mut notify = problems.notifications(flags.notifications, cluster_name.clone(), flags.pod_name.clone());
         let traces = problems.traces(flags.traces, cluster_name.clone(), flags.pod_name.clone());
-        if let Some(notify) = &mut notify {
-            notify.traces = traces.is_some();
-        }
+        notify.iter_mut().for_each(|notify| notify.traces = traces.is_some());
         let (managed_tag, log) = (problems.managed_tag(&flags.managed_tag), problems.log(&flags.log));
         let own_pod = problems.own_pod(flags.pod_namespace, flags.pod_name);
         problems.without_own_pod("--collect-leases", flags.collect_leases && own_pod.is_none());
@@ -204,8 +204,7 @@ impl Settings {
             return Err(SettingsError(problems.0));
         }
         // Their controllers would register again what is waited for.
-        let exclude_from_load_balancers =
-            flags.exclude_from_load_balancers || waits.load_balancers != ForLoadBalancers::Nothing;
+        let exclude = flags.exclude_from_load_balancers || waits.load_balancers != ForLoadBalancers::Nothing;
         let policy = Policy {
             actions,
             conditions,
@@ -221,7 +220,8 @@ impl Settings {
             ignored_hooks: flags.ignore_hook,
             hooks: sources.hook_source(flags.sources.node_hook),
             uncordon_after,
-            mark_settings: MarkSettings { taints, former_taints: former, exclude_from_load_balancers },
+            work_signs: work_signs.into(),
+            mark_settings: MarkSettings { taints, former_taints, exclude_from_load_balancers: exclude },
             out_of_service_taint: flags.out_of_service_taint,
             on_failed_drain: flags.on_failed_drain.into(),
             on_uncordon: flags.on_uncordon.into(),
@@ -286,11 +286,12 @@ pub fn queue_url(url: Option<String>) -> Result<String, SettingsError> {
 /// Treats empty values as unset, because charts set empty variables.
 fn forget_empty(flags: &mut Run) {
     let Run { on, sources, health_issue, ignore_hook, drain_timeout, when, waits, .. } = flags;
-    let Run { taint, former_taint, startup_taint, .. } = flags;
+    let Run { taint, former_taint, startup_taint, keep_cordon_while, .. } = flags;
     let flags::Sources { on_condition, node_hook, nodes_lease, .. } = sources;
     let flags::Waits { delay, wave, zonal_shift, hold, complete_after, max_replacements, .. } = waits;
     let of_notices = [on, on_condition, health_issue, ignore_hook, drain_timeout, when];
-    for list in of_notices.into_iter().chain([delay, wave, zonal_shift, hold, taint, former_taint, startup_taint]) {
+    let of_marks = [taint, former_taint, startup_taint, keep_cordon_while];
+    for list in of_notices.into_iter().chain([delay, wave, zonal_shift, hold]).chain(of_marks) {
         for value in list.iter_mut() {
             *value = value.trim().to_owned();
         }
@@ -502,6 +503,7 @@ mod tests {
         let empty: Vec<&str> = empty.iter().map(String::as_str).collect();
         assert_eq!(format!("{:?}", settings(&empty).unwrap()), format!("{:?}", settings(&[]).unwrap()));
         assert_eq!(settings(&["--ignore-hook="]).unwrap().policy.ignored_hooks, Vec::<String>::new());
+        assert!(settings(&["--keep-cordon-while="]).unwrap().policy.work_signs.is_empty());
     }
 
     #[test]
@@ -657,6 +659,7 @@ mod tests {
             ("--complete-after", "0s"),
             ("--uncordon-after", "soon"),
             ("--taint", "going"),
+            ("--keep-cordon-while", "a b=c"),
             ("--node-selector", "a in (b"),
             ("--pod-selector", "a b"),
             ("--on", "asg-launch=drain"),

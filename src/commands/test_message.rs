@@ -128,7 +128,7 @@ pub async fn make(
     let object = read_node(sources, request.node).await?;
     let region = region(&object, clients);
     let is_used = |key: &str| labels.iter().any(|label| **label == *key);
-    let node = Node::from_wire(object, selector, is_used, &[])
+    let node = Node::from_wire(object, selector, is_used, &[], &[])
         .ok_or_else(|| TestMessageError::NoInstance(request.node.to_owned()))?;
     if request.sent && node.record.text(ALLOW).is_none_or(|value| value != "true") {
         return Err(TestMessageError::NotAllowed(node.name.to_string()));

@@ -26,6 +26,7 @@
 //! releaser  the task that removes marks when they are due
 //! restarts  restarts before the start of a change
 //! replacement  notes on a Node that its group replaces, and on the new one
+//! work_sign  signs that another tool works on a Node
 //! ```
 
 pub mod agent_notices;
@@ -54,6 +55,7 @@ mod restarts;
 pub mod shift;
 pub mod wave;
 mod wire;
+mod work_sign;
 
 pub use agent_notices::{AGENT_REPEAT, AgentNotice};
 pub use brake::{Brake, Share};
@@ -70,6 +72,7 @@ pub use owner::{
 pub use releaser::NodeReleaser;
 pub use restarts::Restarts;
 pub use wire::{Node, NodeApi, TrimmedNode, node_api};
+pub use work_sign::WorkSign;
 
 use crate::pipeline::event::{Detail, Notice};
 use jiff::Timestamp;

@@ -121,7 +121,8 @@ impl Service {
 
         let policy = &wiring.settings.policy;
         let rules = Arc::clone(&policy.conditions);
-        let index = Index::new(wiring.settings.node_selector.clone(), policy.labels(), rules);
+        let index =
+            Index::new(wiring.settings.node_selector.clone(), policy.labels(), rules, Arc::clone(&policy.work_signs));
         let (synced, nodes_synced) = oneshot::channel();
         let watch = index.clone().watch(node_api(wiring.clients.watches.clone()), facts.clone(), synced);
         let fixed = FuturesUnordered::new();

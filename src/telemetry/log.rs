@@ -354,6 +354,9 @@ impl Subscriber for Log {
             Fact::NodeReleased { on, why, uncordoned, .. } => {
                 on!(info, on, why = why.as_str(), uncordoned, "marks removed from the node");
             }
+            Fact::ReleaseDeferred { on, sign } => {
+                on!(info, on, %sign, "another tool works on the node: its expired marks stay for 2 h at most");
+            }
             Fact::RestartUnjudged { on, retried: true, error } => {
                 on!(warn, on, %error, "EC2 did not show whether the change ahead of the restarted node stands; retried");
             }

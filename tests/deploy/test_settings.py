@@ -77,6 +77,7 @@ SPECIAL = {
     "podGrace": ("10s", "10s"),
     "taint": ("['going=true:NoSchedule', 'x:NoExecute']", "going=true:NoSchedule,x:NoExecute"),
     "uncordonAfter": ("0s", "0s"),
+    "keepCordonWhile": ("[a, 'example.com/b=c']", "a,example.com/b=c"),
     "completeAfter": ("10s", "10s"),
     "waitForVolumes": ("0s", "0s"),
     "heartbeat": ("off", "off"),
@@ -157,9 +158,9 @@ def test_the_status_page_is_private_unless_shared(status: str, address: str, pee
         assert found.endswith(".svc:9000")
 
 
-def test_an_empty_ignore_hook_is_passed_on() -> None:
-    args = container(HELM4.objects(values=QUEUE + "settings: {ignoreHook: []}"))["args"]
-    assert args == ["run", "--ignore-hook="]
+def test_an_empty_list_in_place_of_a_default_is_passed_on() -> None:
+    args = container(HELM4.objects(values=QUEUE + "settings: {ignoreHook: [], keepCordonWhile: []}"))["args"]
+    assert args == ["run", "--ignore-hook=", "--keep-cordon-while="]
 
 
 def test_one_drain_timeout_is_for_all_kinds() -> None:

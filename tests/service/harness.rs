@@ -147,7 +147,7 @@ impl Stage {
     pub async fn start_with(&self, flags: &[&str], change: impl FnOnce(&mut Clients)) -> Replica {
         let url = self.world.aws.sqs.queue_url();
         let mut all = vec!["ebbtide", "run", "--admin-address", "127.0.0.1:0"];
-        if !flags.windows(2).any(|pair| pair == ["--source", "nodes"]) {
+        if !flags.windows(2).any(|pair| pair[0] == "--source" && !pair[1].contains("queue")) {
             all.extend(["--queue-url", &url]);
         }
         if !flags.contains(&"--status-address") {

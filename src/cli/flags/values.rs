@@ -17,6 +17,12 @@ impl ValueEnum for NoticeKind {
 /// The hooks of EKS managed node groups, which EKS itself completes.
 pub const EKS_HOOKS: &str = "Terminate-LC-Hook,Launch-LC-Hook";
 
+/// Signs that another tool works on a node now, not only wants to: of Karpenter, Cluster Autoscaler, the Node Maintenance Operator, the
+/// remediations of medik8s, kured with `--annotate-nodes`, Flatcar's update operator, and the Machine Config Operator.
+pub const WORK_SIGNS: &str = "karpenter.sh/disrupted,ToBeDeletedByClusterAutoscaler,medik8s.io/drain,medik8s.io/remediation,\
+    weave.works/kured-reboot-in-progress,flatcar-linux-update.v1.flatcar-linux.net/reboot-in-progress=true,\
+    machineconfiguration.openshift.io/state=Working";
+
 /// The action for pods that remain shortly before a hard deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum AtDeadline {

@@ -7,7 +7,7 @@ use crate::pipeline::event::NoticeKind;
 use crate::pipeline::interruption::{Action, Actions, Heartbeats, PerKind, WARNING_TIME};
 use crate::pipeline::node::ManagedTag;
 use crate::pipeline::node::label;
-use crate::pipeline::node::label::{Selector, Taint};
+use crate::pipeline::node::label::{LabelError, Selector, Taint};
 use crate::runtime::duration;
 use crate::runtime::duration::Words;
 use crate::telemetry::log_filter;
@@ -257,15 +257,21 @@ impl Problems {
         }
     }
 
-    pub(super) fn keys(&mut self, flag: &'static str, flags: &[String]) -> Vec<String> {
-        let mut keys = Vec::new();
+    /// Reads each value of a repeatable flag.
+    pub(super) fn each<T>(
+        &mut self,
+        flag: &'static str,
+        flags: &[String],
+        read: fn(&str) -> Result<T, LabelError>,
+    ) -> Vec<T> {
+        let mut all = Vec::new();
         for text in flags {
-            match label::checked_key(text) {
-                Ok(key) => keys.push(key),
+            match read(text) {
+                Ok(value) => all.push(value),
                 Err(error) => self.add(flag, error.to_string()),
             }
         }
-        keys
+        all
     }
 
     pub(super) fn selector(&mut self, flag: &'static str, text: Option<&str>) -> Selector {

@@ -146,7 +146,7 @@ impl<'a> Reader<'a> {
         let api = node_api(self.clients.kube.clone());
         let objects = self.all("nodes", "", &api, &ListParams::default()).await?;
         let nodes = objects.into_iter();
-        let nodes = nodes.filter_map(|node| Node::from_wire(node, node_selector, is_used, &policy.conditions));
+        let nodes = nodes.filter_map(|node| Node::from_wire(node, node_selector, is_used, &policy.conditions, &[]));
         let mut nodes: Vec<_> = nodes.map(Arc::new).collect();
         // Of several Nodes of an instance the index returns the one that is Ready.
         nodes.sort_by_key(|node| (node.ready, node.ready_since));

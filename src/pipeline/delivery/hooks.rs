@@ -1,12 +1,12 @@
-//! Finds the lifecycle hook of a termination that the Node's agent reports. The instance metadata don't name it, so it is searched by
-//! instance.
+//! Finds the lifecycle hook of a termination that the Node's agent reports, or that follows because the group was asked to replace the
+//! Node. The instance metadata don't name it, so it is searched by instance.
 
 use super::Deliverer;
 use crate::fact::{Category, Fact, HookLack, NoticeRef};
 use crate::pipeline::event::{Detail, InstanceId, Notice};
 use crate::pipeline::interruption::{HookSearch, Interrupter};
 use crate::pipeline::node::Node;
-use crate::pipeline::node::agent_notices::is_reported;
+use crate::pipeline::node::agent_notices::{has_agent_notice, is_reported};
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +25,8 @@ const CURRENT_AFTER: Duration = Duration::from_mins(1);
 pub(super) struct HookSearchState {
     /// Whether the hook may still be found.
     pub is_open: bool,
+    /// Whether only a request for a replacement leads to the termination: the group keeps the instance until it has launched another.
+    pub is_by_request: bool,
     started: Instant,
     /// Time of the next search.
     next: Instant,
@@ -33,17 +35,38 @@ pub(super) struct HookSearchState {
 }
 
 impl Deliverer {
-    /// Adds the hook to a termination that the agent reports, if the settings name one and the instance waits at it.
-    pub(super) async fn seek_hook(&self, notice: &mut Notice, about: &NoticeRef<'_>) -> HookSearchState {
-        let is_open = self.seeks(notice);
+    /// Adds the hook to a termination that the agent reports, if the settings name one and the instance waits at it. If only the note of a
+    /// request for a replacement announces the termination, first waits until the group terminates the instance; `None` if the agent reports
+    /// it before, or if the request is no longer noted.
+    pub(super) async fn seek_hook(
+        &self,
+        node: &Node,
+        notice: &mut Notice,
+        about: &NoticeRef<'_>,
+    ) -> Option<HookSearchState> {
+        let (identity, instance) = (notice.identity.clone(), notice.instance.clone());
+        let is_by_request =
+            matches!(notice.detail, Detail::AsgTermination { .. }) && !has_agent_notice(node, &identity);
         let now = Instant::now();
-        let mut state = HookSearchState { is_open, started: now, next: now, reported: None };
-        if is_open {
-            // A search that takes longer is restarted at once, and runs while the drain does.
-            let found = timeout(FIRST_SEARCH, self.search(&notice.instance, &mut state, about)).await;
-            notice.detail = found.unwrap_or(Detail::AsgTermination { sought: false });
+        let mut state =
+            HookSearchState { is_open: self.seeks(notice), is_by_request, started: now, next: now, reported: None };
+        if !is_by_request {
+            self.facts.emit(&Fact::NoticeAnnotated { about: *about });
+            if state.is_open {
+                // A search that takes longer is restarted at once, and runs while the drain does.
+                let found = timeout(FIRST_SEARCH, self.search(&instance, &mut state, about)).await;
+                notice.detail = found.unwrap_or(Detail::AsgTermination { sought: false });
+            }
+            return Some(state);
         }
-        state
+        let is_same = |known: &Arc<Node>| is_reported(known, &identity) && !has_agent_notice(known, &identity);
+        let is_other = |known: Option<&Arc<Node>>| (!known.is_some_and(is_same)).then_some(());
+        tokio::select! {
+            biased;
+            () = self.interrupter.index.until_node(node, is_other) => return None,
+            detail = self.search_ended(&instance, &mut state, about) => notice.detail = detail,
+        }
+        Some(state)
     }
 
     /// Waits until the search is over, and returns the notice's detail with the hook, or without one. Without a search, waits forever.
@@ -91,7 +114,7 @@ impl Deliverer {
                 Detail::AsgTerminate(hook)
             }
             Ok(HookSearch::NotYet) => without(true),
-            Ok(HookSearch::InService) if !is_current => without(true),
+            Ok(HookSearch::InService) if state.is_by_request || !is_current => without(true),
             // The agent reports that a group terminates the instance: an answer without a group may come from another region.
             Ok(HookSearch::NoGroup) if !is_current => without(false),
             Ok(shown @ (HookSearch::InService | HookSearch::NoGroup | HookSearch::Nowhere(_))) => {

@@ -138,8 +138,16 @@ impl Deliverer {
             // Only the note was not written. The hook can't be found any more.
             return self.work_end(&notice, Ok(outcome));
         }
-        self.facts.emit(&Fact::NoticeAnnotated { about });
-        let mut search = self.seek_hook(&mut notice, &about).await;
+        let found = tokio::select! {
+            biased;
+            () = cut.cancelled() => None,
+            found = self.seek_hook(node, &mut notice, &about) => found,
+        };
+        let Some(mut search) = found else { return WorkEnd::Again(RETRY_DELAY) };
+        if search.is_by_request && notice.hook().is_none() {
+            // The notice for which the group was asked drains the node.
+            return WorkEnd::Handled;
+        }
         let visibility = watch::Sender::new(VISIBILITY_TIMEOUT);
         loop {
             let outcome = self.outcomes.get(&notice.version());

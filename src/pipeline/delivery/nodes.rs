@@ -14,7 +14,7 @@ use crate::leases::election::{Election, Office, Turn};
 use crate::pipeline::event::Version;
 use crate::pipeline::interruption::Interrupter;
 use crate::pipeline::node::Node;
-use crate::pipeline::node::agent_notices::{NodeNotice, notices_of, standing_of, taken_back};
+use crate::pipeline::node::agent_notices::{NodeNotice, notices_of, standing_of, taken_back, terminated_by_request};
 use crate::pipeline::node::handled::Standing;
 use crate::runtime::random;
 use futures_util::StreamExt;
@@ -229,6 +229,7 @@ impl Deliverer {
                     Err(error) => self.refusals.refuse(&node, name, &error),
                 }
             }
+            due.extend(terminated_by_request(&node, now).filter(|_| policy.node_hook().is_some()));
             for reported in due {
                 let (standing, version) = (standing_of(&node, &reported), reported.notice.version());
                 let is_known =

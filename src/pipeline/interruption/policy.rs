@@ -2,9 +2,9 @@
 
 use super::settling::MAX_SETTLE;
 use crate::pipeline::event::{Detail, Notice, NoticeKind};
-use crate::pipeline::node::ConditionRule;
 use crate::pipeline::node::mark::MarkSettings;
 use crate::pipeline::node::shift::ZONE_LABEL;
+use crate::pipeline::node::{ConditionRule, WorkSign};
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -242,6 +242,8 @@ pub struct Policy {
     pub settle: Duration,
     /// Time after which to undo a cordon that no interruption followed: by default 20 minutes for `rebalance=cordon`.
     pub uncordon_after: Option<Duration>,
+    /// The signs that another tool works on a Node: a cordon that expires stays meanwhile.
+    pub work_signs: Arc<[WorkSign]>,
     /// Taints and labels that come with each mark, besides the cordon.
     pub mark_settings: MarkSettings,
     /// Whether the Node of an instance that is gone gets the taint that lets its pods be moved.

@@ -14,7 +14,7 @@ use super::handled::{Standing, has_notes, is_handled, standing};
 use super::names::{AGENT_PREFIX, FROM_NODE, is_from_node};
 use super::record::{NoticeRecord, whole_seconds};
 use super::release::NodeRelease;
-use super::replacement::is_replaced;
+use super::replacement::{is_asked, is_replaced};
 use crate::pipeline::event::{Detail, Identity, InstanceAction, InstanceId, Notice, NoticeKind, NoticeTime};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -250,12 +250,16 @@ fn in_place_of_message(kind: &str, by: &str) -> String {
     format!("{FROM_NODE}{kind}/{by}")
 }
 
-/// Whether the Node's agent notices or conditions differ from those `before`, if it was known then.
+/// Whether the Node's agent notices, its conditions or the note of its replacement differ from those `before`, if it was known then.
 pub(super) fn differs(before: Option<&Node>, after: &Node) -> bool {
     let names = |node: &'_ Node| node.conditions.iter().map(|condition| condition.name.clone()).collect::<Vec<_>>();
     match before {
-        Some(before) => !before.agent_annotations().eq(after.agent_annotations()) || names(before) != names(after),
-        None => after.agent_annotations().next().is_some() || !after.conditions.is_empty(),
+        Some(before) => {
+            !before.agent_annotations().eq(after.agent_annotations())
+                || names(before) != names(after)
+                || is_asked(before) != is_asked(after)
+        }
+        None => after.agent_annotations().next().is_some() || !after.conditions.is_empty() || is_asked(after),
     }
 }
 
@@ -265,11 +269,11 @@ impl Node {
         self.record.with_prefix(AGENT_PREFIX)
     }
 
-    /// Whether the Node has agent notices or conditions, or still records a notice of either.
+    /// Whether the Node has agent notices, conditions or the note of its replacement, or still records a notice of one of them.
     #[must_use]
     pub fn gives_notices(&self) -> bool {
         let is_carrying = || from_node(self).next().is_some() || has_notes(self);
-        !self.conditions.is_empty() || self.agent_annotations().next().is_some() || is_carrying()
+        !self.conditions.is_empty() || self.agent_annotations().next().is_some() || is_asked(self) || is_carrying()
     }
 }
 
@@ -312,6 +316,7 @@ pub fn taken_back(node: &Node, others: &[Arc<Node>], rules: &[ConditionRule], no
     let current = nodes.max_by_key(|node| (node.ready, node.ready_since)).unwrap_or(node);
     messages.extend(current.conditions.iter().map(|condition| conditions::message(&condition.name)));
     messages.extend(of_earlier_registration(node, now));
+    messages.extend(terminated_by_request(node, now).map(|notice| notice.message));
     if is_replaced(node, now) {
         unreadable.push(conditions::message(""));
     }
@@ -325,6 +330,15 @@ pub fn taken_back(node: &Node, others: &[Arc<Node>], rules: &[ConditionRule], no
     let noted = noted.into_iter().chain(of_rules.filter(is_noted).map(|notice| notice.message));
     let gone: BTreeSet<String> = from_node(node).chain(noted).filter(|message| !is_kept(message)).collect();
     gone.into_iter().filter_map(|message| withdrawal(node, message, now)).collect()
+}
+
+/// Returns the notice of the termination that follows when the Node's group was asked to replace it. The agent of an unhealthy node may be
+/// silent; if it reports the termination, that is the same notice.
+#[must_use]
+pub fn terminated_by_request(node: &Node, now: Timestamp) -> Option<NodeNotice> {
+    let NodeNotice { mut notice, message } = is_asked(node).then(|| termination(node))?;
+    notice.time = NoticeTime::Seen(now);
+    Some(NodeNotice { notice, message })
 }
 
 fn termination(node: &Node) -> NodeNotice {
@@ -360,9 +374,16 @@ pub fn taken_back_marks(node: &Node, identity: &Identity) -> Option<NodeRelease>
     NodeRelease::of_taken_back(node, identity.key()).filter(|_| !is_reported(node, identity))
 }
 
-/// Whether the Node has the agent notice with this identity.
+/// Whether the Node has the agent notice with this identity, or the note of the request that leads to the termination that it announces.
 #[must_use]
 pub fn is_reported(node: &Node, identity: &Identity) -> bool {
+    let by_request = terminated_by_request(node, Timestamp::MIN);
+    has_agent_notice(node, identity) || by_request.is_some_and(|reported| reported.notice.identity == *identity)
+}
+
+/// Whether the Node's agent has reported the notice with this identity.
+#[must_use]
+pub fn has_agent_notice(node: &Node, identity: &Identity) -> bool {
     let mut reported = notices_of(node, Timestamp::MIN).filter_map(|(_, notice)| notice.ok());
     reported.any(|reported| reported.notice.identity == *identity)
 }

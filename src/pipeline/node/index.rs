@@ -8,6 +8,7 @@ use super::condition::ConditionRule;
 use super::pool::Pools;
 use super::record::NoticeRecord;
 use super::wire::{Node, NodeApi, TrimmedNode};
+use super::work_sign::WorkSign;
 use crate::fact::Facts;
 use crate::pipeline::event::InstanceId;
 use kube::core::Selector;
@@ -32,6 +33,8 @@ struct IndexInner {
     labels: Vec<Box<str>>,
     /// The rules of conditions.
     rules: Arc<[ConditionRule]>,
+    /// The signs that another tool works on a Node.
+    signs: Arc<[WorkSign]>,
     nodes: Mutex<NodeTable>,
     pools: Mutex<Pools>,
     /// Signals that marks, or the status of a marked Node, have changed.
@@ -63,10 +66,10 @@ const QUIET: Duration = Duration::from_secs(2);
 
 impl Index {
     /// Returns an empty index. `selector` selects the Nodes that Ebbtide may act on; `labels` are those that waits read, `rules` those of
-    /// conditions.
+    /// conditions, and `signs` those of other tools' work.
     #[must_use]
-    pub fn new(selector: Selector, labels: Vec<Box<str>>, rules: Arc<[ConditionRule]>) -> Self {
-        Self(Arc::new(IndexInner { selector, labels, rules, ..IndexInner::default() }))
+    pub fn new(selector: Selector, labels: Vec<Box<str>>, rules: Arc<[ConditionRule]>, signs: Arc<[WorkSign]>) -> Self {
+        Self(Arc::new(IndexInner { selector, labels, rules, signs, ..IndexInner::default() }))
     }
 
     /// Watches Nodes forever, and reports on `synced` when the index first holds all of them.
@@ -264,7 +267,7 @@ impl Index {
     /// Returns the trimmed Node; `None` if the Node is not an EC2 instance.
     pub(super) fn read(&self, object: TrimmedNode) -> Option<Node> {
         let is_used = |key: &str| self.0.labels.iter().any(|label| **label == *key);
-        let node = Node::from_wire(object, &self.0.selector, is_used, &self.0.rules)?;
+        let node = Node::from_wire(object, &self.0.selector, is_used, &self.0.rules, &self.0.signs)?;
         let pool = self.0.pools.lock().share(Arc::clone(&node.pool));
         Some(Node { pool, ..node })
     }
@@ -332,8 +335,12 @@ impl Drop for Subscription<'_> {
 impl Index {
     /// Returns an index that shows these Nodes, for waves of these labels.
     pub(crate) fn for_tests(labels: &[&str], nodes: impl IntoIterator<Item = Node>) -> Self {
-        let index =
-            Self::new(Selector::default(), labels.iter().map(|label| (*label).into()).collect(), Arc::default());
+        let index = Self::new(
+            Selector::default(),
+            labels.iter().map(|label| (*label).into()).collect(),
+            Arc::default(),
+            Arc::default(),
+        );
         nodes.into_iter().for_each(|node| index.0.nodes.lock().apply(node));
         index
     }

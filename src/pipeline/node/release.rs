@@ -19,6 +19,9 @@ use std::time::Duration;
 /// differ, and nodes flap. With an annotation about the restart no time needs to pass.
 pub const LATE_AFTER: Duration = Duration::from_mins(1);
 
+/// Maximum time after its expiry for which a record stays because another tool works on the Node.
+const MAX_WORK: SignedDuration = SignedDuration::from_hours(2);
+
 /// Maximum age of a message: SQS keeps none for longer. After it no older copy of a withdrawn notice comes.
 const MAX_MESSAGE_AGE: SignedDuration = SignedDuration::from_hours(14 * 24);
 
@@ -43,6 +46,8 @@ pub struct ReleaseSchedule {
     pub due: Option<NodeRelease>,
     /// The next time at which a mark may become due, if one is known.
     pub next: Option<Timestamp>,
+    /// Whether a mark that has expired stays because another tool works on the Node.
+    pub is_kept: bool,
 }
 
 /// The patch that removes marks.
@@ -61,11 +66,13 @@ impl NodeRelease {
     #[must_use]
     pub fn schedule(node: &Node, now: Timestamp) -> ReleaseSchedule {
         if node.ignored || is_replaced(node, now) {
-            return ReleaseSchedule { due: None, next: stale_at(node).filter(|_| !node.ignored) };
+            return ReleaseSchedule { due: None, next: stale_at(node).filter(|_| !node.ignored), is_kept: false };
         }
         let all: Vec<_> = node.record.notices().collect();
         let returned = |notice: &NoticeRecord| has_returned(node, notice, now);
-        let expired = |notice: &NoticeRecord| notice.expires.is_some_and(|at| at <= now);
+        let work = if node.work_sign.is_some() { MAX_WORK } else { SignedDuration::ZERO };
+        let expires = |notice: &NoticeRecord| notice.expires.map(|at| at.checked_add(work).unwrap_or(at));
+        let expired = |notice: &NoticeRecord| expires(notice).is_some_and(|at| at <= now);
         let unseen = all.iter().any(|(_, notice)| {
             // Before its start, nothing but this shows that the announcement is over.
             let (begun, ahead) = (notice.start.filter(|start| *start < now), notice.start >= Some(now));
@@ -79,9 +86,15 @@ impl NodeRelease {
             .or_else(|| Self::of(&all, UndoReason::Expired, expired));
         let next = |notice: &NoticeRecord| {
             let terminates = notice.terminates_at().filter(|at| *at >= now);
-            notice.expires.into_iter().chain(terminates).min()
+            let at_expiry = notice.expires.filter(|at| *at > now);
+            [at_expiry, expires(notice), terminates].into_iter().flatten().min()
         };
-        ReleaseSchedule { due, next: all.iter().filter_map(|(_, notice)| next(notice)).min() }
+        let is_kept = |notice: &NoticeRecord| notice.expires.is_some_and(|at| at <= now) && !expired(notice);
+        ReleaseSchedule {
+            due,
+            next: all.iter().filter_map(|(_, notice)| next(notice)).min(),
+            is_kept: all.iter().any(|(_, notice)| is_kept(notice)),
+        }
     }
 
     /// Returns all marks if a user or another controller has removed Ebbtide's cordon.

@@ -86,6 +86,11 @@ impl NodeReleaser {
         history.update(&marked, now);
         for node in marked {
             let schedule = NodeRelease::schedule(&node, wall);
+            if schedule.is_kept {
+                self.report_kept(&node, history);
+            } else {
+                history.kept.remove(&node.uid);
+            }
             let uncordon_ends = history.uncordoned.get(&node.uid).map(|since| *since + UNCORDON_GRACE);
             let rule: Option<ReleaseRule> = if schedule.due.is_some() {
                 Some(|current, wall| NodeRelease::schedule(current, wall).due)
@@ -125,6 +130,15 @@ impl NodeReleaser {
         next.into_iter().min()
     }
 
+    /// Reports, once each time, that expired marks stay because another tool works on the Node.
+    fn report_kept(&self, node: &Node, history: &mut ReleaseHistory) {
+        if let Some(sign) = &node.work_sign
+            && history.kept.insert(Arc::clone(&node.uid))
+        {
+            self.facts.emit(&Fact::ReleaseDeferred { on: node.named(), sign });
+        }
+    }
+
     /// Removes the marks that `rule` returns for the Node's newest state. Returns whether that succeeded.
     async fn release(&self, node: Arc<Node>, rule: ReleaseRule) -> bool {
         let due = |current: &Node| rule(current, self.clock.now());
@@ -150,6 +164,8 @@ struct ReleaseHistory {
     uncordoned: HashMap<Arc<str>, Instant>,
     /// Nodes whose release failed, and the time of the next try.
     failed: HashMap<Arc<str>, (Instant, Backoff)>,
+    /// Nodes whose expired marks stay because another tool works on them.
+    kept: HashSet<Arc<str>>,
 }
 
 impl ReleaseHistory {
@@ -160,5 +176,6 @@ impl ReleaseHistory {
         self.uncordoned = uncordoned.map(|node| (Arc::clone(&node.uid), since(node))).collect();
         let uids: HashSet<&Arc<str>> = marked.iter().map(|node| &node.uid).collect();
         self.failed.retain(|uid, _| uids.contains(uid));
+        self.kept.retain(|uid| uids.contains(uid));
     }
 }

@@ -84,6 +84,12 @@ pub(super) fn stale_at(node: &Node) -> Option<Timestamp> {
     asking.since.checked_add(NOTE_STALE).ok()
 }
 
+/// Whether the Node's group was asked to replace it, and terminates its instance for that.
+#[must_use]
+pub fn is_asked(node: &Node) -> bool {
+    AskedReplacement::of(node).is_some_and(|noted| !noted.asking)
+}
+
 /// Whether the Node is terminated because its group was asked to replace it, or is about to be asked.
 #[must_use]
 pub fn is_replaced(node: &Node, now: Timestamp) -> bool {

@@ -4,6 +4,7 @@ use super::condition::{Condition as Named, ConditionRule, DRAINING_CONDITION};
 use super::names::{AGENT_PREFIX, EXCLUDE_LABEL, IGNORE_ANNOTATION, MAX_AGENT_NOTICES, MAX_OF_A_PREFIX, OWN_PREFIX};
 use super::pool::Pool;
 use super::record::{NOTICE_PREFIX, Record};
+use super::work_sign::WorkSign;
 use crate::clients::trimmed::Trimmed;
 use crate::fact::NodeRef;
 use crate::pipeline::event::{InstanceId, NoticeKey};
@@ -50,6 +51,8 @@ pub struct Node {
     pub has_volumes: bool,
     /// Whether the Node carries the annotation `ebbtide/ignore: "true"`.
     pub ignored: bool,
+    /// The sign that another tool works on the Node, if one stands.
+    pub work_sign: Option<WorkSign>,
     /// Whether `--node-selector` selects the Node.
     pub selected: bool,
     /// The pool of capacity that its instance comes from.
@@ -127,16 +130,18 @@ struct NodeInfo {
 
 impl Node {
     /// Returns the trimmed Node; `None` if the Node is not an EC2 instance. `selector` is that of `--node-selector`, and `used` selects
-    /// the labels that are used besides Ebbtide's own; `rules` name the conditions that count.
+    /// the labels that are used besides Ebbtide's own; `rules` name the conditions that count, `signs` those of other tools' work.
     #[must_use]
     pub fn from_wire(
         object: TrimmedNode,
         selector: &Selector,
         used: impl Fn(&str) -> bool,
         rules: &[ConditionRule],
+        signs: &[WorkSign],
     ) -> Option<Self> {
         let instance = object.spec.provider_id.as_deref().and_then(instance_of)?;
         let all = object.metadata.annotations.unwrap_or_default();
+        let work_sign = signs.iter().find(|sign| sign.stands(&object.spec.taints, &all)).cloned();
         let mut annotations = kept(all, |key| key.starts_with(OWN_PREFIX));
         let unread = remove_excess(&mut annotations);
         let labels = object.metadata.labels.unwrap_or_default();
@@ -168,6 +173,7 @@ impl Node {
             has_volumes: !status.volumes_attached.is_empty() || !status.volumes_in_use.is_empty(),
             boot: status.node_info.boot_id.into(),
             ignored: annotations.get(IGNORE_ANNOTATION).is_some_and(|value| value == "true"),
+            work_sign,
             selected,
             pool,
             taints: object.spec.taints.into(),
@@ -253,6 +259,7 @@ impl Node {
             draining: None,
             has_volumes: false,
             ignored: false,
+            work_sign: None,
             selected: true,
             pool: Arc::default(),
             taints: Box::default(),
@@ -285,7 +292,7 @@ mod tests {
             },
         });
         let selector = [("pool", "blue")].into_iter().collect();
-        Node::from_wire(serde_json::from_value(wire).unwrap(), &selector, |key| key == "zone", &[])
+        Node::from_wire(serde_json::from_value(wire).unwrap(), &selector, |key| key == "zone", &[], &[])
     }
 
     #[test]

@@ -166,6 +166,7 @@ impl All {
             | Fact::NodeOutOfService { .. }
             | Fact::PodComesBack { .. }
             | Fact::NodeRecordoned { .. }
+            | Fact::ReleaseDeferred { .. }
             | Fact::RestartUnjudged { .. }
             | Fact::LaunchAwaited { .. }
             | Fact::LeavingNode { .. }

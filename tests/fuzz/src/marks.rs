@@ -194,7 +194,7 @@ fn node(options: &str, lines: &str, mark: &Mark) -> Value {
 
 fn read(wire: &Value) -> Node {
     let object = serde_json::from_value(wire.clone()).expect("the API server must send Nodes");
-    Node::from_wire(object, &Selector::default(), |_| false, &[]).expect("it must be an EC2 instance")
+    Node::from_wire(object, &Selector::default(), |_| false, &[], &[]).expect("it must be an EC2 instance")
 }
 
 fn marks(wire: &Value) -> usize {

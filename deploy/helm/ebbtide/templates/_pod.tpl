@@ -29,9 +29,11 @@ containers:
     imagePullPolicy: {{ .Values.image.pullPolicy }}
     args:
       - {{ .command }}
-      {{- if and (kindIs "slice" (.Values.settings).ignoreHook) (not (.Values.settings).ignoreHook) }}
+      {{- range $key, $value := pick (default dict .Values.settings) "ignoreHook" "keepCordonWhile" }}
+      {{- if and (kindIs "slice" $value) (not $value) }}
       # An empty variable counts as unset, so this needs the flag.
-      - --ignore-hook=
+      - --{{ $key | kebabcase }}=
+      {{- end }}
       {{- end }}
       {{- with .Values.extraArgs }}
       {{- toYaml . | nindent 6 }}

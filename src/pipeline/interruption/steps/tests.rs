@@ -33,6 +33,7 @@ fn policy() -> Policy {
         drain_timeout: PerKind::all(None),
         settle: Duration::ZERO,
         uncordon_after: None,
+        work_signs: Arc::default(),
         mark_settings: crate::pipeline::node::mark::MarkSettings::default(),
         out_of_service_taint: false,
         on_failed_drain: OnFailed::Leave,

@@ -48,7 +48,7 @@ fn keys(node: &Node) -> impl Iterator<Item = NoticeKey> {
 }
 
 /// The schedule of a Node without a mark that is due, or ever will be by itself.
-const NOTHING: ReleaseSchedule = ReleaseSchedule { due: None, next: None };
+const NOTHING: ReleaseSchedule = ReleaseSchedule { due: None, next: None, is_kept: false };
 
 fn schedule(node: &Node, now: &str) -> ReleaseSchedule {
     NodeRelease::schedule(node, at(now))
@@ -140,7 +140,7 @@ fn a_node_is_released_when_its_last_mark_is_due() {
     let hint = mark("a", "rebalance").with_expiry(Some(at("2026-11-21T12:20:00Z")));
     let marked = patched(&node, &hint.patch(&node, &settings).unwrap());
     let waiting = schedule(&marked, "2026-11-21T12:19:59Z");
-    assert_eq!(waiting, ReleaseSchedule { due: None, next: Some(at("2026-11-21T12:20:00Z")) });
+    assert_eq!(waiting, ReleaseSchedule { due: None, next: Some(at("2026-11-21T12:20:00Z")), is_kept: false });
     let both = patched(
         &marked,
         &mark("b", "spot").with_return_sign(Some(ReturnSign::Boot)).patch(&marked, &settings).unwrap(),

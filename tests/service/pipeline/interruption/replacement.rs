@@ -5,6 +5,7 @@ use crate::nodes::tag;
 use ebbtide_sim::World;
 use ebbtide_sim::aws::{ActionState, GroupSpec, HookSpec};
 use ebbtide_sim::fault::{Fault, Rule};
+use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages::{self, Wrapping};
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -21,6 +22,11 @@ const READY: Duration = s(25);
 
 /// Replaces unhealthy instances like a group that launches first, until it is dropped.
 fn run_group(stage: &Stage) -> JoinSet<()> {
+    run_group_with(stage, true)
+}
+
+/// As [`run_group`]; without a queue nothing announces its hooks.
+fn run_group_with(stage: &Stage, has_queue: bool) -> JoinSet<()> {
     let world = stage.world.clone();
     let mut group = JoinSet::new();
     group.spawn(async move {
@@ -28,7 +34,7 @@ fn run_group(stage: &Stage) -> JoinSet<()> {
         loop {
             for old in world.aws.autoscaling.unhealthy().into_iter().skip(seen) {
                 seen += 1;
-                replacements.spawn(replace(world.clone(), old, 100 + seen));
+                replacements.spawn(replace(world.clone(), old, 100 + seen, has_queue));
             }
             sleep(s(1)).await;
         }
@@ -36,7 +42,7 @@ fn run_group(stage: &Stage) -> JoinSet<()> {
     group
 }
 
-async fn replace(world: World, old: String, new: usize) {
+async fn replace(world: World, old: String, new: usize, has_queue: bool) {
     let scaling = &world.aws.autoscaling;
     sleep(REGISTERS).await;
     launch(&world, new);
@@ -44,7 +50,9 @@ async fn replace(world: World, old: String, new: usize) {
     scaling.change_group("group", |spec| drop(spec.states.insert(old.clone(), "Terminating:Wait".to_owned())));
     let token = scaling.begin("group", "hook", &old);
     let at = world.clock.now();
-    world.aws.sqs.send(messages::lifecycle(Wrapping::Event, true, ("group", "hook", &token), &old, at));
+    if has_queue {
+        world.aws.sqs.send(messages::lifecycle(Wrapping::Event, true, ("group", "hook", &token), &old, at));
+    }
     sleep(READY).await;
     world.kube.set_ready(&node(new), true);
     while matches!(scaling.action(&token).unwrap().state, ActionState::Waiting { .. }) {
@@ -683,4 +691,101 @@ async fn a_broken_node_is_repaired_by_its_group() {
         drop(group);
         stage.rest(&[&replica]).await;
     }
+}
+
+/// Starts a replica without a queue that replaces nodes with this condition. Their agents are silent.
+async fn without_queue(stage: &Stage, pod: &str, more: &[&str]) -> Replica {
+    let flags = ["--source", "nodes,ec2", "--ec2-poll-interval", "5m", "--node-hook", "hook"];
+    let rule = ["--pod-namespace", "ebbtide", "--pod-name", pod, "--on-condition", "KernelReady=False:10m=replace"];
+    stage.start(&[&flags[..], &rule, more].concat()).await
+}
+
+/// Nothing announces the hook at which the group ends the node: Ebbtide has asked for that, and seeks it.
+#[tokio::test(start_paused = true)]
+async fn without_a_queue_the_hook_of_a_node_that_its_group_replaces_is_completed() {
+    // The drain outlasts the hook's timeout, or does not.
+    for timeout in [s(600), s(30)] {
+        let stage = Stage::with_group(3);
+        stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(timeout));
+        stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").grace(s(300)).stops_in(s(120)));
+        let replica = without_queue(&stage, "a", &[]).await;
+        stage.set_condition(0, "KernelReady", "False", 0);
+        stage.until("unhealthy", s(660), || stage.world.aws.autoscaling.unhealthy() == [instance(0)]).await;
+        let group = run_group_with(&stage, false);
+        stage.until("gone", s(400), || stage.world.kube.node(&node(0)).is_none()).await;
+        let actions = stage.world.aws.autoscaling.actions();
+        assert_eq!(actions.len(), 1);
+        stage.completed_once(&actions[0].token);
+        assert!(!stage.has_pod("slow") && stage.ends_of("slow").len() == 1, "{}", stage.story());
+        drop(group);
+        stage.rest(&[&replica]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_queue_another_replica_completes_the_hook_that_the_first_has_asked_for() {
+    for begun in [false, true] {
+        let stage = Stage::with_group(3);
+        stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").grace(s(300)).stops_in(s(120)));
+        let first = without_queue(&stage, "a", &[]).await;
+        stage.until("its turn", s(5), || stage.nodes_holder().as_deref() == Some("a")).await;
+        stage.set_condition(0, "KernelReady", "False", 0);
+        stage.until("unhealthy", s(660), || stage.world.aws.autoscaling.unhealthy() == [instance(0)]).await;
+        sleep(s(5)).await;
+        let group = run_group_with(&stage, false);
+        if begun {
+            stage.until("evicted", s(120), || stage.ends_of("slow").len() == 1).await;
+        }
+        let second = without_queue(&stage, "b", &[]).await;
+        first.kill().await.gone(|_| true).await;
+        stage.until("gone", s(400), || stage.world.kube.node(&node(0)).is_none()).await;
+        let actions = stage.world.aws.autoscaling.actions();
+        assert_eq!((actions.len(), stage.calls("SetInstanceHealth")), (1, 1));
+        stage.completed_once(&actions[0].token);
+        assert_eq!(stage.ends_of("slow").len(), 1, "{}", stage.story());
+        drop(group);
+        stage.rest(&[&second]).await;
+    }
+}
+
+/// The agent says it as well, before the instance waits at the hook or when it does.
+#[tokio::test(start_paused = true)]
+async fn without_a_queue_an_agent_that_speaks_changes_nothing() {
+    for early in [true, false] {
+        let stage = Stage::with_group(3);
+        let replica = without_queue(&stage, "a", &[]).await;
+        stage.set_condition(0, "KernelReady", "False", 0);
+        stage.until("unhealthy", s(660), || stage.world.aws.autoscaling.unhealthy() == [instance(0)]).await;
+        let group = run_group_with(&stage, false);
+        let scaling = &stage.world.aws.autoscaling;
+        if !early {
+            stage.until("waits", s(120), || !scaling.actions().is_empty()).await;
+        }
+        stage.says_termination(0);
+        stage.until("gone", s(400), || stage.world.kube.node(&node(0)).is_none()).await;
+        let actions = scaling.actions();
+        assert_eq!((actions.len(), stage.world.kube.evictions().len()), (1, 2), "{}", stage.story());
+        stage.completed_once(&actions[0].token);
+        drop(group);
+        stage.rest(&[&replica]).await;
+    }
+}
+
+/// A user keeps the node: its hook is left to its timeout, as after each uncordon.
+#[tokio::test(start_paused = true)]
+async fn without_a_queue_a_user_who_uncordons_is_not_overruled_by_the_hook() {
+    let stage = Stage::with_group(3);
+    let replica = without_queue(&stage, "a", &[]).await;
+    stage.set_condition(0, "KernelReady", "False", 0);
+    stage.until("unhealthy", s(660), || stage.world.aws.autoscaling.unhealthy() == [instance(0)]).await;
+    for _ in 0..2 {
+        stage.until("cordoned", s(30), || stage.cordoned(0)).await;
+        sleep(s(5)).await;
+        stage.set_cordon(0, false);
+    }
+    stage.until("forgotten", s(60), || annotation(&stage, 0, "ebbtide/replacement").is_none()).await;
+    let token = stage.world.aws.autoscaling.begin("group", "hook", &instance(0));
+    stage.until("expired", s(700), || matches!(stage.action(&token).state, ActionState::Expired { .. })).await;
+    assert!(!stage.cordoned(0) && stage.world.kube.evictions().is_empty(), "{}", stage.story());
+    stage.rest(&[&replica]).await;
 }

@@ -39,6 +39,111 @@ async fn a_cordon_without_a_later_notice_is_removed_in_time() {
     }
 }
 
+/// Whether it is a taint, or an annotation; its key and its value.
+type Sign = (bool, &'static str, &'static str);
+
+/// Signs that another tool works on a node.
+const WORKS: [Sign; 7] = [
+    (true, "karpenter.sh/disrupted", ""),
+    (true, "ToBeDeletedByClusterAutoscaler", "1795867200"),
+    (true, "medik8s.io/drain", ""),
+    (true, "medik8s.io/remediation", "self-node-remediation"),
+    (false, "weave.works/kured-reboot-in-progress", "2026-11-21T12:00:00Z"),
+    (false, "flatcar-linux-update.v1.flatcar-linux.net/reboot-in-progress", "true"),
+    (false, "machineconfiguration.openshift.io/state", "Working"),
+];
+
+/// Signs that one wants to, or that it is over.
+const WISHES: [Sign; 5] = [
+    (true, "DeletionCandidateOfClusterAutoscaler", "1795867200"),
+    (false, "weave.works/kured-most-recent-reboot-needed", "2026-11-21T12:00:00Z"),
+    (false, "flatcar-linux-update.v1.flatcar-linux.net/reboot-in-progress", "false"),
+    (false, "flatcar-linux-update.v1.flatcar-linux.net/reboot-needed", "true"),
+    (false, "machineconfiguration.openshift.io/state", "Done"),
+];
+
+const EXPIRES: [&str; 4] = ["--on", "spot=cordon", "--uncordon-after", "5m"];
+
+/// Cordons the nodes for five minutes, and puts a sign on each.
+async fn cordon_with(stage: &Stage, signs: &[Sign]) -> Instant {
+    let begun = Instant::now();
+    for (n, (is_taint, key, value)) in signs.iter().enumerate() {
+        stage.spot(n);
+        if *is_taint { stage.taint(n, key, value, "NoSchedule") } else { stage.annotate(n, key, value) }
+    }
+    stage.until_handled(s(10)).await;
+    assert!((0..signs.len()).all(|n| stage.cordoned(n)));
+    begun
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cordon_that_expires_stays_while_another_tool_works_on_the_node() {
+    let stage = Stage::new(WORKS.len(), 0);
+    let replicas = [stage.start(&EXPIRES).await, stage.start(&EXPIRES).await];
+    let begun = cordon_with(&stage, &WORKS).await;
+    sleep_until(begun + s(1800)).await;
+    for (n, (is_taint, key, _)) in WORKS.iter().enumerate() {
+        assert!(stage.cordoned(n), "{key}");
+        if *is_taint {
+            stage.untaint(n, key)
+        } else {
+            stage.annotate(n, key, "Done")
+        }
+        if !is_taint && !key.contains("openshift") {
+            stage.takes_back(n, key);
+        }
+        stage.until("uncordoned", s(3), || !stage.cordoned(n)).await;
+        stage.no_trace(n);
+    }
+    stage.rest(&[&replicas[0], &replicas[1]]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_wish_to_work_on_a_node_keeps_no_cordon() {
+    let stage = Stage::new(WISHES.len(), 0);
+    let replica = stage.start(&EXPIRES).await;
+    let begun = cordon_with(&stage, &WISHES).await;
+    sleep_until(begun + s(303)).await;
+    for (n, (_, key, value)) in WISHES.iter().enumerate() {
+        assert!(!stage.cordoned(n), "{key}={value}");
+    }
+    stage.rest(&[&replica]).await;
+}
+
+/// The tool has died, and its sign stands for ever.
+#[tokio::test(start_paused = true)]
+async fn work_of_another_tool_keeps_a_cordon_for_two_hours_at_most() {
+    let stage = Stage::new(1, 0);
+    let first = stage.start(&EXPIRES).await;
+    let begun = cordon_with(&stage, &WORKS[..1]).await;
+    sleep_until(begun + s(3600)).await;
+    // Another replica counts from the same time.
+    first.kill().await;
+    let replica = stage.start(&EXPIRES).await;
+    sleep_until(begun + s(300 + 7200 - 1)).await;
+    assert!(stage.cordoned(0), "{}", stage.story());
+    stage.until("uncordoned", s(5), || !stage.cordoned(0)).await;
+    assert_eq!(stage.taints(0), ["karpenter.sh/disrupted:NoSchedule"]);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_setting_replaces_the_signs_that_another_tool_works_on_a_node() {
+    const OWN: Sign = (false, "example.com/state", "busy");
+    for (flag, stay) in [
+        ("--keep-cordon-while=example.com/state=busy", [true, false]),
+        ("--keep-cordon-while=example.com/state=idle,karpenter.sh/disrupted", [false, true]),
+        ("--keep-cordon-while=", [false, false]),
+    ] {
+        let stage = Stage::new(2, 0);
+        let replica = stage.start(&[&EXPIRES[..], &[flag]].concat()).await;
+        let begun = cordon_with(&stage, &[OWN, WORKS[0]]).await;
+        sleep_until(begun + s(303)).await;
+        assert_eq!([0, 1].map(|n| stage.cordoned(n)), stay, "{flag}");
+        stage.rest(&[&replica]).await;
+    }
+}
+
 /// A captured kubelet writes the marks of an interruption that is over, and asks for the removal of the taint that keeps workloads away.
 #[tokio::test(start_paused = true)]
 async fn what_others_have_put_on_the_node_stays_whatever_the_node_lists() {
