@@ -186,7 +186,9 @@ impl Settings {
         let cluster_name = problems.cluster_name(flags.cluster_name.as_deref());
         let mut notify = problems.notifications(flags.notifications, cluster_name.clone(), flags.pod_name.clone());
         let traces = problems.traces(flags.traces, cluster_name.clone(), flags.pod_name.clone());
-        notify.iter_mut().for_each(|notify| notify.traces = traces.is_some());
+        if let Some(notify) = &mut notify {
+            notify.traces = traces.is_some();
+        }
         let (managed_tag, log) = (problems.managed_tag(&flags.managed_tag), problems.log(&flags.log));
         let own_pod = problems.own_pod(flags.pod_namespace, flags.pod_name);
         problems.without_own_pod("--collect-leases", flags.collect_leases && own_pod.is_none());

@@ -33,8 +33,8 @@ struct Entries {
     /// Fixed ends of the capacity of the interruptions that have left at their soft deadline: they hold until AWS revises the
     /// notice.
     fixed_ends: BTreeMap<NoticeKey, Instant>,
-    /// The keys of the notices of this process's interruptions, including those that have left.
-    marks: BTreeSet<NoticeKey>,
+    /// The keys of the notices that this process knows to be over for the drain: what their marks record of a hook doesn't count.
+    over: BTreeSet<NoticeKey>,
     /// The keys of the notices of this process's interruptions, and whether the Node has carried them.
     own: BTreeMap<u64, (NoticeKey, bool)>,
     /// The keys of the notices that hold the Node.
@@ -44,9 +44,10 @@ struct Entries {
 }
 
 impl Entries {
-    /// Returns the latest end of a hook that another replica keeps alive.
+    /// Returns the latest end of a hook that another replica keeps alive, perhaps in place of this process.
     fn elsewhere(&self) -> Option<Instant> {
-        let others = self.marked.iter().filter(|(key, _)| !self.marks.contains(key));
+        let is_own = |key: &NoticeKey| self.own.values().any(|(own, _)| own == key);
+        let others = self.marked.iter().filter(|(key, _)| !self.over.contains(key) && !is_own(key));
         others.map(|(_, ends)| *ends).max()
     }
 }
@@ -68,7 +69,7 @@ impl Deadlines {
     pub fn add(self: &Arc<Self>, key: NoticeKey, deadline: Deadline) -> DeadlineEntry {
         let mut entries = self.entries.lock();
         entries.fixed_ends.remove(&key);
-        entries.marks.insert(key);
+        entries.over.remove(&key);
         let id = entries.deadlines.last_key_value().map_or(0, |(id, _)| id + 1);
         entries.own.insert(id, (key, false));
         self.insert(&mut entries, id, deadline);
@@ -157,9 +158,11 @@ impl DeadlineEntry {
         entries.deadlines.iter().any(is_other) || entries.elsewhere().is_some_and(|ends| ends > Instant::now())
     }
 
-    /// Leaves the end of the capacity, if it is known, to the drain, because this interruption's soft deadline has passed.
+    /// Ends this interruption's part in the drain, because its soft deadline has passed or its lifecycle action is over. Leaves the end of the
+    /// capacity, if it is known, to the drain. If the entry is dropped instead, another replica may continue for the notice.
     pub fn outlive(self) {
         let mut entries = self.deadlines.entries.lock();
+        entries.over.insert(self.key);
         entries.fixed_ends.extend(self.own.fixed_end().map(|ends| (self.key, ends)));
     }
 

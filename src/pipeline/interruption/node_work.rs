@@ -361,6 +361,7 @@ impl Case {
                     // AWS waits for the other hook, or the instance has already restarted.
                     if deadline.has_other_hook() || self.restarted().is_some() {
                         self.move_mark(&target.node, Instant::now()).await;
+                        deadline.outlive();
                         return Finding::Ended(shared.progress.outcome().into());
                     }
                     is_over = true;

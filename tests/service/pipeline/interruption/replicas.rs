@@ -2,6 +2,7 @@
 
 use crate::drains::{ended, held, terminate};
 use crate::harness::{Stage, instance, node, s};
+use ebbtide::fact::TaskKind;
 use ebbtide_sim::aws::HookResult;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::{By, Pod};
@@ -253,4 +254,33 @@ async fn an_announcement_that_comes_back_after_its_withdrawal_does_nothing() {
     assert!(ended(&one).is_empty() && !one.cordoned(0), "{:?}", ended(&one));
     third.ended_once("scheduled-change", "stale");
     one.rest(&[&second, &third]).await;
+}
+
+/// SQS hides no message for longer than 12 h: the long hook's leaves the first replica, whose drain goes on for the short one. The second
+/// has a copy of it.
+#[tokio::test(start_paused = true)]
+async fn a_hook_whose_message_has_left_a_replica_still_counts_there() {
+    const HOUR: u64 = 3600;
+    let one = held(s(30));
+    let other = one.with_own_queue();
+    let (first, second) = (one.start(&[]).await, other.start(&[]).await);
+    let (long, at) = (terminate(&one, "long", s(13 * HOUR)), one.world.clock.now());
+    sleep(s(11 * HOUR + 2700)).await;
+    other.world.aws.sqs.send(messages::lifecycle(Wrapping::Event, true, ("group", "long", &long), &instance(0), at));
+    let short = terminate(&one, "short", s(300));
+    sleep(s(60)).await;
+    assert_eq!(first.tasks.alive(TaskKind::Interruption), 2);
+    one.world.faults.add(Rule::on("ReceiveMessage", Fault::Status(500)));
+    sleep(s(600)).await;
+    assert_eq!((first.tasks.alive(TaskKind::Interruption), second.tasks.alive(TaskKind::Interruption)), (1, 1));
+    sleep(s(HOUR - 300)).await;
+    assert!(ended(&one).is_empty(), "nothing is deleted in spite of the budget: {:?}", ended(&one));
+    one.world.faults.clear();
+    one.until_handled(s(800)).await;
+    other.until_handled(s(100)).await;
+    let begins: Vec<_> = ended(&one).into_iter().map(|(_, at, ..)| at).collect();
+    assert!(!begins.is_empty() && begins.iter().all(|at| *at > 13 * HOUR - 100), "{begins:?}");
+    one.completed(&long);
+    one.completed_once(&short);
+    one.rest(&[&first, &second]).await;
 }
