@@ -246,13 +246,13 @@ impl Index {
 
     /// Stores a newer version of a known Node, such as the answer to a patch or a fresh read, before the watch delivers it.
     pub fn put(&self, node: Node) {
-        let (marked, mut reports) = (node.record.is_held(), false);
+        let (marked, mut reports, is_live) = (node.record.is_held(), false, self.is_live());
         let mut nodes = self.0.nodes.lock();
         let known = nodes.named(&node.name).filter(|known| known.uid == node.uid);
         let moved = known.is_some() && self.moves_places(known, &node);
         if let Some(known) = known {
             reports = differs(Some(known), &node);
-            nodes.apply(node);
+            nodes.apply(node, is_live);
         }
         drop(nodes);
         self.signal_places(moved);
@@ -334,7 +334,7 @@ impl Index {
     pub(crate) fn for_tests(labels: &[&str], nodes: impl IntoIterator<Item = Node>) -> Self {
         let index =
             Self::new(Selector::default(), labels.iter().map(|label| (*label).into()).collect(), Arc::default());
-        nodes.into_iter().for_each(|node| index.0.nodes.lock().apply(node));
+        nodes.into_iter().for_each(|node| index.0.nodes.lock().apply(node, true));
         index
     }
 }
