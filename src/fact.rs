@@ -143,6 +143,8 @@ pub enum Fact<'a> {
     NoticeJoined { about: NoticeRef<'a> },
     /// A notice ended. `waited` lists how its waits ended; it is empty without one.
     NoticeEnded { about: NoticeRef<'a>, outcome: NoticeOutcome, took: Duration, waited: &'a str },
+    /// The calls for a notice failed, and it is tried again after a `pause`, because its change is ahead.
+    NoticeRetried { about: NoticeRef<'a>, pause: Duration },
     /// An instance of this cluster has no Node yet; its message is held.
     NodeAwaited { about: NoticeRef<'a>, at_most: Duration },
     /// EC2 did not answer to which cluster an instance belongs; retried.

@@ -184,11 +184,9 @@ impl Settings {
         let node_selector = problems.selector("--node-selector", flags.node_selector.as_deref());
         let pod_selector = problems.selector("--pod-selector", flags.pod_selector.as_deref());
         let cluster_name = problems.cluster_name(flags.cluster_name.as_deref());
-        let mut notify = problems.notifications(flags.notifications, cluster_name.clone(), flags.pod_name.clone());
+        let notify = problems.notifications(flags.notifications, cluster_name.clone(), flags.pod_name.clone());
         let traces = problems.traces(flags.traces, cluster_name.clone(), flags.pod_name.clone());
-        if let Some(notify) = &mut notify {
-            notify.traces = traces.is_some();
-        }
+        let notify = notify.map(|notify| NotifySettings { traces: traces.is_some(), ..notify });
         let (managed_tag, log) = (problems.managed_tag(&flags.managed_tag), problems.log(&flags.log));
         let own_pod = problems.own_pod(flags.pod_namespace, flags.pod_name);
         problems.without_own_pod("--collect-leases", flags.collect_leases && own_pod.is_none());

@@ -33,8 +33,9 @@ use futures_util::future::join;
 use futures_util::{StreamExt, stream};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::future::pending;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -111,6 +112,8 @@ struct Copies {
     open: Mutex<BTreeMap<usize, Arc<NoticeCopy>>>,
     /// The notices that a user ended by an uncordon.
     called_off: Mutex<Vec<Arc<Notice>>>,
+    /// Cancelled when the claim on the message is lost.
+    lost: CancellationToken,
 }
 
 /// A message's copy of a notice.
@@ -175,7 +178,6 @@ impl Deliverer {
         let copies = Copies::default();
         let visibility = watch::Sender::new(VISIBILITY_TIMEOUT);
         let pace = visibility.subscribe();
-        let lost = AtomicBool::new(false);
         let end = tokio::select! {
             biased;
             () = stop.cancelled() => DeliveryEnd::Shutdown,
@@ -191,7 +193,7 @@ impl Deliverer {
                 };
                 self.all_ended(notices, &id, &copies, &visibility).await
             } => DeliveryEnd::Verdict(verdict),
-            end = unclaimed::hold(self, &mut message.lease, &id, pace, &lost) => end,
+            end = unclaimed::hold(self, &mut message.lease, &id, pace, &copies.lost) => end,
         };
         // Before the message is released, so that the interruptions that no other message holds, and their heartbeats, have stopped when
         // the next receiver starts.
@@ -199,7 +201,7 @@ impl Deliverer {
         let open = open.into_values().filter_map(Arc::into_inner);
         futures_util::future::join_all(open.map(NoticeCopy::leave)).await;
         let called_off = copies.called_off.into_inner();
-        match (end, lost.into_inner()) {
+        match (end, copies.lost.is_cancelled()) {
             (DeliveryEnd::Verdict(Verdict::Delete), true) => {
                 Box::pin(unclaimed::note_called_off(&self.interrupter, called_off)).await;
                 // If that fails, the next receiver finds nothing to do.
@@ -295,7 +297,14 @@ impl Deliverer {
             let copy = Arc::new(self.join_listed(notice, message));
             let lock = || copies.open.lock();
             lock().insert(number, Arc::clone(&copy));
-            let end = self.ended(&copy, visibility);
+            let end = async {
+                tokio::select! {
+                    biased;
+                    end = self.ended(&copy, visibility) => end,
+                    // The message's next receiver tries again.
+                    () = copy.pauses_after(&copies.lost) => Ok(NoticeOutcome::HandedOver),
+                }
+            };
             let end = match reported {
                 Some(reported) => Box::pin(join(end, self.note_confirmation(reported, message))).await.0,
                 None => end.await,
@@ -367,6 +376,14 @@ impl Deliverer {
 }
 
 impl NoticeCopy {
+    /// Waits until the claim on the message is lost while the work on the notice pauses after a failure.
+    async fn pauses_after(&self, lost: &CancellationToken) {
+        let Self::Running(_, seat) = self else { return pending().await };
+        lost.cancelled().await;
+        // The sender lives in the seat.
+        let _ = seat.shared().pauses.subscribe().wait_for(|pauses| *pauses).await;
+    }
+
     async fn leave(self) {
         if let Self::Running(_, seat) = self {
             seat.leave().await;

@@ -15,7 +15,7 @@
 //! late           whether a notice is late               launch          the end of a launch
 //! ownership      the owner of an instance               planning        keeps a change on its Node until it is near
 //! out_of_service the taint of an instance that is gone  link            between an interruption and its messages
-//! shared_work    one drain for all notices of a Node
+//! shared_work    one drain for all notices of a Node    retry           another try, while a change is ahead
 //! ```
 //!
 //! The interruption owns its hook and the hook's heartbeat. Its only end consumes both and waits until no more beats can be sent. If it is
@@ -41,6 +41,7 @@ mod ownership;
 mod planning;
 mod policy;
 mod replaceable;
+mod retry;
 mod settling;
 mod shared_work;
 mod shifts;

@@ -122,6 +122,9 @@ impl Subscriber for Log {
             }
             Fact::TestNotice { about } => about!(info, about, "a test: this notice was made by ebbtide send"),
             Fact::NoticeJoined { about } => about!(info, about, "a second copy of the notice joined the first"),
+            Fact::NoticeRetried { about, pause } => {
+                about!(warn, about, pause = %Words(*pause), "the change is ahead: its notice is kept, and tried again");
+            }
             Fact::OwnerUnknown { about, error, .. } => {
                 about!(warn, about, %error, "asking EC2 about the instance failed; retried");
             }

@@ -70,6 +70,7 @@ mod pipeline {
         mod policy;
         mod replacement;
         mod replicas;
+        mod retry;
         mod settle;
         mod waits;
         mod waves;

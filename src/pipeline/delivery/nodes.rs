@@ -200,7 +200,8 @@ impl Deliverer {
             }
             scanned = Instant::now();
             next = scanned + random::jittered(SCAN_INTERVAL, 0.9..1.1);
-            if is_ours {
+            // A condition of an outdated index may be over. The index signals when it is current again.
+            if is_ours && index.is_live() {
                 changes.mark_unchanged();
                 next = self.take_up(&mut work).into_iter().chain([next]).min().unwrap_or(next);
                 work.repairs.report(NoticeKind::NodeCondition, &self.facts);

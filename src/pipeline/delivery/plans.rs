@@ -330,10 +330,10 @@ impl Deliverer {
     }
 }
 
-/// Whether the notice was worked on.
+/// Whether the notice was worked on to its end.
 pub(super) const fn is_work(outcome: NoticeOutcome) -> bool {
-    use NoticeOutcome::{Excluded, Ignored, NotAdmitted, NotOurs, Planned, Reported};
-    !matches!(outcome, Planned | Ignored | Reported | NotOurs | Excluded | NotAdmitted)
+    use NoticeOutcome::{Crashed, Excluded, HandedOver, Ignored, NotAdmitted, NotOurs, Planned, Reported};
+    !matches!(outcome, Crashed | HandedOver | Planned | Ignored | Reported | NotOurs | Excluded | NotAdmitted)
 }
 
 /// Whether another replica drains the Node for the notice: its mark has a deadline ahead. A notice that is still due after half of the

@@ -10,11 +10,11 @@ use futures_util::future::join;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::future::pending;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 /// Time for which the API server must be unreachable before a message is given back.
 const MAX_ABSENCE: Duration = Duration::from_mins(2);
@@ -55,13 +55,13 @@ impl Unclaimed {
     }
 }
 
-/// Holds a message while the work on it continues, and sets `lost` when the claim is lost. Returns when the work must end.
+/// Holds a message while the work on it continues, and cancels `lost` when the claim is lost. Returns when the work must end.
 pub(super) async fn hold(
     deliverer: &Deliverer,
     lease: &mut Lease,
     message: &Arc<str>,
     visibility: watch::Receiver<Duration>,
-    lost: &AtomicBool,
+    lost: &CancellationToken,
 ) -> DeliveryEnd {
     let Deliverer { queue, unclaimed, interrupter, facts, .. } = deliverer;
     let why = tokio::select! {
@@ -73,7 +73,7 @@ pub(super) async fn hold(
     if why == LeaseEnd::TooOld {
         return DeliveryEnd::TooOld;
     }
-    lost.store(true, Ordering::Relaxed);
+    lost.cancel();
     let released = async {
         // An extension whose answer was lost hides the message from other replicas. Failures have been reported already.
         if Box::pin(queue.release_late(lease)).await.is_ok() && why == LeaseEnd::Lost {

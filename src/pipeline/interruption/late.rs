@@ -41,6 +41,25 @@ fn last_known(notice: &Notice, waited: Option<Timestamp>) -> Timestamp {
     waited.map_or(notice.at(), |waited| waited.max(notice.at()))
 }
 
+/// Whether the Node no longer has the condition that the notice reports, which it had when it was `known`. Another Node of the instance never
+/// had it.
+#[must_use]
+pub fn is_healthy_again(notice: &Notice, node: &Node, known: &Node) -> bool {
+    matches!(&notice.detail, Detail::Condition(name) if known.has_condition(name) && !node.has_condition(name))
+}
+
+/// Whether the Node shows that AWS has moved or cancelled the change since this copy of the notice.
+#[must_use]
+pub fn is_superseded(notice: &Notice, node: &Node) -> bool {
+    // Only scheduled changes are revised by later copies, and only AWS's own times order them.
+    let changes = matches!((&notice.detail, notice.time), (Detail::ScheduledChange(_), NoticeTime::Announced(_)));
+    let key = notice.key();
+    // A copy with the same start announces nothing new, and its work may have to be taken over.
+    let revised = node.record.known(key).filter(|known| !known.starts_at(notice.start()));
+    let newest = revised.and_then(|known| known.since).max(node.record.withdrawn_at(key)).filter(|_| changes);
+    newest.is_some_and(|at| at > notice.at())
+}
+
 /// Whether the instance has already come back from the announced event, or a newer copy of the notice has left its mark. `waited` is the
 /// time of the last accepted heartbeat.
 #[must_use]
@@ -66,12 +85,6 @@ pub fn is_late(
         _ => deadline.capacity_ends().map(|at| at.max(kept_until().unwrap_or(at))),
     };
     let passed = ends_at.is_some_and(|at| now > at + LATE_AFTER);
-    // Only scheduled changes are revised by later copies, and only AWS's own times order them.
-    let changes = matches!((&notice.detail, notice.time), (Detail::ScheduledChange(_), NoticeTime::Announced(_)));
-    // A copy with the same start announces nothing new, and its work may have to be taken over.
-    let revised = node.record.known(key).filter(|known| !known.starts_at(notice.start()));
-    let newest = revised.and_then(|known| known.since).max(node.record.withdrawn_at(key)).filter(|_| changes);
-    let superseded = newest.is_some_and(|at| at > notice.at());
     // A Node that flaps during a long drain carries the mark of this boot.
     let awaits_boot = comes_back(&notice.detail) == Some(ReturnSign::Boot) && node.has_notice_since_boot(key);
     // Another replica may receive a copy right after the restart, before or after the mark is removed.
@@ -86,5 +99,6 @@ pub fn is_late(
     let returns_from = returns_from(notice).or(begins).into_iter().chain(announced).min();
     let has_booted = returns_from.is_some_and(|at| booted_after(node, at));
     let is_back = has_booted || is_back(node, key, notice.start(), clock.timestamp_of(now));
-    superseded || node.ready && !awaits_boot && (is_back || passed && restarted_after(node, begins.unwrap_or(ahead)))
+    is_superseded(notice, node)
+        || node.ready && !awaits_boot && (is_back || passed && restarted_after(node, begins.unwrap_or(ahead)))
 }

@@ -13,6 +13,8 @@ pub struct MessageLink {
     pub notice: watch::Sender<Arc<Notice>>,
     /// The visibility timeout that the interruption needs for the messages.
     pub visibility_timeout: watch::Sender<Duration>,
+    /// Whether the work has failed and pauses until its next try. A message whose claim is lost leaves it then.
+    pub pauses: watch::Sender<bool>,
     /// Whether a Node of this cluster reported the notice: then the instance is ours, even when that Node is gone.
     pub by_node: AtomicBool,
     /// Whether a message came from the hook itself. That decides the owner of an instance that could be another cluster's.
@@ -33,6 +35,7 @@ impl MessageLink {
         Self {
             notice: watch::Sender::new(notice),
             visibility_timeout: watch::Sender::new(visibility_timeout),
+            pauses: watch::Sender::new(false),
             by_node: AtomicBool::new(false),
             direct: AtomicBool::new(false),
             confirmed: AtomicBool::new(false),

@@ -1,7 +1,7 @@
 //! Cordons and drains the Node of an instance.
 
 use super::completion::KeptHook;
-use super::late::{is_late, returns_by_boot};
+use super::late::{is_healthy_again, is_late, returns_by_boot};
 use super::step::{Finding, Target};
 use super::{Action, Case, Interrupter, MessageLink, NoticeOutcome, Seat};
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Class, KubeError, LAST_CALL};
@@ -193,7 +193,9 @@ impl Case {
         // Without an earlier mark, no other check notices a restart.
         let returns = returns_by_boot(notice, interrupter.clock.now()) && notice.hook().is_none();
         let has_booted = returns && node.boot != target.node.boot;
-        has_booted || is_late(notice, node, target.deadline, &interrupter.clock, Instant::now(), self.waited())
+        has_booted
+            || is_healthy_again(notice, node, &target.node)
+            || is_late(notice, node, target.deadline, &interrupter.clock, Instant::now(), self.waited())
     }
 
     /// Returns the notice's mark for the Node.

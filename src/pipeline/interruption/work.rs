@@ -4,6 +4,7 @@ use super::completion::KeptHook;
 use super::draining::DrainPlace;
 use super::heartbeat::{Absent, HookState};
 use super::policy::Policy;
+use super::retry;
 use super::settling::NoticeBurst;
 use super::step::{Finding, Present, Step};
 use super::steps::Sequence;
@@ -70,14 +71,13 @@ pub struct Interrupter {
 
 impl Interrupter {
     /// Works on one notice until it has ended, or until `stop`. Restarts when AWS has revised the notice, and when wall time has jumped: the
-    /// deadlines were computed before.
+    /// deadlines were computed before. Failed work is tried again while its change is ahead.
     pub async fn act(
         self: Arc<Self>,
         message: Arc<str>,
         link: Arc<MessageLink>,
         stop: CancellationToken,
     ) -> NoticeOutcome {
-        let begun = Instant::now();
         let mut newest = link.notice.subscribe();
         let notice = Arc::clone(&newest.borrow());
         let node = self.index.get(&notice.instance);
@@ -96,12 +96,13 @@ impl Interrupter {
             case,
             link,
             hook: None,
+            begun: Instant::now(),
             has_begun: false,
             waited: WaitLog::default(),
             admitted: None,
             absent,
         };
-        let mut ended = None;
+        let (mut ended, mut pause, mut pauses) = (None, None, retry::PAUSES);
         let outcome = loop {
             let case = interruption.case.clone();
             let link = Arc::clone(&interruption.link);
@@ -113,9 +114,15 @@ impl Interrupter {
                 copy = case.revised(&mut newest) => interruption.case.notice = copy,
                 never = case.follow_revisions(&link) => match never {},
                 never = &mut probe => match never {},
-                outcome = interruption.run() => {
+                outcome = interruption.work(pause.take()) => {
                     // An unconfirmed revision doesn't change the outcome.
                     let outcome = ended.take().filter(|_| outcome == NoticeOutcome::NotAdmitted).unwrap_or(outcome);
+                    let now = clock.now();
+                    pause = retry::pause_after(outcome, &interruption.case.notice, now, &mut pauses);
+                    if let Some(pause) = pause {
+                        interruption.end_try(outcome, pause);
+                        continue;
+                    }
                     let copy = Arc::clone(&newest.borrow_and_update());
                     if !copy.revises(&interruption.case.notice) {
                         break outcome;
@@ -125,8 +132,13 @@ impl Interrupter {
                 }
             }
         };
+        // The end of the last try has been reported.
+        let is_over = outcome == NoticeOutcome::HandedOver && *interruption.link.pauses.borrow();
+        let begun = interruption.begun;
         let (case, waited) = interruption.end().await;
-        case.emit(&Fact::NoticeEnded { about: case.about(), outcome, took: begun.elapsed(), waited: &waited });
+        if !is_over {
+            case.emit(&Fact::NoticeEnded { about: case.about(), outcome, took: begun.elapsed(), waited: &waited });
+        }
         outcome
     }
 }
@@ -137,6 +149,8 @@ struct Interruption {
     link: Arc<MessageLink>,
     /// The hook to complete, once the work has started.
     hook: Option<KeptHook>,
+    /// The start of this try.
+    begun: Instant,
     /// Whether the work has started before.
     has_begun: bool,
     /// How its waits ended.
@@ -148,6 +162,27 @@ struct Interruption {
 }
 
 impl Interruption {
+    /// Executes the notice's steps, after this pause. May be cancelled at any await.
+    async fn work(&mut self, pause: Option<Duration>) -> NoticeOutcome {
+        let is_kept = match pause {
+            Some(pause) => Box::pin(retry::kept_within(&self.case, pause)).await,
+            None => false,
+        };
+        if self.link.pauses.send_replace(false) {
+            self.begun = Instant::now();
+        }
+        if is_kept { NoticeOutcome::Uncordoned } else { self.run().await }
+    }
+
+    /// Reports that a try has failed, and gives up its place: the next one starts anew after this pause.
+    fn end_try(&mut self, outcome: NoticeOutcome, pause: Duration) {
+        let (about, took, waited) = (self.case.about(), self.begun.elapsed(), std::mem::take(&mut self.waited));
+        self.case.emit(&Fact::NoticeEnded { about, outcome, took, waited: &waited.into_text() });
+        self.case.emit(&Fact::NoticeRetried { about, pause });
+        (self.admitted, self.has_begun) = (None, false);
+        self.link.pauses.send_replace(true);
+    }
+
     /// Executes the notice's steps. May be cancelled at any await.
     async fn run(&mut self) -> NoticeOutcome {
         let Case { interrupter, notice, message, .. } = self.case.clone();

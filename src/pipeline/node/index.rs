@@ -249,13 +249,13 @@ impl Index {
 
     /// Stores a newer version of a known Node, such as the answer to a patch or a fresh read, before the watch delivers it.
     pub fn put(&self, node: Node) {
-        let (marked, mut reports) = (node.record.is_held(), false);
+        let (marked, mut reports, is_live) = (node.record.is_held(), false, self.is_live());
         let mut nodes = self.0.nodes.lock();
         let known = nodes.named(&node.name).filter(|known| known.uid == node.uid);
         let moved = known.is_some() && self.moves_places(known, &node);
         if let Some(known) = known {
             reports = differs(Some(known), &node);
-            nodes.apply(node);
+            nodes.apply(node, is_live);
         }
         drop(nodes);
         self.signal_places(moved);
@@ -341,7 +341,7 @@ impl Index {
             Arc::default(),
             Arc::default(),
         );
-        nodes.into_iter().for_each(|node| index.0.nodes.lock().apply(node));
+        nodes.into_iter().for_each(|node| index.0.nodes.lock().apply(node, true));
         index
     }
 }

@@ -151,6 +151,7 @@ impl All {
             | Fact::StatusFailed { .. }
             | Fact::LogFilterChanged { .. }
             | Fact::NoticeBegun { .. }
+            | Fact::NoticeRetried { .. }
             | Fact::NodeAwaited { .. }
             | Fact::NoticeListed { .. }
             | Fact::NoticeAnnotated { .. }

@@ -3,7 +3,7 @@
 use super::nodes::outcomes;
 use crate::harness::{Replica, Stage, instance, metric, node, s};
 use ebbtide_sim::fault::{Fault, Rule};
-use ebbtide_sim::kube::Pod;
+use ebbtide_sim::kube::{Interrupt, Pod};
 use ebbtide_sim::messages::Wrapping;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -28,6 +28,14 @@ impl Stage {
 
     fn mends(&self, n: usize) {
         self.set_condition(n, KERNEL, "True", 0);
+    }
+
+    /// Breaks the watch of Nodes, until faults are cleared.
+    fn loses_sight(&self) {
+        for operation in ["watch nodes", "list nodes"] {
+            self.world.faults.add(Rule::on(operation, Fault::Status(500)));
+        }
+        self.world.kube.interrupt_watches(Interrupt::Break);
     }
 
     fn count_cordoned(&self, nodes: usize) -> usize {
@@ -672,6 +680,69 @@ async fn an_uncordon_after_a_drain_that_failed_lasts() {
     sleep(s(3600)).await;
     assert!(!stage.cordoned(0), "{}", stage.story());
     stage.world.faults.clear();
+    stage.rest(&[&replica]).await;
+}
+
+/// No Node is seen for minutes, and the Lease is kept meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_condition_that_goes_back_unseen_leaves_nothing() {
+    let stage = Stage::new(3, 1);
+    let replica = stage.with_rules("a", &DRAIN).await;
+    stage.breaks(0);
+    sleep(TOLERATED - s(60)).await;
+    stage.loses_sight();
+    sleep(s(30)).await;
+    stage.mends(0);
+    sleep(TOLERATED).await;
+    stage.is_untouched(0);
+    stage.world.faults.clear();
+    sleep(s(60)).await;
+    stage.is_untouched(0);
+    let text = replica.metrics.render(&replica.tasks);
+    assert!(!text.contains("ebbtide_notices_total{kind=\"node-condition\""), "no notice\n{text}");
+    stage.breaks(0);
+    stage.until("noted", TOLERATED + s(30), || stage.handled(0) == 1).await;
+    stage.rest(&[&replica]).await;
+}
+
+/// The connection of the watch is dead, and looks alive. A cordon that names an old version of the Node shows the new one.
+#[tokio::test(start_paused = true)]
+async fn a_condition_that_only_a_dead_watch_still_shows_leaves_nothing() {
+    let stage = Stage::new(3, 1);
+    let replica = stage.with_rules("a", &DRAIN).await;
+    stage.breaks(0);
+    sleep(TOLERATED - s(5)).await;
+    stage.world.kube.interrupt_watches(Interrupt::Freeze);
+    stage.mends(0);
+    stage.until("tried", s(20), || stage.calls("patch nodes") > 0).await;
+    sleep(s(60)).await;
+    assert!(stage.ends_of("web-0-0").is_empty() && !stage.cordoned(0), "{}", stage.story());
+    assert!(stage.notices(0).is_empty() && stage.handled(0) == 0, "{:?}", stage.annotations(0));
+    assert_eq!(stage.calls("patch nodes"), 1, "{}", stage.story());
+    stage.rest(&[&replica]).await;
+}
+
+/// The answer to a patch shows the condition, but not that it went and came meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_condition_that_goes_and_comes_unseen_begins_anew_though_its_node_is_patched() {
+    let stage = Stage::new(3, 1);
+    let replica = stage.with_both("a", &DRAIN).await;
+    stage.until("its turn", s(5), || stage.nodes_holder().is_some()).await;
+    stage.breaks(0);
+    sleep(s(60)).await;
+    stage.loses_sight();
+    sleep(s(30)).await;
+    stage.mends(0);
+    sleep(s(30)).await;
+    stage.breaks(0);
+    stage.rebalance(0);
+    stage.until("cordoned", s(10), || stage.cordoned(0)).await;
+    stage.world.faults.clear();
+    sleep(TOLERATED - s(30)).await;
+    assert_eq!(stage.first_eviction(0), None, "{}", stage.story());
+    stage.until("drained", s(60), || stage.world.kube.pods_on(&node(0)).is_empty()).await;
+    stage.until_handled(s(60)).await;
+    stage.until("noted", s(60), || stage.handled(0) == 1).await;
     stage.rest(&[&replica]).await;
 }
 

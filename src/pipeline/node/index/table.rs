@@ -78,13 +78,13 @@ impl NodeTable {
         }
     }
 
-    /// Stores a Node, unless a newer version of it is known.
-    pub(super) fn apply(&mut self, mut node: Node) {
+    /// Stores a Node, unless a newer version of it is known. `is_watched`: no change of it was missed since the known version.
+    pub(super) fn apply(&mut self, mut node: Node, is_watched: bool) {
         if let Some(known) = self.by_name.get(&node.name).filter(|known| known.uid == node.uid) {
             if is_older(&node, known) {
                 return;
             }
-            node.remember_conditions(known, true);
+            node.remember_conditions(known, is_watched);
             remember_released(&mut self.released, known, &node);
         }
         let node = Arc::new(node);

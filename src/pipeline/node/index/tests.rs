@@ -4,6 +4,7 @@ use super::watch::SYNC_TIMEOUT;
 use super::*;
 use crate::fact::TaskKind;
 use crate::pipeline::node::node_api;
+use crate::runtime::Clock;
 use crate::runtime::task::Tasks;
 use http::{Request, Response};
 use kube::client::Body;
@@ -201,4 +202,25 @@ async fn an_older_sync_does_not_replace_the_answer_to_a_patch() {
     // The request that hangs times out; the next is answered.
     watched.requests(3).await;
     assert_eq!((versions(), watched.is_live()), (vec!["5".to_owned()], true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_answer_to_a_patch_does_not_show_that_a_condition_has_lasted_while_the_watch_is_down() {
+    let clock = Clock::showing("2026-11-28T12:00:00Z".parse().unwrap());
+    for (is_live, since) in [(true, "2020-11-28T10:00:00Z"), (false, "2020-11-28T10:05:00Z")] {
+        let (name, toleration) = ("KernelReady=False".into(), Duration::from_mins(1));
+        let rule = ConditionRule { name, toleration, action: crate::fact::Action::Drain };
+        let index = Index::new(Selector::default(), Vec::new(), [rule].into(), Arc::default());
+        let unhealthy = |version, since| {
+            let mut node = node(1, "a", version);
+            let condition = json!({ "type": "KernelReady", "status": "False", "lastTransitionTime": since });
+            node["status"] = json!({ "conditions": [condition] });
+            index.read(serde_json::from_value(node).unwrap()).unwrap()
+        };
+        index.0.nodes.lock().apply(unhealthy(1, "2020-11-28T10:00:00Z"), true);
+        index.set_live(is_live);
+        index.put(unhealthy(2, "2020-11-28T10:05:00Z"));
+        let known = index.all_that(|_| true);
+        assert_eq!(known[0].conditions[0].since(None, &clock).to_string(), since);
+    }
 }

@@ -194,7 +194,7 @@ impl NodeWatch {
                         self.index.marked_elsewhere();
                     }
                     moved = self.index.moves_places(nodes.named(&node.name), &node);
-                    nodes.apply(node);
+                    nodes.apply(node, true);
                 }
             }
             WatchUpdate::Deleted(object) => {

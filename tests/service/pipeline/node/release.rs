@@ -85,9 +85,9 @@ async fn a_cordon_that_expires_stays_while_another_tool_works_on_the_node() {
     for (n, (is_taint, key, _)) in WORKS.iter().enumerate() {
         assert!(stage.cordoned(n), "{key}");
         if *is_taint {
-            stage.untaint(n, key)
+            stage.untaint(n, key);
         } else {
-            stage.annotate(n, key, "Done")
+            stage.annotate(n, key, "Done");
         }
         if !is_taint && !key.contains("openshift") {
             stage.takes_back(n, key);
