@@ -210,7 +210,17 @@ impl Oracle {
                 self.hard_ends(seen, node)
             )
         };
-        (!self.may_be_over(seen, sent, node)).then(text)
+        (self.is_tried_again(seen, sent) || !self.may_be_over(seen, sent, node)).then(text)
+    }
+
+    /// Whether the notice is of a change that is ahead, and no mark of it was ever on a Node: docs/draining.md, "A change ahead whose work
+    /// fails".
+    fn is_tried_again(&self, seen: &Seen, sent: &Sent) -> bool {
+        let notice = &self.plan.notices[sent.notice];
+        let Kind::Change(_, after) = notice.kind else { return false };
+        let start = sent.at - s(notice.age) + after * 1000;
+        let is_marked = sent.messages.iter().any(|message| seen.marked.contains_key(message));
+        notice.teller == Teller::Queue && self.now() + self.slack() < start && !is_marked
     }
 
     /// Returns whether the notice's drain may have ended with pods that are left.

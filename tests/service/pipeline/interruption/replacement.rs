@@ -694,23 +694,29 @@ async fn a_broken_node_is_repaired_by_its_group() {
 }
 
 /// Starts a replica without a queue that replaces nodes with this condition. Their agents are silent.
-async fn without_queue(stage: &Stage, pod: &str, more: &[&str]) -> Replica {
+async fn without_queue(stage: &Stage, pod: &str) -> Replica {
     let flags = ["--source", "nodes,ec2", "--ec2-poll-interval", "5m", "--node-hook", "hook"];
     let rule = ["--pod-namespace", "ebbtide", "--pod-name", pod, "--on-condition", "KernelReady=False:10m=replace"];
-    stage.start(&[&flags[..], &rule, more].concat()).await
+    (0..3).for_each(|n| stage.world.aws.autoscaling.join("group", &instance(n)));
+    stage.start(&[&flags[..], &rule].concat()).await
 }
 
 /// Nothing announces the hook at which the group ends the node: Ebbtide has asked for that, and seeks it.
 #[tokio::test(start_paused = true)]
 async fn without_a_queue_the_hook_of_a_node_that_its_group_replaces_is_completed() {
-    // The drain outlasts the hook's timeout, or does not.
-    for timeout in [s(600), s(30)] {
+    // The drain outlasts the hook's timeout, or has ended before the group terminates the instance.
+    for (timeout, launches) in [(s(600), true), (s(30), true), (s(600), false)] {
         let stage = Stage::with_group(3);
         stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(timeout));
         stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").grace(s(300)).stops_in(s(120)));
-        let replica = without_queue(&stage, "a", &[]).await;
+        let replica = without_queue(&stage, "a").await;
         stage.set_condition(0, "KernelReady", "False", 0);
         stage.until("unhealthy", s(660), || stage.world.aws.autoscaling.unhealthy() == [instance(0)]).await;
+        if !launches {
+            // The group has no capacity for now: evictions begin at half of the time.
+            stage.until("drained", s(2400), || stage.world.kube.pods_on(&node(0)).is_empty()).await;
+            sleep(s(600)).await;
+        }
         let group = run_group_with(&stage, false);
         stage.until("gone", s(400), || stage.world.kube.node(&node(0)).is_none()).await;
         let actions = stage.world.aws.autoscaling.actions();
@@ -727,7 +733,7 @@ async fn without_a_queue_another_replica_completes_the_hook_that_the_first_has_a
     for begun in [false, true] {
         let stage = Stage::with_group(3);
         stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").grace(s(300)).stops_in(s(120)));
-        let first = without_queue(&stage, "a", &[]).await;
+        let first = without_queue(&stage, "a").await;
         stage.until("its turn", s(5), || stage.nodes_holder().as_deref() == Some("a")).await;
         stage.set_condition(0, "KernelReady", "False", 0);
         stage.until("unhealthy", s(660), || stage.world.aws.autoscaling.unhealthy() == [instance(0)]).await;
@@ -736,7 +742,7 @@ async fn without_a_queue_another_replica_completes_the_hook_that_the_first_has_a
         if begun {
             stage.until("evicted", s(120), || stage.ends_of("slow").len() == 1).await;
         }
-        let second = without_queue(&stage, "b", &[]).await;
+        let second = without_queue(&stage, "b").await;
         first.kill().await.gone(|_| true).await;
         stage.until("gone", s(400), || stage.world.kube.node(&node(0)).is_none()).await;
         let actions = stage.world.aws.autoscaling.actions();
@@ -753,7 +759,7 @@ async fn without_a_queue_another_replica_completes_the_hook_that_the_first_has_a
 async fn without_a_queue_an_agent_that_speaks_changes_nothing() {
     for early in [true, false] {
         let stage = Stage::with_group(3);
-        let replica = without_queue(&stage, "a", &[]).await;
+        let replica = without_queue(&stage, "a").await;
         stage.set_condition(0, "KernelReady", "False", 0);
         stage.until("unhealthy", s(660), || stage.world.aws.autoscaling.unhealthy() == [instance(0)]).await;
         let group = run_group_with(&stage, false);
@@ -775,7 +781,7 @@ async fn without_a_queue_an_agent_that_speaks_changes_nothing() {
 #[tokio::test(start_paused = true)]
 async fn without_a_queue_a_user_who_uncordons_is_not_overruled_by_the_hook() {
     let stage = Stage::with_group(3);
-    let replica = without_queue(&stage, "a", &[]).await;
+    let replica = without_queue(&stage, "a").await;
     stage.set_condition(0, "KernelReady", "False", 0);
     stage.until("unhealthy", s(660), || stage.world.aws.autoscaling.unhealthy() == [instance(0)]).await;
     for _ in 0..2 {

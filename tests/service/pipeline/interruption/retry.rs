@@ -76,7 +76,8 @@ async fn a_change_that_ec2_lists_too_is_not_noted_as_handled_while_its_work_fail
     assert!(ended(&replica, "failed") > 0.5 && stage.handled(0) == 0, "{}", stage.story());
     stage.world.faults.clear();
     stage.until("drained", s(PAUSE), || stage.world.kube.pods().is_empty()).await;
-    stage.until_handled(s(60)).await;
+    // The other of the two pauses, too.
+    stage.until_handled(s(PAUSE)).await;
     stage.until("noted", s(60), || stage.handled(0) > 0).await;
     stage.until("what EC2 lists has ended, too", s(PAUSE), || replica.tasks.alive(TaskKind::Interruption) == 0).await;
     stage.rest(&[&replica]).await;
