@@ -209,7 +209,7 @@ impl Case {
         node.record.notice(self.notice.key()).is_some()
     }
 
-    /// As [`has_had_mark`], of the notice.
+    /// As [`has_had`], of the notice.
     pub(super) fn has_had_mark(&self) -> impl FnMut(&Record) -> bool + use<> {
         has_had(self.notice.key())
     }
