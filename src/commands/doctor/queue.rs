@@ -261,8 +261,8 @@ fn senders(readings: &Readings, attributes: &QueueAttributes, arn: &str) -> Opti
             "{check}Add this statement to the queue's policy:\n  \
              {{\"Effect\": \"Deny\", \"Principal\": \"*\", \"Action\": \"sqs:SendMessage\",\n   \"Resource\": \"{arn}\",\n   \
              \"Condition\": {}}}\n\
-             Add an SNS topic that sends to the list, and to \"aws:PrincipalArn\" in the same ArnNotEquals the role with which hooks\n\
-             notify the queue directly, and who uses ebbtide send or redrives. Ebbtide's CloudFormation template and Terraform\n\
+             Add an SNS topic that sends to the list, and to \"aws:PrincipalArn\" in the same ArnNotEquals the role with which hooks \
+             notify the queue directly, and who uses ebbtide send or redrives. Ebbtide's CloudFormation template and Terraform \
              module of this version have the statement.",
             sources(readings, arn)
         ),
