@@ -6,7 +6,7 @@
 use super::Node;
 use super::names::id_of;
 use super::patch::guarded;
-use super::record::{HANDLED_PREFIX, NoticeRecord, name, whole_seconds};
+use super::record::{HANDLED_PREFIX, name, whole_seconds};
 use crate::pipeline::event::{Detail, Identity, Notice};
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -64,11 +64,10 @@ pub fn standing(node: &Node, notice: &Notice, own: Option<&str>) -> Standing {
     if is_handled(node, notice) || notice.is_listed_by_ec2() && has_handled(node, notice) {
         return Standing::Settled;
     }
-    let kept = || node.record.kept().filter(|kept| kept.start.is_some() && kept.start.map(whole_seconds) == start);
-    if kept().any(|kept| notice.identity.ec2_id().as_deref() == kept_id(kept)) {
+    if kept_ids(node, start).any(|id| notice.identity.ec2_id().as_deref() == Some(id)) {
         return Standing::Settled;
     }
-    let is_announced = is_marked_by_other(node, notice, own) || kept().next().is_some();
+    let is_announced = is_marked_by_other(node, notice, own) || kept_ids(node, start).next().is_some();
     if is_announced { Standing::Announced } else { Standing::Open }
 }
 
@@ -104,8 +103,7 @@ pub fn known(node: &Node, notice: &Notice) -> Option<KnownNotice> {
             let marks = node.record.notices().filter(|(_, mark)| mark.is_of(notice.kind()) && mark.start == start);
             let mut marks = marks.map(|(key, mark)| (key, listed(id_of(&mark.message).to_owned())));
             let marked = marks.find(|(key, listed)| *key == listed.key());
-            let kept = node.record.kept().filter(|kept| kept.start.map(whole_seconds) == start);
-            let mut kept = kept.filter_map(|kept| Some(listed(kept_id(kept)?.to_owned())));
+            let mut kept = kept_ids(node, start).map(|id| listed(id.to_owned()));
             let kept = || kept.find(|listed| listed.ec2_id().is_some());
             marked.map(|(_, listed)| listed).or_else(kept).map(KnownNotice::Same)
         }
@@ -155,9 +153,10 @@ pub fn known_as(node: &Node, reported: &Notice) -> Option<KnownNotice> {
     node.record.notice(reported.key()).map(|_| KnownNotice::Same(reported.identity.clone()))
 }
 
-/// Returns the id under which the kept change is listed, or its ARN.
-fn kept_id(record: &NoticeRecord) -> Option<&str> {
-    record.kept.as_ref().map(|kept| &*kept.event)
+/// Returns the ids under which the changes with this start are listed that the Node keeps, or their ARNs.
+fn kept_ids(node: &Node, start: Option<Timestamp>) -> impl Iterator<Item = &str> {
+    let kept = node.record.kept().filter(move |kept| start.is_some() && kept.start.map(whole_seconds) == start);
+    kept.filter_map(|kept| Some(&*kept.kept.as_ref()?.event))
 }
 
 /// Returns the start of the announced change, the end of the block, or the time of the agent notice, in whole seconds: AWS may move it.

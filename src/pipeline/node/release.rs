@@ -120,7 +120,7 @@ impl NodeRelease {
     #[must_use]
     pub fn of_withdrawn(node: &Node, key: NoticeKey, by: Withdrawal, noted: bool) -> Option<Self> {
         let is_older = |known: &NoticeRecord| known.since.is_none_or(|since| since <= by.at);
-        let keys = names_of(node, key, is_older);
+        let keys: Vec<String> = name_of(node, key, is_older).into_iter().collect();
         let is_new = noted && node.record.withdrawn_at(key).is_none_or(|known| known < by.at);
         let start = by.start.or_else(|| node.record.known(key).and_then(|known| known.start));
         let withdrawn = is_new.then(|| (name(WITHDRAWN_PREFIX, key), Withdrawal { start, ..by }));
@@ -136,11 +136,10 @@ impl NodeRelease {
     /// Returns the mark and the plan of the notice with this key, if only the Node's agent has reported it.
     #[must_use]
     pub fn of_taken_back(node: &Node, key: NoticeKey) -> Option<Self> {
-        let mut keys = names_of(node, key, NoticeRecord::is_only_reported);
-        // The record that it needs nothing more is removed with them: nothing else may show later that the agent has withdrawn it.
+        let known = name_of(node, key, NoticeRecord::is_only_reported)?;
+        // The record that it needs nothing more is removed with it: nothing else may show later that the agent has withdrawn it.
         let noted = Some(name(HANDLED_PREFIX, key)).filter(|name| node.record.has(name));
-        keys.extend(noted.filter(|_| !keys.is_empty()));
-        (!keys.is_empty()).then(|| Self::removing(keys, UndoReason::Withdrawn))
+        Some(Self::removing([known].into_iter().chain(noted).collect(), UndoReason::Withdrawn))
     }
 
     /// Returns the mark of the notice with this identity.
@@ -235,9 +234,8 @@ impl NodeRelease {
 }
 
 /// Returns the name of the mark or the plan of the notice with this key, if `is_due` holds for it.
-fn names_of(node: &Node, key: NoticeKey, is_due: impl Fn(&NoticeRecord) -> bool) -> Vec<String> {
-    let known = node.record.known(key).filter(|known| is_due(known));
-    known.map(|_| name(NOTICE_PREFIX, key)).into_iter().collect()
+fn name_of(node: &Node, key: NoticeKey, is_due: impl Fn(&NoticeRecord) -> bool) -> Option<String> {
+    node.record.known(key).filter(|known| is_due(known)).map(|_| name(NOTICE_PREFIX, key))
 }
 
 /// Returns whether a notice of this kind waits for a restart of the Node that has not come.

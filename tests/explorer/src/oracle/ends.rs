@@ -150,7 +150,7 @@ impl Oracle {
         goes.is_some_and(|at| self.now() + self.slack() > at + s(60)) && started + self.slack() >= begins
     }
     /// Whether a restart that is seen then may end the notice: docs/draining.md, "A restart before a change" and "Marks on the Node". It counts
-    /// from the time at which AWS told of an interruption without a start.
+    /// from the announcement of an interruption that names no start.
     pub(super) fn restart_ends(&self, seen: &Seen, sent: &Sent, restarted: i64) -> bool {
         let notice = &self.plan.notices[sent.notice];
         let event = sent.at - s(notice.age);

@@ -159,7 +159,7 @@ async fn a_shutdown_ends_the_pause_and_another_replica_tries_again() {
     stage.rest(&[&second]).await;
 }
 
-/// The next receiver tries again, and two that try would overrule whoever uncordons after the first drain.
+/// The next receiver tries again, and two that try would overrule a user who uncordons after the first drain.
 #[tokio::test(start_paused = true)]
 async fn a_message_that_is_lost_in_the_pause_is_left_to_its_next_receiver() {
     let (stage, replica, _) = pausing(&[], "patch nodes").await;
