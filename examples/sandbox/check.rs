@@ -137,8 +137,8 @@ impl Checks {
         }
         if *part == Part::Announced {
             let annotations = world.kube.node(name).and_then(|node| node.metadata.annotations).unwrap_or_default();
-            let notes = annotations.keys().filter(|key| key.starts_with("ebbtide/handled.")).count();
-            self.equal(&format!("{name}: notes of agent notices that were acted on"), notes, 1);
+            let ended = annotations.values().filter(|text| text.contains("\"work\":\"ended\"")).count();
+            self.equal(&format!("{name}: agent notices that were acted on"), ended, 1);
         }
         let cordoned = world.kube.node(name).and_then(|node| node.spec?.unschedulable).unwrap_or(false);
         self.equal(&format!("{name}: cordoned"), cordoned, *part != Part::Spared);

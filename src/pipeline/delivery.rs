@@ -203,13 +203,13 @@ impl Deliverer {
         let called_off = copies.called_off.into_inner();
         match (end, copies.lost.is_cancelled()) {
             (DeliveryEnd::Verdict(Verdict::Delete), true) => {
-                Box::pin(unclaimed::note_called_off(&self.interrupter, called_off)).await;
+                Box::pin(unclaimed::note_called_off(&self.interrupter, &id, called_off)).await;
                 // If that fails, the next receiver finds nothing to do.
                 let _ = Box::pin(self.queue.delete_late(message)).await;
             }
             (DeliveryEnd::Verdict(Verdict::Delete), false) => {
                 if !self.delete(message).await {
-                    Box::pin(unclaimed::note_called_off(&self.interrupter, called_off)).await;
+                    Box::pin(unclaimed::note_called_off(&self.interrupter, &id, called_off)).await;
                 }
             }
             (DeliveryEnd::Superseded, _) | (_, true) => {}
@@ -310,7 +310,7 @@ impl Deliverer {
                 None => end.await,
             };
             if let (Some(notice), Ok(outcome)) = (polled, end) {
-                Box::pin(self.note_listed(&notice, outcome)).await;
+                Box::pin(self.note_listed(&notice, message, outcome)).await;
             }
             lock().remove(&number);
             if let (NoticeCopy::Running(_, seat), Ok(NoticeOutcome::Uncordoned)) = (&*copy, end) {

@@ -160,7 +160,7 @@ def test_the_service_drains_under_the_policy(world: World) -> None:
 
 
 STATE = [
-    *(f"ebbtide/{name}.x" for name in ("notice", "planned", "handled", "withdrawn", "says", "shift")),
+    *(f"ebbtide/{name}.x" for name in ("notice", "says", "shift")),
     *(f"ebbtide/{name}" for name in ("undo", "booted", "replacement", "replaces", "held")),
 ]
 """Annotations by which Ebbtide keeps its state."""
@@ -224,12 +224,12 @@ def test_a_pod_that_may_patch_nodes_does_not_speak_for_ebbtide(world: World, dri
 def test_a_pod_that_may_patch_nodes_does_not_undo_an_uncordon(world: World, driver: Kube) -> None:
     node = world.node()
     wait_policy(driver, node, MARKS)
-    world.annotate(node, "ebbtide/handled.x", "{}")
+    world.annotate(node, "ebbtide/notice.x", "{}")
     own = f"{NODES}/{node.name}"
     # A merge patch, a patch of the whole list of annotations, and one that also cordons.
-    for body in ({"annotations": {"ebbtide/handled.x": None}}, {"annotations": None}):
+    for body in ({"annotations": {"ebbtide/notice.x": None}}, {"annotations": None}):
         assert MARKS in refused(driver, own, {"metadata": body, "spec": {"unschedulable": True}}), body
-    assert "ebbtide/handled.x" in world.see(node)["metadata"]["annotations"]
+    assert "ebbtide/notice.x" in world.see(node)["metadata"]["annotations"]
 
 
 @pytest.mark.versions

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeSpec, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// The label that keeps load balancers away.
@@ -174,7 +174,20 @@ impl Stage {
 
     /// Returns the contents of the n-th node's annotations of notices that hold it.
     pub fn notices(&self, n: usize) -> Vec<Value> {
-        self.records(n).map(|(_, record)| record).filter(|record| record["planned"] != true).collect()
+        let holds = |record: &Value| record["work"].is_null() || record["work"] == "ended";
+        self.records(n).map(|(_, record)| record).filter(holds).collect()
+    }
+
+    /// Returns the number of the n-th node's notices that need nothing more.
+    pub fn handled(&self, n: usize) -> usize {
+        self.records(n).filter(|(_, record)| record["work"] == "ended" || record["work"] == "handled").count()
+    }
+
+    /// Returns the names of the n-th node's annotations but those of cancelled notices.
+    pub fn left(&self, n: usize) -> BTreeSet<String> {
+        let withdrawn = self.records(n).filter(|(_, record)| record["work"] == "withdrawn").map(|(name, _)| name);
+        let withdrawn: BTreeSet<String> = withdrawn.collect();
+        self.annotations(n).into_keys().filter(|name| !withdrawn.contains(name)).collect()
     }
 
     /// Returns the names of the n-th node's annotations that keep planned changes.
@@ -189,10 +202,10 @@ impl Stage {
 
     /// Asserts that no mark of ours is left on the n-th node. A cordon may be somebody else's.
     pub fn no_trace(&self, n: usize) {
-        let mut left = self.annotations(n);
         // An older copy of a withdrawn notice may come for two weeks, and one from before a restart.
-        left.retain(|key, _| !key.starts_with("ebbtide/withdrawn.") && key != "ebbtide/booted");
-        assert_eq!(left, BTreeMap::new(), "{}", self.story());
+        let mut left = self.left(n);
+        left.remove("ebbtide/booted");
+        assert_eq!(left, BTreeSet::new(), "{}", self.story());
         assert_eq!(self.labelled(n, "ebbtide/kind"), None);
     }
 
@@ -321,7 +334,7 @@ pub fn plan(now: jiff::Timestamp, n: usize, event: &str) -> (String, String) {
     let code = "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED";
     let kept = json!({ "code": code, "event": event });
     let kind = "scheduled-change";
-    let plan = json!({ "v": 1, "kind": kind, "since": since, "start": start, "hard": true, "message": event, "planned": true, "kept": kept });
+    let plan = json!({ "v": 1, "kind": kind, "since": since, "start": start, "hard": true, "message": event, "work": "planned", "kept": kept });
     (format!("ebbtide/notice.{id}"), plan.to_string())
 }
 

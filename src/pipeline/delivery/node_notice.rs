@@ -66,13 +66,13 @@ impl Deliverer {
         cut: CancellationToken,
     ) -> Done {
         let NodeNotice { notice, message } = reported;
-        let version = notice.version();
-        let end =
-            if confirmed { WorkEnd::Handled } else { self.work_on(&node, notice.clone(), message.into(), &cut).await };
+        let (version, message) = (notice.version(), Arc::<str>::from(message));
+        let work = || self.work_on(&node, notice.clone(), Arc::clone(&message), &cut);
+        let end = if confirmed { WorkEnd::Handled } else { work().await };
         let pause = match end {
             WorkEnd::Unnoted => return (version, true),
             WorkEnd::Again(pause) => pause,
-            WorkEnd::Handled => match self.note_end(&node, &notice).await {
+            WorkEnd::Handled => match self.note_end(&node, &notice, &message).await {
                 Ok(()) => return (version, true),
                 Err(pause) => pause,
             },
@@ -80,7 +80,9 @@ impl Deliverer {
         tokio::select! {
             biased;
             () = cut.cancelled() => {}
-            () = self.uncordoned_by_user(&node, &notice) => return (version, self.note_end(&node, &notice).await.is_ok()),
+            () = self.uncordoned_by_user(&node, &notice) => {
+                return (version, self.note_end(&node, &notice, &message).await.is_ok());
+            }
             () = sleep(pause) => {}
         }
         (version, false)
@@ -90,7 +92,7 @@ impl Deliverer {
     ///
     /// # Errors
     /// The pause before the next try.
-    async fn note_end(&self, node: &Node, notice: &Notice) -> Result<(), Duration> {
+    async fn note_end(&self, node: &Node, notice: &Notice, message: &str) -> Result<(), Duration> {
         let Interrupter { index, marker, .. } = &*self.interrupter;
         let is_gone = index.newest(node).is_some_and(|node| !reports(&node, &notice.identity));
         let writes = !notice.is_withdrawn();
@@ -101,7 +103,12 @@ impl Deliverer {
         if is_gone && writes {
             return Ok(());
         }
-        let noted = marker.note_handled(node, notice, writes, Instant::now() + CALL_TIMEOUT).await;
+        let by = Instant::now() + CALL_TIMEOUT;
+        let noted = if writes {
+            marker.end(node, notice, message, None, by).await
+        } else {
+            marker.forget_end(node, notice, by).await
+        };
         noted.map(drop).map_err(|error| {
             let (on, category) = (node.named(), error.category);
             self.facts.emit(&Fact::ReleaseFailed { on, category, error: &error });

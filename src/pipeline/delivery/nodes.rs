@@ -216,7 +216,7 @@ impl Deliverer {
         let nodes = index.all_that(|node| !node.is_excluded() && node.gives_notices());
         let mut given = HashSet::new();
         for node in nodes {
-            let mut due: Vec<NodeNotice> = taken_back(&node, &index.others(&node), &policy.conditions, now);
+            let mut due: Vec<NodeNotice> = taken_back(&node, &index.others(&node), now);
             for (reported, from) in self.conditions_of(&node) {
                 if from > now {
                     next = next.into_iter().chain([clock.instant_of(from)]).min();

@@ -208,7 +208,7 @@ impl Deliverer {
         if plan.is_none() && !answers.notices().iter().any(|listed| listed.version() == version) {
             return (version, true);
         }
-        let is_settled = self.settle(&node, &notice, plan.as_ref(), outcome).await;
+        let is_settled = self.settle(&node, (&notice, &message), plan.as_ref(), outcome).await;
         // A plan stays on the Node for as long as it is needed; a dry run stores none, and would plan for ever.
         let is_planned = outcome == Some(NoticeOutcome::Planned) && !self.interrupter.policy.dry_run;
         (version, is_settled && !is_planned)
@@ -228,7 +228,7 @@ impl Deliverer {
     async fn settle(
         &self,
         node: &Node,
-        notice: &Notice,
+        (notice, message): (&Notice, &str),
         plan: Option<&NoticeRecord>,
         outcome: Option<NoticeOutcome>,
     ) -> bool {
@@ -239,8 +239,11 @@ impl Deliverer {
             // Plans created from messages don't appear in EC2's list or in agent notices.
             if plan.is_none_or(|plan| plan.message == listed || is_from_node(&plan.message)) {
                 // Another replica's answer may be older, and still show the check as failing since then.
-                let write = !notice.is_withdrawn() || notice.kind() == NoticeKind::StatusCheck;
-                written = marker.note_handled(node, notice, write, by).await;
+                written = if !notice.is_withdrawn() || notice.kind() == NoticeKind::StatusCheck {
+                    marker.end(node, notice, message, plan, by).await
+                } else {
+                    marker.forget_end(node, notice, by).await
+                };
             }
         }
         if let Some(plan) = plan.filter(|_| written.is_ok() && outcome != Some(NoticeOutcome::Planned)) {
@@ -259,12 +262,12 @@ impl Deliverer {
     }
 
     /// Notes that a change announced by a message is handled, although EC2 lists it.
-    pub(super) async fn note_listed(&self, notice: &Notice, outcome: NoticeOutcome) {
+    pub(super) async fn note_listed(&self, notice: &Notice, message: &str, outcome: NoticeOutcome) {
+        let (marker, by) = (&self.interrupter.marker, Instant::now() + CALL_TIMEOUT);
         let node = self.interrupter.index.get(&notice.instance);
-        if let Some(node) = node.filter(|_| is_work(outcome)) {
-            let (write, by) = (!notice.is_withdrawn(), Instant::now() + CALL_TIMEOUT);
+        if let Some(node) = node.filter(|_| is_work(outcome) && !notice.is_withdrawn()) {
             // Without the note, the listed notice is worked on once more.
-            let _ = self.interrupter.marker.note_handled(&node, notice, write, by).await;
+            let _ = marker.end(&node, notice, message, None, by).await;
         }
     }
 

@@ -86,10 +86,10 @@ pub(super) async fn hold(
 }
 
 /// Notes on the Nodes that these notices are handled, so that a replica that receives the message again doesn't overrule the user.
-pub(super) async fn note_called_off(interrupter: &Interrupter, notices: Vec<Arc<Notice>>) {
+pub(super) async fn note_called_off(interrupter: &Interrupter, message: &str, notices: Vec<Arc<Notice>>) {
     for notice in notices {
         let Some(node) = interrupter.index.get(&notice.instance) else { continue };
-        let note = || interrupter.marker.note_handled(&node, &notice, true, Instant::now() + CALL_TIMEOUT);
+        let note = || interrupter.marker.end(&node, &notice, message, None, Instant::now() + CALL_TIMEOUT);
         let failed = |error: &KubeError| {
             interrupter.facts.emit(&Fact::ReleaseFailed { on: node.named(), category: error.category, error });
             true

@@ -35,7 +35,7 @@ impl Case {
         let (verify, key) = (interrupter.policy.admission.verify, notice.key());
         let proof =
             Proof::of(notice, verify).filter(|_| verify == Verify::Never || interrupter.policy.admission.asks_aws);
-        let start = node.as_ref().and_then(|node| node.record.known(key)?.start);
+        let start = node.as_ref().and_then(|node| node.record.live(key)?.start);
         let proof = proof.map(|proof| proof.of_known(start));
         // A hook without a token is not from a message: Auto Scaling itself has shown that the instance waits.
         let is_shown = notice.hook().is_some_and(|hook| hook.token.is_none());

@@ -241,7 +241,7 @@ impl Case {
     /// Whether the mark records that the Node may have come back before it was written.
     fn is_of_unknown_boot(&self) -> bool {
         let known = self.node.as_ref().and_then(|node| self.interrupter.index.newest(node));
-        known.is_some_and(|node| node.record.notice(self.notice.key()).is_some_and(NoticeRecord::is_of_unknown_boot))
+        known.is_some_and(|node| node.record.notice(self.notice.key()).is_some_and(|known| known.boot.is_unknown()))
     }
 
     /// Returns the mark to write on the Node, with a record of that doubt.
@@ -258,7 +258,7 @@ impl Case {
             let by = (Class::List, Instant::now() + LAST_CALL);
             // If the write fails, the next heartbeat repeats it.
             let waits = |known: &NoticeRecord, current: &Node| {
-                let waited = known.has_hook() && known.is_before_boot(&node.boot) && current.boot == node.boot;
+                let waited = known.has_hook() && known.boot.is_before(&node.boot) && current.boot == node.boot;
                 waited.then(|| known.in_boot(&node.boot))
             };
             let _ = interrupter.marker.revise(&node, notice.key(), by, waits).await;

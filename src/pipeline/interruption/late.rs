@@ -5,7 +5,7 @@ use super::times::SHUTDOWN_TIME;
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{Detail, Hook, InstanceAction, Notice, NoticeTime, ScheduledChange};
 use crate::pipeline::node::Node;
-use crate::pipeline::node::record::{RETURN_BEFORE_START, ReturnSign};
+use crate::pipeline::node::record::{NoticeRecord, RETURN_BEFORE_START, ReturnSign, Work};
 use crate::pipeline::node::release::{LATE_AFTER, booted_after, is_back, restarted_after};
 use crate::runtime::clock::Clock;
 use jiff::Timestamp;
@@ -53,11 +53,10 @@ pub fn is_healthy_again(notice: &Notice, node: &Node, known: &Node) -> bool {
 pub fn is_superseded(notice: &Notice, node: &Node) -> bool {
     // Only scheduled changes are revised by later copies, and only AWS's own times order them.
     let changes = matches!((&notice.detail, notice.time), (Detail::ScheduledChange(_), NoticeTime::Announced(_)));
-    let key = notice.key();
     // A copy with the same start announces nothing new, and its work may have to be taken over.
-    let revised = node.record.known(key).filter(|known| !known.starts_at(notice.start()));
-    let newest = revised.and_then(|known| known.since).max(node.record.withdrawn_at(key)).filter(|_| changes);
-    newest.is_some_and(|at| at > notice.at())
+    let differs = |known: &&NoticeRecord| known.work == Work::Withdrawn || !known.starts_at(notice.start());
+    let newest = node.record.get(notice.key()).filter(differs).and_then(|known| known.since);
+    changes && newest.is_some_and(|at| at > notice.at())
 }
 
 /// Whether the instance has already come back from the announced event, or a newer copy of the notice has left its mark. `waited` is the

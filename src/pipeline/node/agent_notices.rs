@@ -7,10 +7,9 @@ pub use super::handled::NodeNotice;
 pub use crate::fact::AgentNoticeKind;
 
 use super::Node;
-use super::condition::ConditionRule;
 use super::conditions;
 use super::confirmation::are_same;
-use super::handled::{Standing, has_notes, is_handled, standing};
+use super::handled::{Standing, is_handled, standing};
 use super::names::{AGENT_PREFIX, FROM_NODE, is_from_node};
 use super::record::{NoticeRecord, whole_seconds};
 use super::release::NodeRelease;
@@ -272,12 +271,14 @@ impl Node {
     /// Whether the Node has agent notices, conditions or the note of its replacement, or still records a notice of one of them.
     #[must_use]
     pub fn gives_notices(&self) -> bool {
-        let is_carrying = || from_node(self).next().is_some() || has_notes(self);
-        !self.conditions.is_empty() || self.agent_annotations().next().is_some() || is_asked(self) || is_carrying()
+        !self.conditions.is_empty()
+            || self.agent_annotations().next().is_some()
+            || is_asked(self)
+            || from_node(self).next().is_some()
     }
 }
 
-/// Returns the ids that stand for a message in the marks and plans on the Node whose notice only the Node's agent has reported.
+/// Returns the ids that stand for a message in the records of notices that only the Node has reported.
 fn from_node(node: &Node) -> impl Iterator<Item = String> {
     node.record
         .all()
@@ -294,14 +295,14 @@ fn of_earlier_registration(node: &Node, now: Timestamp) -> impl Iterator<Item = 
     // Conditions belong to the Node itself.
     let is_older =
         move |mark: &NoticeRecord| mark.since < created && !mark.message.starts_with(&conditions::message(""));
-    node.record.notices().filter(move |(_, mark)| is_older(mark)).map(|(_, mark)| mark.message.clone())
+    node.record.all().filter(move |(_, mark)| is_older(mark)).map(|(_, mark)| mark.message.clone())
 }
 
 /// Returns the withdrawals of the notices that the Node still records, but that neither the Node nor the `others` of its instance report
 /// any longer. An annotation that can't be parsed withdraws nothing: an agent of another version may have written it. `rules` are those of
 /// conditions: the work for a condition is not undone on a Node that its group replaces, because that Node is terminated.
 #[must_use]
-pub fn taken_back(node: &Node, others: &[Arc<Node>], rules: &[ConditionRule], now: Timestamp) -> Vec<NodeNotice> {
+pub fn taken_back(node: &Node, others: &[Arc<Node>], now: Timestamp) -> Vec<NodeNotice> {
     let (mut messages, mut unreadable) = (BTreeSet::new(), Vec::new());
     // A stale notice is still reported. A Node that a renamed kubelet has left no longer has an agent.
     let with_agents = others.iter().map(|other| &**other).filter(|other| other.ready).chain([node]);
@@ -322,13 +323,7 @@ pub fn taken_back(node: &Node, others: &[Arc<Node>], rules: &[ConditionRule], no
     }
     let is_kept =
         |message: &String| messages.contains(message) || unreadable.iter().any(|kind| message.starts_with(kind));
-    let termination = termination(node);
-    let noted = is_handled(node, &termination.notice).then(|| termination.message.clone());
-    let is_noted = |notice: &NodeNotice| is_handled(node, &notice.notice);
-    let of_rules =
-        rules.iter().filter(|_| has_notes(node)).map(|rule| conditions::gone(&rule.name, &node.instance, now));
-    let noted = noted.into_iter().chain(of_rules.filter(is_noted).map(|notice| notice.message));
-    let gone: BTreeSet<String> = from_node(node).chain(noted).filter(|message| !is_kept(message)).collect();
+    let gone: BTreeSet<String> = from_node(node).filter(|message| !is_kept(message)).collect();
     gone.into_iter().filter_map(|message| withdrawal(node, message, now)).collect()
 }
 

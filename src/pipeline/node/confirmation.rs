@@ -4,10 +4,10 @@
 use super::Node;
 use super::names::is_from_node;
 use super::patch::guarded;
-use super::record::{NOTICE_PREFIX, NoticeRecord, name, text};
+use super::record::{NoticeRecord, RecordChange};
 use crate::pipeline::event::{Identity, Notice};
 use jiff::Timestamp;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::time::Duration;
 
 /// Maximum difference between the times of a notice as the metadata and as an event name them. An instance is not interrupted twice in it.
@@ -34,16 +34,12 @@ pub fn patch(node: &Node, notice: &Notice, message: &str) -> Option<Value> {
         _ => false,
     };
     let confirmed = confirmed_by(node, message, |known| known.is_only_reported() && is_same(known));
-    (!confirmed.is_empty()).then(|| {
-        let annotations: Map<String, Value> =
-            confirmed.into_iter().map(|(name, text)| (name, Value::from(text))).collect();
-        guarded(node, &annotations.into(), &json!({}), json!({}))
-    })
+    (!confirmed.is_empty()).then(|| guarded(node, &node.record.annotations(&confirmed).into(), &json!({}), json!({})))
 }
 
 /// Returns the records and plans of the agent's notice of the change with this start that a message has confirmed, without the
 /// confirmation: the agent can withdraw them again.
-pub(super) fn unconfirmed(node: &Node, start: Timestamp) -> Vec<(String, String)> {
+pub(super) fn unconfirmed(node: &Node, start: Timestamp) -> Vec<RecordChange> {
     confirmed_by(node, "", |known| {
         let is_same = known.start.is_some_and(|known| known.as_second() == start.as_second());
         is_from_node(&known.message) && !known.confirmed_by.is_empty() && is_same
@@ -51,8 +47,8 @@ pub(super) fn unconfirmed(node: &Node, start: Timestamp) -> Vec<(String, String)
 }
 
 /// Returns the records and plans for which `is_due` holds, as confirmed by this message.
-fn confirmed_by(node: &Node, message: &str, is_due: impl Fn(&NoticeRecord) -> bool) -> Vec<(String, String)> {
+fn confirmed_by(node: &Node, message: &str, is_due: impl Fn(&NoticeRecord) -> bool) -> Vec<RecordChange> {
     let confirmed = |record: &NoticeRecord| NoticeRecord { confirmed_by: message.to_owned(), ..record.clone() };
-    let due = node.record.all().filter(|(_, known)| is_due(known));
-    due.map(|(key, known)| (name(NOTICE_PREFIX, key), text(&confirmed(known)))).collect()
+    let due = node.record.all().filter(|(_, known)| known.work.is_live() && is_due(known));
+    due.map(|(key, known)| RecordChange { key, left: Some(confirmed(known)) }).collect()
 }

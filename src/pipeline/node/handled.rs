@@ -6,8 +6,8 @@
 use super::Node;
 use super::names::id_of;
 use super::patch::guarded;
-use super::record::{HANDLED_PREFIX, name, whole_seconds};
-use crate::pipeline::event::{Detail, Identity, Notice};
+use super::record::{NoticeRecord, RecordChange, Work, whole_seconds};
+use crate::pipeline::event::{Detail, Identity, Notice, NoticeKey};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -46,12 +46,12 @@ pub enum KnownNotice {
 pub fn standing(node: &Node, notice: &Notice, own: Option<&str>) -> Standing {
     let key = notice.key();
     if notice.is_withdrawn() {
-        let has_trace = node.record.known(key).is_some() || node.record.handled(key).is_some();
+        let has_trace = node.record.get(key).is_some_and(|known| known.work != Work::Withdrawn);
         return if has_trace { Standing::Open } else { Standing::Settled };
     }
     let start = start_of(notice);
     // The work for the start that AWS named before, or its plan, must learn of this one, whatever else has announced it.
-    let known = node.record.known(key).and_then(|known| known.start);
+    let known = node.record.live(key).and_then(|known| known.start);
     if start.is_some() && known.is_some_and(|known| Some(whole_seconds(known)) != start) {
         return Standing::Open;
     }
@@ -92,7 +92,7 @@ pub fn known(node: &Node, notice: &Notice) -> Option<KnownNotice> {
             Identity::HealthEvent { instance, .. } | Identity::Ec2Event { instance, .. },
             Detail::ScheduledChange(change),
         ) => {
-            if node.record.known(notice.key()).is_some() {
+            if node.record.live(notice.key()).is_some() {
                 return None;
             }
             if !change.withdrawn && has_handled(node, notice) {
@@ -114,34 +114,58 @@ pub fn known(node: &Node, notice: &Notice) -> Option<KnownNotice> {
     }
 }
 
-/// Returns the patch that records that the notice needs nothing more, or that removes the record; `None` if there is nothing to change.
+/// Returns the patch that records that the notice needs nothing more; `None` if the Node shows it. `message` is the id of its message, or what
+/// stands for one; `plan` is the change that the Node no longer keeps with that. A change that it plans otherwise, or that AWS has cancelled
+/// since, stays so.
 #[must_use]
-pub(super) fn patch(node: &Node, notice: &Notice, write: bool) -> Option<Value> {
-    let name = name(HANDLED_PREFIX, notice.key());
-    let wanted = write.then(|| value(notice));
-    let is_new = node.record.text(&name) != wanted.as_deref();
-    let other = node.record.crowded_out(HANDLED_PREFIX, &name).filter(|_| write);
-    let mut notes = json!({ name: wanted });
-    if let Some(other) = other {
-        notes[other] = Value::Null;
+pub(super) fn patch(node: &Node, notice: &Notice, message: &str, plan: Option<&NoticeRecord>) -> Option<Value> {
+    if is_handled(node, notice) {
+        return None;
     }
-    is_new.then(|| guarded(node, &notes, &json!({}), json!({})))
+    let key = notice.key();
+    let of_notice = || {
+        let record = NoticeRecord::new(notice.kind().as_str().to_owned(), notice.at(), message.to_owned());
+        NoticeRecord { work: Work::Handled, start: notice.start().map(whole_seconds), ..record }
+    };
+    let known = match node.record.get(key) {
+        Some(known) if known.is_unreadable() => return None,
+        Some(known) if known.work == Work::Planned && plan.is_none() => return None,
+        Some(known) if known.work == Work::Withdrawn && known.since >= Some(whole_seconds(notice.at())) => return None,
+        Some(known) if known.work != Work::Withdrawn => known.clone(),
+        _ => of_notice(),
+    };
+    let left = Some(known.ended(start_of(notice)));
+    Some(guarded(node, &node.record.annotations(&[RecordChange { key, left }]).into(), &json!({}), json!({})))
 }
 
-/// Whether the Node records that some notice needs nothing more.
-pub(super) fn has_notes(node: &Node) -> bool {
-    node.record.with_prefix(HANDLED_PREFIX).next().is_some()
+/// Returns the patch that removes the record that the notice needs nothing more; `None` if there is none.
+#[must_use]
+pub(super) fn removal(node: &Node, notice: &Notice) -> Option<Value> {
+    let key = notice.key();
+    let known = node.record.get(key)?;
+    let left = match known.work {
+        Work::Handled => None,
+        Work::Ended => Some(NoticeRecord { work: Work::Open, ended_for: None, ..known.clone() }),
+        _ => return None,
+    };
+    Some(guarded(node, &node.record.annotations(&[RecordChange { key, left }]).into(), &json!({}), json!({})))
+}
+
+/// Returns the notices that need nothing more.
+fn ended(node: &Node) -> impl Iterator<Item = (NoticeKey, &NoticeRecord)> {
+    node.record.all().filter(|(_, known)| matches!(known.work, Work::Ended | Work::Handled))
 }
 
 /// Whether the Node records that exactly this notice needs nothing more.
 #[must_use]
 pub fn is_handled(node: &Node, notice: &Notice) -> bool {
-    node.record.handled(notice.key()).is_some_and(|note| note == value(notice))
+    ended(node).any(|(key, known)| key == notice.key() && known.ended_for == start_of(notice))
 }
 
 /// Whether the Node records that some notice of the same time needs nothing more: that of a message, for a change that EC2 lists.
 fn has_handled(node: &Node, notice: &Notice) -> bool {
-    node.record.with_prefix(HANDLED_PREFIX).any(|(_, note)| *note == value(notice))
+    let start = start_of(notice);
+    start.is_some() && ended(node).any(|(_, known)| known.ended_for == start)
 }
 
 /// Returns what is known about a message's notice that announces the same as the agent notice `reported`.
@@ -167,8 +191,4 @@ fn start_of(notice: &Notice) -> Option<Timestamp> {
         _ => notice.start(),
     };
     at.map(whole_seconds)
-}
-
-fn value(notice: &Notice) -> String {
-    start_of(notice).map(|start| start.to_string()).unwrap_or_default()
 }

@@ -7,8 +7,7 @@ use super::Node;
 use super::names::{EXCLUDE_LABEL, OWN_PREFIX};
 use super::patch::guarded;
 use super::record::{
-    HookState, NOTICE_PREFIX, NoticeRecord, Place, ReturnSign, UNDO_ANNOTATION, UNKNOWN_BOOT, Undo, name, text,
-    whole_seconds,
+    Boot, HookState, NoticeRecord, Place, RecordChange, ReturnSign, UNDO_ANNOTATION, Undo, Work, text, whole_seconds,
 };
 use crate::pipeline::event::{NoticeKey, NoticeKind};
 use jiff::Timestamp;
@@ -121,7 +120,7 @@ impl Mark {
     /// Sets that the Node may have come back already, so that its present boot may be the return.
     #[must_use]
     pub fn of_unknown_boot(mut self) -> Self {
-        UNKNOWN_BOOT.clone_into(&mut self.notice.boot);
+        self.notice.boot = Boot::unknown();
         self
     }
 
@@ -149,7 +148,7 @@ impl Mark {
         let is_unreadable = known.is_some_and(NoticeRecord::is_unreadable);
         let marked = known.is_some_and(|mark| stands(mark) && !(self.again && mark.place == Some(Place::Over)));
         // The Node is drained for other notices as well, and has no room for another mark.
-        let is_full = known.is_none() && node.record.is_full_of(false);
+        let is_full = known.is_none() && node.record.is_full_of(Work::Open);
         // The mark of a drain replaces one that only holds a cordon, because drains are counted by their marks.
         let crowded_out = self.crowds_out(node).filter(|_| is_full);
         // A record of another version is not rewritten.
@@ -174,20 +173,26 @@ impl Mark {
             spec["taints"] = json!(all);
         }
         let mut notice = continuing(&self.notice, known, &node.boot);
-        if let Some(known) = node.record.known(self.key) {
+        if let Some(known) = node.record.get(self.key).filter(|known| known.work != Work::Withdrawn) {
             // The Node keeps a change until the work on it has ended.
             notice.kept.clone_from(&known.kept);
             notice.confirmed_by.clone_from(&known.confirmed_by);
+            if matches!(known.work, Work::Ended | Work::Handled) && known.start == notice.start {
+                (notice.work, notice.ended_for) = (Work::Ended, known.ended_for);
+            }
         }
-        let mut annotations = json!({ UNDO_ANNOTATION: text(&undo) });
-        self.adopt(node, &mut annotations, &mut notice);
-        if let Some(other) = crowded_out {
-            annotations[name(NOTICE_PREFIX, other)] = Value::Null;
+        let adopted = self.adopted(node);
+        if let Some((_, hint)) = adopted {
+            notice.place = hint.place.or(notice.place);
         }
+        let gone = adopted.into_iter().chain(crowded_out);
+        let mut changes: Vec<_> = gone.map(|(key, notice)| RecordChange { key, left: notice.released() }).collect();
         if !unmarkable {
-            annotations[name(NOTICE_PREFIX, self.key)] = text(&notice).into();
+            changes.push(RecordChange { key: self.key, left: Some(notice) });
         }
-        Some(guarded(node, &annotations, &labels, spec))
+        let mut annotations = node.record.annotations(&changes);
+        annotations.insert(UNDO_ANNOTATION.to_owned(), text(&undo).into());
+        Some(guarded(node, &annotations.into(), &labels, spec))
     }
 
     /// Whether this is the mark of a hint, and the Node has that of a hook's message.
@@ -195,21 +200,17 @@ impl Mark {
         self.notice.is_hint_of_termination() && node.record.is_termination_announced()
     }
 
-    /// Has `annotations` remove the mark of a hint, if this is the mark of a hook's message. What is `written` continues in the hint's place
-    /// in the wave.
-    fn adopt(&self, node: &Node, annotations: &mut Value, written: &mut NoticeRecord) {
+    /// Returns the mark of a hint that gives way to this one of a hook's message, which continues in its place in the wave.
+    fn adopted<'a>(&self, node: &'a Node) -> Option<(NoticeKey, &'a NoticeRecord)> {
         let adopts = self.notice.is_of(NoticeKind::AsgTerminate) && !self.notice.is_hint_of_termination();
-        if let Some((key, hint)) = node.record.notices().find(|(_, notice)| adopts && notice.is_hint_of_termination()) {
-            annotations[name(NOTICE_PREFIX, key)] = Value::Null;
-            written.place = hint.place.or(written.place);
-        }
+        node.record.notices().find(|(_, notice)| adopts && notice.is_hint_of_termination())
     }
 
-    /// Returns the key of the oldest mark on the Node that is not of a drain, if this one is.
-    fn crowds_out(&self, node: &Node) -> Option<NoticeKey> {
+    /// Returns the oldest mark on the Node that is not of a drain, if this one is.
+    fn crowds_out<'a>(&self, node: &'a Node) -> Option<(NoticeKey, &'a NoticeRecord)> {
         self.notice.deadline?;
         let cordons = node.record.notices().filter(|(_, notice)| !notice.is_drain());
-        cordons.min_by_key(|(_, notice)| notice.since).map(|(key, _)| key)
+        cordons.min_by_key(|(_, notice)| notice.since)
     }
 
     /// Returns the taints that the Node lacks. A taint of the same key and effect belongs to another controller, whatever its value.
@@ -223,11 +224,11 @@ impl Mark {
 /// Returns what the record becomes when it is written over `known` on a Node with this boot: evictions that have begun since the last restart
 /// continue.
 fn continuing(record: &NoticeRecord, known: Option<&NoticeRecord>, boot: &str) -> NoticeRecord {
-    let evicts = |known: &&NoticeRecord| known.boot == boot && matches!(known.place, Some(Place::Evicts(_)));
+    let evicts = |known: &&NoticeRecord| known.boot == Boot::new(boot) && matches!(known.place, Some(Place::Evicts(_)));
     let place = known.filter(evicts).and_then(|known| known.place);
-    let first = if record.boot.is_empty() { boot } else { &record.boot };
-    let boot = known.map_or(first, |known| known.boot_on(boot)).to_owned();
-    NoticeRecord { place: place.or(record.place), boot, ..record.clone() }
+    let first = || if record.boot.is_empty() { Boot::new(boot) } else { record.boot.clone() };
+    let at_first = known.map_or_else(first, |known| known.boot_on(boot));
+    NoticeRecord { place: place.or(record.place), boot: at_first, ..record.clone() }
 }
 
 /// Returns the taint that lets the pods of a stopped or terminated instance move, defined by Kubernetes.

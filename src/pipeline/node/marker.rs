@@ -189,18 +189,28 @@ impl Marker {
         self.write(node, Class::List, by, |current| hold::patch(current, point, change)).await
     }
 
-    /// Records on the Node that a notice needs nothing more, or removes that record. Returns whether the Node exists.
+    /// Records on the Node that a notice needs nothing more: `message` is the id of its message, or what stands for one, and `plan` the change
+    /// that the Node no longer keeps. Returns whether the Node exists.
     ///
     /// # Errors
     /// As [`Marker::cordon`].
-    pub async fn note_handled(
+    pub async fn end(
         &self,
         node: &Node,
         notice: &Notice,
-        write: bool,
+        message: &str,
+        plan: Option<&NoticeRecord>,
         by: Instant,
     ) -> Result<bool, KubeError> {
-        self.write(node, Class::List, by, |current| handled::patch(current, notice, write)).await
+        self.write(node, Class::List, by, |current| handled::patch(current, notice, message, plan)).await
+    }
+
+    /// Removes the record that a notice needs nothing more. Returns whether the Node exists.
+    ///
+    /// # Errors
+    /// As [`Marker::cordon`].
+    pub async fn forget_end(&self, node: &Node, notice: &Notice, by: Instant) -> Result<bool, KubeError> {
+        self.write(node, Class::List, by, |current| handled::removal(current, notice)).await
     }
 
     /// Patches the Node with what `patch` returns for its newest state, if anything. Returns whether the Node exists.

@@ -3,7 +3,7 @@
 
 use super::Node;
 use super::patch::guarded;
-use super::record::{KeptChange, NOTICE_PREFIX, NoticeRecord, name, text, whole_seconds};
+use super::record::{KeptChange, NoticeRecord, RecordChange, Work, whole_seconds};
 use crate::pipeline::event::{Detail, Identity, InstanceId, Notice, NoticeKey, NoticeTime, ScheduledChange};
 use serde_json::{Value, json};
 
@@ -14,7 +14,14 @@ pub fn of(notice: &Notice, message: &str) -> Option<NoticeRecord> {
     let record = NoticeRecord::new(notice.kind().as_str().to_owned(), notice.at(), message.to_owned());
     let hard = matches!(&notice.detail, Detail::ScheduledChange(change) if change.hard);
     // AWS's exact times, so that the notice is made again as it was.
-    Some(NoticeRecord { since: Some(notice.at()), start: Some(notice.start()?), hard, planned: true, kept, ..record })
+    Some(NoticeRecord {
+        since: Some(notice.at()),
+        start: Some(notice.start()?),
+        hard,
+        work: Work::Planned,
+        kept,
+        ..record
+    })
 }
 
 /// Returns the notice that the record keeps for the instance of the Node; `None` if it keeps none.
@@ -36,8 +43,9 @@ pub fn notice(record: &NoticeRecord, instance: &InstanceId) -> Option<Notice> {
 #[must_use]
 pub fn patch(plan: &NoticeRecord, node: &Node) -> Option<Value> {
     let key = key(plan, node)?;
-    let is_new = node.record.known(key).is_none_or(|known| known.start != plan.start && known.since <= plan.since);
-    (is_new && fits(plan, node)).then(|| written(node, key, &Value::from(text(plan))))
+    let differs = |known: &NoticeRecord| !known.work.is_live() || known.start != plan.start;
+    let is_new = node.record.get(key).is_none_or(|known| differs(known) && known.since <= plan.since);
+    (is_new && fits(plan, node)).then(|| written(node, key, Some(plan.clone())))
 }
 
 /// Returns the patch with which the Node no longer keeps the change, unless a newer copy of the notice has replaced it. What holds the Node
@@ -47,24 +55,24 @@ pub fn removal(plan: &NoticeRecord, node: &Node) -> Option<Value> {
     let key = key(plan, node)?;
     let start = |record: &NoticeRecord| record.start.map(whole_seconds);
     let is_same = |known: &&NoticeRecord| known.kept == plan.kept && start(known) == start(plan);
-    let known = node.record.known(key).filter(is_same)?;
+    let known = node.record.live(key).filter(is_same)?;
     let left = NoticeRecord { kept: None, ..known.clone() };
-    Some(written(node, key, &if known.planned { Value::Null } else { Value::from(text(&left)) }))
+    Some(written(node, key, Some(left).filter(|left| left.work != Work::Planned)))
 }
 
 /// Whether the Node keeps it, or has room for it. A change that is not kept is acted on at once.
 #[must_use]
 pub fn fits(plan: &NoticeRecord, node: &Node) -> bool {
     let Some(key) = key(plan, node) else { return false };
-    node.record.known(key).map_or_else(|| !node.record.is_full_of(true), |known| known.kept.is_some())
+    node.record.live(key).map_or_else(|| !node.record.is_full_of(Work::Planned), |known| known.kept.is_some())
 }
 
 fn key(plan: &NoticeRecord, node: &Node) -> Option<NoticeKey> {
     Some(notice(plan, &node.instance)?.key())
 }
 
-fn written(node: &Node, key: NoticeKey, value: &Value) -> Value {
-    guarded(node, &json!({ name(NOTICE_PREFIX, key): value }), &json!({}), json!({}))
+fn written(node: &Node, key: NoticeKey, left: Option<NoticeRecord>) -> Value {
+    guarded(node, &node.record.annotations(&[RecordChange { key, left }]).into(), &json!({}), json!({}))
 }
 
 #[cfg(test)]

@@ -1,47 +1,58 @@
 //! What Ebbtide has recorded on a Node, parsed once for each version of the Node. Pure.
 //!
-//! Three kinds of annotations record a notice under its key: `notice` while it is planned or holds the Node, `handled` once it needs nothing
-//! more, and `withdrawn` once AWS has cancelled it. They are the states of one record, which will be one annotation.
+//! One annotation records a notice under its key, in all of its states ([`Work`]). Open and ended work holds the Node. Each row is a
+//! transition, and nothing else changes the state:
 //!
 //! ```text
-//!            plan                  cordon                       drained, or given up
-//!   (none) ───────▶ planned, kept ────────▶ holds the Node, kept ────────▶ holds the Node ──▶ (none)
-//!      │                                      released for any reason: ─────────────────────▶ (none)
-//!      └── cordon ───────────────────────────────────────────────────────▶ holds the Node
+//! from                     by                                              to
+//! (none)                   plan                                            planned, kept
+//! (none), planned          cordon                                          open
+//! handled                  cordon, for another time                        open
+//! handled                  cordon, by a replica that is late               ended
+//! withdrawn                cordon, or plan, by a newer copy                open, planned
+//! open                     drained, while its source still reports it      ended
+//! planned, (none)          the same without a cordon                       handled
+//! ended                    cordon, for another time                        open
+//! open                     released: expired, returned, uncordoned         (none)
+//! ended                    the same                                        handled
+//! all, unless newer        AWS's message cancels it                        withdrawn
+//! handled                  its source no longer reports it                 (none)
+//! ended                    the same                                        open, and what only its source has reported: (none)
+//! withdrawn                two weeks                                       (none)
 //! ```
 
+mod boot;
 mod kept;
 mod notice;
 mod withdrawal;
 
+pub(super) use boot::Boot;
 pub(super) use kept::KeptChange;
-pub(super) use notice::UNKNOWN_BOOT;
-pub use notice::{HookState, NoticeRecord, Place, RETURN_BEFORE_START, ReturnSign, TERMINATION_GRACE, whole_seconds};
+pub use notice::{
+    HookState, NoticeRecord, Place, RETURN_BEFORE_START, ReturnSign, TERMINATION_GRACE, Work, whole_seconds,
+};
 pub use withdrawal::Withdrawal;
 
 use super::names::MAX_OF_A_PREFIX;
 use crate::fact::NoticeKind;
 use crate::pipeline::event::NoticeKey;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// Prefix of the annotation of a notice that holds the Node, or of a planned change: `ebbtide/notice.<key>`.
+/// Prefix of the annotation of a notice: `ebbtide/notice.<key>`. Its value is a [`NoticeRecord`].
 pub(super) const NOTICE_PREFIX: &str = "ebbtide/notice.";
-
-/// Prefix of the annotation of a cancelled notice: `ebbtide/withdrawn.<key>`. Its value is a [`Withdrawal`].
-pub(super) const WITHDRAWN_PREFIX: &str = "ebbtide/withdrawn.";
-
-/// Prefix of the annotation of a notice that needs nothing more: `ebbtide/handled.<key>`. Its value is the start of the change, the end of
-/// the block, or the time that the instance's metadata name.
-pub(super) const HANDLED_PREFIX: &str = "ebbtide/handled.";
 
 /// Name of the annotation that lists the changes to undo.
 pub(super) const UNDO_ANNOTATION: &str = "ebbtide/undo";
 
 /// Number of characters of a key.
 const KEY_LENGTH: usize = 16;
+
+/// Maximum age of a message: SQS keeps none for longer. After it no older copy of a withdrawn notice comes.
+const MAX_MESSAGE_AGE: SignedDuration = SignedDuration::from_hours(14 * 24);
 
 /// Number of bytes of annotations of one kind from which on there is no room for another: 64 of AWS's own names take less.
 const MAX_BYTES_OF_A_PREFIX: usize = 32 * 1024;
@@ -54,6 +65,22 @@ pub struct Record {
     /// The notices. A slice, because a map would take room for eleven.
     notices: Box<[(NoticeKey, NoticeRecord)]>,
     undo: Undo,
+}
+
+/// A change of the record of a notice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RecordChange {
+    /// The notice.
+    pub key: NoticeKey,
+    /// What is left of it, if anything.
+    pub left: Option<NoticeRecord>,
+}
+
+impl RecordChange {
+    /// Whether the notice with this key no longer holds the Node.
+    pub fn releases(&self, key: NoticeKey) -> bool {
+        self.key == key && !self.left.as_ref().is_some_and(|left| left.work.holds())
+    }
 }
 
 /// What Ebbtide has changed on the Node besides its annotations, so that nothing is removed that was there before.
@@ -111,14 +138,14 @@ impl Record {
         with_prefix(&self.texts, prefix)
     }
 
-    /// Returns all notices by their keys: those that hold the Node, and planned changes.
+    /// Returns all records of notices by their keys.
     pub(super) fn all(&self) -> impl Iterator<Item = (NoticeKey, &NoticeRecord)> {
         self.notices.iter().map(|(key, notice)| (*key, notice))
     }
 
     /// Returns the notices that hold the Node, by their keys.
     pub fn notices(&self) -> impl Iterator<Item = (NoticeKey, &NoticeRecord)> {
-        self.all().filter(|(_, notice)| !notice.planned)
+        self.all().filter(|(_, notice)| notice.work.holds())
     }
 
     /// Whether a notice holds the Node.
@@ -148,12 +175,18 @@ impl Record {
     /// Returns the notice with this key, if it holds the Node.
     #[must_use]
     pub fn notice(&self, key: NoticeKey) -> Option<&NoticeRecord> {
-        self.known(key).filter(|notice| !notice.planned)
+        self.get(key).filter(|notice| notice.work.holds())
     }
 
-    /// Returns the notice with this key, whether it holds the Node or is planned.
+    /// Returns the notice with this key, if it holds the Node or is planned.
     #[must_use]
-    pub fn known(&self, key: NoticeKey) -> Option<&NoticeRecord> {
+    pub fn live(&self, key: NoticeKey) -> Option<&NoticeRecord> {
+        self.get(key).filter(|notice| notice.work.is_live())
+    }
+
+    /// Returns the record of the notice with this key, in whatever state.
+    #[must_use]
+    pub fn get(&self, key: NoticeKey) -> Option<&NoticeRecord> {
         self.all().find(|(known, _)| *known == key).map(|(_, notice)| notice)
     }
 
@@ -178,24 +211,18 @@ impl Record {
     /// the same, so that it is recognized.
     #[must_use]
     pub fn message(&self, key: NoticeKey) -> Option<&str> {
-        self.known(key).map(|known| &*known.message)
+        self.live(key).map(|known| &*known.message)
     }
 
     /// Returns AWS's time of the cancellation of the notice with this key, if it is recorded.
     #[must_use]
     pub fn withdrawn_at(&self, key: NoticeKey) -> Option<Timestamp> {
-        Withdrawal::read(self.text(&name(WITHDRAWN_PREFIX, key))?).map(|withdrawal| withdrawal.at)
+        Some(Withdrawal::recorded(self.get(key)?)?.at)
     }
 
-    /// Returns the recorded cancellations, by the names of their annotations.
-    pub(super) fn withdrawals(&self) -> impl Iterator<Item = (&String, Withdrawal)> {
-        self.with_prefix(WITHDRAWN_PREFIX).filter_map(|(name, text)| Some((name, Withdrawal::read(text)?)))
-    }
-
-    /// Returns for which time the notice with this key needs nothing more, if that is recorded: empty for a notice without one.
-    #[must_use]
-    pub fn handled(&self, key: NoticeKey) -> Option<&str> {
-        self.text(&name(HANDLED_PREFIX, key))
+    /// Returns the recorded cancellations, by the keys of their notices.
+    pub(super) fn withdrawals(&self) -> impl Iterator<Item = (NoticeKey, Withdrawal)> {
+        self.all().filter_map(|(key, notice)| Some((key, Withdrawal::recorded(notice)?)))
     }
 
     /// Returns what Ebbtide has changed on the Node.
@@ -204,12 +231,12 @@ impl Record {
         &self.undo
     }
 
-    /// Whether the Node has as many notices in this state as it may have, planned or holding it, or their annotations are as long. Neither
-    /// takes the room of the other: an attacker can have a hundred changes planned.
-    pub(super) fn is_full_of(&self, planned: bool) -> bool {
+    /// Whether the Node has as many notices in this state as it may have, or their annotations are as long.
+    pub(super) fn is_full_of(&self, work: Work) -> bool {
         let annotations = keyed(&self.texts, NOTICE_PREFIX);
-        let of_state = annotations.filter(|(key, _)| self.known(*key).is_some_and(|notice| notice.planned == planned));
-        are_full(of_state.map(|(_, text)| NOTICE_PREFIX.len() + KEY_LENGTH + text.len()))
+        let shares_room = |key| self.get(key).is_some_and(|notice| notice.work.shares_room(work));
+        let sharing = annotations.filter(|(key, _)| shares_room(*key));
+        are_full(sharing.map(|(_, text)| NOTICE_PREFIX.len() + KEY_LENGTH + text.len()))
     }
 
     /// Whether the Node has as many annotations with this prefix as it may have, or as long ones.
@@ -217,11 +244,30 @@ impl Record {
         are_full(self.with_prefix(prefix).map(|(name, text)| name.len() + text.len()))
     }
 
-    /// Returns the annotation with this prefix that gives way to `name`: that with the earliest time, if the Node has as many as it may have,
-    /// and not `name`.
-    pub(super) fn crowded_out(&self, prefix: &'static str, name: &str) -> Option<&String> {
-        let oldest = self.with_prefix(prefix).min_by_key(|(_, time)| *time).map(|(name, _)| name);
-        oldest.filter(|_| self.is_full(prefix) && !self.has(name))
+    /// Returns the annotations that write these changes. With a state that only remembers, some of what is remembered goes: old cancellations,
+    /// and the earliest notice if there are as many as the Node may have.
+    pub(super) fn annotations(&self, changes: &[RecordChange]) -> Map<String, Value> {
+        let left = || changes.iter().filter_map(|change| Some((change.key, change.left.as_ref()?)));
+        let is_old = |known: &Withdrawal| {
+            let mut withdrawn = left().filter(|(_, left)| left.work == Work::Withdrawn);
+            withdrawn.any(|(_, left)| left.since.is_some_and(|at| at.duration_since(known.at) > MAX_MESSAGE_AGE))
+        };
+        let old = self.withdrawals().filter(|(_, known)| is_old(known)).map(|(key, _)| key);
+        let forgotten = old.chain(left().filter_map(|(key, left)| self.crowded_out(left.work, key)));
+        let removed = forgotten.map(|key| (name(NOTICE_PREFIX, key), Value::Null));
+        let values = changes.iter().map(|RecordChange { key, left }| {
+            (name(NOTICE_PREFIX, *key), left.as_ref().map_or(Value::Null, |left| text(left).into()))
+        });
+        removed.chain(values).collect()
+    }
+
+    /// Returns the notice that no longer holds the Node and gives way to that with this key in the same state: the earliest, if the Node has
+    /// as many as it may have.
+    pub(super) fn crowded_out(&self, work: Work, key: NoticeKey) -> Option<NoticeKey> {
+        let is_new = self.get(key).is_none_or(|known| known.work != work);
+        let is_full = !work.is_live() && is_new && self.is_full_of(work);
+        let sharing = self.all().filter(|(_, notice)| is_full && notice.work == work);
+        sharing.min_by_key(|(_, notice)| notice.since).map(|(key, _)| key)
     }
 }
 
@@ -296,3 +342,6 @@ impl Record {
         self.edit(|texts| drop(texts.remove(name)));
     }
 }
+
+#[cfg(test)]
+mod tests;

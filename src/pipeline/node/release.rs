@@ -4,7 +4,7 @@ use super::confirmation::unconfirmed;
 use super::mark::{BOOTED_ANNOTATION, KIND_LABEL, MarkSettings, out_of_service, written};
 use super::patch::guarded;
 use super::record::{
-    HANDLED_PREFIX, NOTICE_PREFIX, NoticeRecord, ReturnSign, UNDO_ANNOTATION, WITHDRAWN_PREFIX, Withdrawal, name, text,
+    Boot, NoticeRecord, RecordChange, ReturnSign, UNDO_ANNOTATION, Withdrawal, Work, text, whole_seconds,
 };
 use super::replacement::{self, is_replaced, stale_at};
 use super::{Node, hold};
@@ -22,21 +22,16 @@ pub const LATE_AFTER: Duration = Duration::from_mins(1);
 /// Maximum time after its expiry for which a record stays because another tool works on the Node.
 const MAX_WORK: SignedDuration = SignedDuration::from_hours(2);
 
-/// Maximum age of a message: SQS keeps none for longer. After it no older copy of a withdrawn notice comes.
-const MAX_MESSAGE_AGE: SignedDuration = SignedDuration::from_hours(14 * 24);
-
-/// The marks to remove from a Node, for one reason.
+/// The notices that release a Node, or are no longer planned for it, for one reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeRelease {
-    keys: Vec<String>,
+    changes: Vec<RecordChange>,
     /// The reason.
     pub reason: UndoReason,
     /// The time of this release after a restart that the Ready condition does not show, or not yet for sure, because it was fast.
     restarted: Option<Timestamp>,
-    /// The name of the annotation that a cancellation leaves, and its value.
-    withdrawn: Option<(String, Withdrawal)>,
-    /// The marks and plans that stay, with their new values.
-    unconfirmed: Vec<(String, String)>,
+    /// Whether a notice that held the Node, or was planned, no longer does or is.
+    has_marks: bool,
 }
 
 /// The marks of a Node that are due for removal, or the time at which the next are.
@@ -115,71 +110,76 @@ impl NodeRelease {
         Self::of(&node.record.notices().collect::<Vec<_>>(), reason, due)
     }
 
-    /// Returns the mark and the plan of the notice with this key that AWS has cancelled, unless a newer copy has left them. With `noted`, an
-    /// older copy that comes later finds the cancellation.
+    /// Returns the release of the notice with this key that AWS has cancelled, unless the Node knows a newer copy. With `noted`, an older copy
+    /// that comes later finds the cancellation.
     #[must_use]
     pub fn of_withdrawn(node: &Node, key: NoticeKey, by: Withdrawal, noted: bool) -> Option<Self> {
-        let is_older = |known: &NoticeRecord| known.since.is_none_or(|since| since <= by.at);
-        let keys: Vec<String> = name_of(node, key, is_older).into_iter().collect();
-        let is_new = noted && node.record.withdrawn_at(key).is_none_or(|known| known < by.at);
-        let start = by.start.or_else(|| node.record.known(key).and_then(|known| known.start));
-        let withdrawn = is_new.then(|| (name(WITHDRAWN_PREFIX, key), Withdrawal { start, ..by }));
-        (!keys.is_empty() || is_new).then(|| Self { withdrawn, ..Self::removing(keys, UndoReason::Withdrawn) })
+        let known = node.record.get(key);
+        let is_live = known.is_some_and(|known| known.work.is_live());
+        let is_over = |known: &NoticeRecord| {
+            let is_newer = known.since.is_some_and(|since| since > by.at);
+            is_newer
+                || known.is_unreadable()
+                || known.work == Work::Withdrawn && known.since >= Some(whole_seconds(by.at))
+        };
+        if known.is_some_and(is_over) || !is_live && !noted {
+            return None;
+        }
+        // The older answer of another replica may still show a status check as failing.
+        let is_check = |known: &&NoticeRecord| known.is_of(NoticeKind::StatusCheck);
+        let left = match known {
+            _ if noted => Some(by.record(known)),
+            known => known.filter(is_check).and_then(NoticeRecord::released),
+        };
+        Some(Self { has_marks: is_live, ..Self::leaving(vec![RecordChange { key, left }], UndoReason::Withdrawn) })
     }
 
     /// Removes the confirmation of what the Node's agent reports of the change with this start, because no message announces it any longer.
     #[must_use]
-    pub fn leaving_to_node(self, node: &Node, start: Option<Timestamp>) -> Self {
-        Self { unconfirmed: start.map(|start| unconfirmed(node, start)).unwrap_or_default(), ..self }
+    pub fn leaving_to_node(mut self, node: &Node, start: Option<Timestamp>) -> Self {
+        let unconfirmed = start.map(|start| unconfirmed(node, start)).unwrap_or_default();
+        self.changes.extend(unconfirmed);
+        self
     }
 
-    /// Returns the mark and the plan of the notice with this key, if only the Node's agent has reported it.
+    /// Returns the release of the notice with this key, if only the Node's agent has reported it. Nothing is left of it: nothing else may show
+    /// later that the agent has withdrawn it.
     #[must_use]
     pub fn of_taken_back(node: &Node, key: NoticeKey) -> Option<Self> {
-        let known = name_of(node, key, NoticeRecord::is_only_reported)?;
-        // The record that it needs nothing more is removed with it: nothing else may show later that the agent has withdrawn it.
-        let noted = Some(name(HANDLED_PREFIX, key)).filter(|name| node.record.has(name));
-        Some(Self::removing([known].into_iter().chain(noted).collect(), UndoReason::Withdrawn))
+        node.record.live(key).filter(|known| known.is_only_reported())?;
+        Some(Self::leaving(vec![RecordChange { key, left: None }], UndoReason::Withdrawn))
     }
 
-    /// Returns the mark of the notice with this identity.
+    /// Returns the release of the notice with this identity.
     #[must_use]
     pub fn of_notice(node: &Node, key: NoticeKey, reason: UndoReason) -> Option<Self> {
-        node.record.notice(key).map(|_| Self::removing(vec![name(NOTICE_PREFIX, key)], reason))
+        let left = node.record.notice(key)?.released();
+        Some(Self::leaving(vec![RecordChange { key, left }], reason))
     }
 
     fn of(all: &[(NoticeKey, &NoticeRecord)], reason: UndoReason, due: impl Fn(&NoticeRecord) -> bool) -> Option<Self> {
         let due = all.iter().filter(|(_, notice)| due(notice));
-        let keys: Vec<_> = due.map(|(key, _)| name(NOTICE_PREFIX, *key)).collect();
-        (!keys.is_empty()).then(|| Self::removing(keys, reason))
+        let changes: Vec<_> = due.map(|(key, notice)| RecordChange { key: *key, left: notice.released() }).collect();
+        (!changes.is_empty()).then(|| Self::leaving(changes, reason))
     }
 
-    /// Returns the release that only removes these marks.
-    const fn removing(keys: Vec<String>, reason: UndoReason) -> Self {
-        Self { keys, reason, restarted: None, withdrawn: None, unconfirmed: Vec::new() }
+    /// Returns the release that leaves these records.
+    const fn leaving(changes: Vec<RecordChange>, reason: UndoReason) -> Self {
+        Self { changes, reason, restarted: None, has_marks: true }
     }
 
     /// Whether there are marks to remove. A notice that was withdrawn before it came leaves only a note.
     #[must_use]
     pub const fn has_marks(&self) -> bool {
-        !self.keys.is_empty()
+        self.has_marks
     }
 
     /// Returns the patch that removes the marks, and with the last one what marks have put on the Node by these settings.
     #[must_use]
     pub fn patch(&self, node: &Node, settings: &MarkSettings) -> ReleasePatch {
-        let left = self.unconfirmed.iter().map(|(key, value)| (key.clone(), json!(value)));
-        let removed = self.keys.iter().map(|key| (key.clone(), Value::Null));
-        let mut annotations: Map<String, Value> = left.chain(removed).collect();
+        let mut annotations = node.record.annotations(&self.changes);
         if let Some(since) = self.restarted {
             annotations.insert(BOOTED_ANNOTATION.to_owned(), json!(since));
-        }
-        if let Some((key, by)) = &self.withdrawn {
-            let is_old = |known: &Withdrawal| by.at.duration_since(known.at) > MAX_MESSAGE_AGE;
-            let noted = node.record.withdrawals().filter(|(_, known)| is_old(known)).map(|(key, _)| key);
-            let noted = noted.chain(node.record.crowded_out(WITHDRAWN_PREFIX, key));
-            annotations.extend(noted.map(|key| (key.clone(), Value::Null)));
-            annotations.insert(key.clone(), json!(by.to_string()));
         }
         if !self.has_marks() {
             let body = guarded(node, &annotations.into(), &json!({}), json!({}));
@@ -188,7 +188,7 @@ impl NodeRelease {
         let left = node
             .record
             .notices()
-            .filter(|(key, _)| !self.keys.contains(&name(NOTICE_PREFIX, *key)))
+            .filter(|(key, _)| !self.changes.iter().any(|change| change.releases(*key)))
             .map(|(_, notice)| notice);
         match left.max_by_key(|notice| notice.since) {
             Some(newest) => self.partial_patch(node, annotations, newest),
@@ -233,16 +233,11 @@ impl NodeRelease {
     }
 }
 
-/// Returns the name of the mark or the plan of the notice with this key, if `is_due` holds for it.
-fn name_of(node: &Node, key: NoticeKey, is_due: impl Fn(&NoticeRecord) -> bool) -> Option<String> {
-    node.record.known(key).filter(|known| is_due(known)).map(|_| name(NOTICE_PREFIX, key))
-}
-
 /// Returns whether a notice of this kind waits for a restart of the Node that has not come.
 #[must_use]
 pub fn awaits_boot(node: &Node, kind: &str) -> bool {
     let waits = |notice: &NoticeRecord| notice.kind == kind && notice.return_sign == Some(ReturnSign::Boot);
-    node.record.notices().any(|(_, notice)| waits(notice) && *notice.boot == *node.boot)
+    node.record.notices().any(|(_, notice)| waits(notice) && notice.boot == Boot::new(&node.boot))
 }
 
 /// Returns whether the Node has become Ready or was restarted after `at`. A restart may be too fast for the Ready condition, which
@@ -269,7 +264,7 @@ pub fn is_back(node: &Node, key: NoticeKey, start: Option<Timestamp>, now: Times
 
 /// Returns whether the Node's instance has returned from what the notice announced.
 fn has_returned(node: &Node, notice: &NoticeRecord, now: Timestamp) -> bool {
-    let rebooted = notice.is_before_boot(&node.boot);
+    let rebooted = notice.boot.is_before(&node.boot);
     // The Node of a frozen kubelet is not Ready for a while. A Node that becomes Ready before the deadline only flaps.
     let resumed = node.ready_since > notice.deadline.max(notice.since);
     // An instance that restarts before its end, or while a hook keeps it, is still terminated. The replica that drains for a hook may be

@@ -198,13 +198,13 @@ impl Node {
     /// Whether the record of the notice with this key was written since the Node's last restart.
     #[must_use]
     pub fn has_notice_since_boot(&self, key: NoticeKey) -> bool {
-        self.record.notice(key).is_some_and(|notice| notice.is_since_boot(&self.boot))
+        self.record.notice(key).is_some_and(|notice| notice.boot.is(&self.boot))
     }
 
     /// Whether the Node has restarted since the record of the notice with this key, after which its instance can return.
     #[must_use]
     pub fn may_be_back(&self, key: NoticeKey) -> bool {
-        self.record.notice(key).is_some_and(|notice| notice.return_sign.is_some() && notice.is_before_boot(&self.boot))
+        self.record.notice(key).is_some_and(|notice| notice.return_sign.is_some() && notice.boot.is_before(&self.boot))
     }
 }
 
@@ -226,8 +226,8 @@ fn remove_excess(annotations: &mut BTreeMap<String, String>) -> usize {
         count += 1;
         let max = match &*prefix {
             AGENT_PREFIX => MAX_AGENT_NOTICES,
-            // Planned, and holding the Node.
-            NOTICE_PREFIX => 2 * MAX_OF_A_PREFIX,
+            // Planned, holding the Node, handled, and withdrawn.
+            NOTICE_PREFIX => 4 * MAX_OF_A_PREFIX,
             _ => MAX_OF_A_PREFIX,
         };
         count <= max

@@ -293,5 +293,11 @@ fn ms(time: Duration) -> i64 {
 
 /// Whether this annotation records a notice that holds its Node: docs/draining.md, "Marks on the Node".
 fn holds(name: &str, text: &str) -> bool {
-    name.starts_with("ebbtide/notice.") && !text.contains("\"planned\":true")
+    name.starts_with("ebbtide/notice.") && !remembers(name, text) && !text.contains("\"work\":\"planned\"")
+}
+
+/// Whether this annotation records a notice that needs nothing more and does not hold its Node, or that AWS has cancelled.
+fn remembers(name: &str, text: &str) -> bool {
+    let works = ["\"work\":\"handled\"", "\"work\":\"withdrawn\""];
+    name.starts_with("ebbtide/notice.") && works.iter().any(|work| text.contains(work))
 }

@@ -177,8 +177,8 @@ fn node(options: &str, lines: &str, mark: &Mark) -> Value {
         let name = match kind {
             'n' => own.clone().expect("a mark must have a name"),
             'N' => "ebbtide/notice.0123456789abcdef".to_owned(),
-            'w' => "ebbtide/withdrawn.0123456789abcdef".to_owned(),
-            'h' => "ebbtide/handled.0123456789abcdef".to_owned(),
+            'w' => "ebbtide/notice.1123456789abcdef".to_owned(),
+            'h' => "ebbtide/notice.2123456789abcdef".to_owned(),
             'p' | 'P' => "ebbtide/notice.fedcba9876543210".to_owned(),
             digit @ '0'..='6' => NOTES[digit as usize - '0' as usize].to_owned(),
             _ => continue,
@@ -198,8 +198,7 @@ fn read(wire: &Value) -> Node {
 }
 
 fn marks(wire: &Value) -> usize {
-    let annotations = wire["metadata"]["annotations"].as_object();
-    annotations.map_or(0, |all| all.keys().filter(|name| name.starts_with("ebbtide/notice.")).count())
+    read(wire).record.notices().count()
 }
 
 /// Returns an object after a merge patch, as the API server applies it.

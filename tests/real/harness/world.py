@@ -334,12 +334,12 @@ class World:
         return {taint["key"] for taint in self.see(node)["spec"].get("taints", [])}
 
     def notices(self, node: Node) -> list[Object]:
-        """Returns the notices in a Node's annotations."""
+        """Returns the notices that hold a Node."""
         return notices(self.see(node))
 
     def handled(self, node: Node) -> bool:
         """Returns whether a Node notes that a notice needs nothing any more."""
-        return any(key.startswith(f"{MARK}handled.") for key in self.see(node)["metadata"].get("annotations", {}))
+        return any(record.get("work") in {"ended", "handled"} for record in records(self.see(node)))
 
     def events(self, kind: str, name: str) -> list[Object]:
         """Returns the Events about a Node, or an object of the namespace."""
@@ -410,7 +410,12 @@ def marks(node: Object) -> list[str]:
 
 
 def notices(node: Object) -> list[Object]:
-    """Returns the notices in a Node's annotations."""
+    """Returns the notices that hold a Node."""
+    return [record for record in records(node) if record.get("work") in {None, "ended"}]
+
+
+def records(node: Object) -> list[Object]:
+    """Returns the records of notices in a Node's annotations, in whatever state."""
     annotations = node["metadata"].get("annotations", {})
     return [json.loads(value) for key, value in annotations.items() if key.startswith(NOTICE)]
 

@@ -232,7 +232,8 @@ async fn what_an_older_node_of_the_instance_says_is_not_worked_on() {
     assert!((1..9).contains(&stage.calls(SEARCH)), "{} searches", stage.calls(SEARCH));
     let token = stage.waits_at_hook(0, s(300));
     let noted = |node: k8s_openapi::api::core::v1::Node| {
-        node.metadata.annotations.unwrap_or_default().keys().any(|name| name.starts_with("ebbtide/handled."))
+        let annotations = node.metadata.annotations.unwrap_or_default();
+        annotations.values().any(|text| text.contains("\"work\":\"ended\"") || text.contains("\"work\":\"handled\""))
     };
     stage.until("noted", s(60), || stage.world.kube.node("renamed").is_some_and(noted)).await;
     stage.completed_once(&token);

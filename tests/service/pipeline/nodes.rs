@@ -45,10 +45,6 @@ impl Stage {
         });
     }
 
-    pub fn handled(&self, n: usize) -> usize {
-        self.annotations(n).keys().filter(|key| key.starts_with("ebbtide/handled.")).count()
-    }
-
     /// Returns the calls to AWS: those to the API server have a verb and a resource.
     fn aws_calls(&self) -> Vec<String> {
         self.world

@@ -436,8 +436,7 @@ async fn a_change_that_aws_calls_off_and_its_node_takes_back_leaves_no_mark() {
                 stage.until_handled(s(60)).await;
             }
         }
-        let is_left = || stage.annotations(0).into_keys().any(|name| !name.starts_with("ebbtide/withdrawn."));
-        stage.until("undone", s(60), || !stage.cordoned(0) && !is_left()).await;
+        stage.until("undone", s(60), || !stage.cordoned(0) && stage.left(0).is_empty()).await;
         stage.rest(&[&replica]).await;
     }
 }

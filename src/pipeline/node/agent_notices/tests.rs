@@ -132,7 +132,7 @@ fn a_node_that_a_renamed_kubelet_has_left_says_nothing_for_the_new_one() {
     mark(&mut node, own.notice.key(), "spot", "2026-11-24T21:59:30Z", &own.message);
     for (ready, gone) in [(true, 0), (false, 1)] {
         let other = Arc::new(Node { ready, ..spot() });
-        assert_eq!(taken_back(&node, &[other], &[], at(NOW)).len(), gone, "it is ready: {ready}");
+        assert_eq!(taken_back(&node, &[other], at(NOW)).len(), gone, "it is ready: {ready}");
     }
 }
 
@@ -150,7 +150,7 @@ fn a_node_that_registers_again_withdraws_nothing_before_its_agent_speaks() {
         let mut node = Node { created: Some(at(created)), ..node(&[]) };
         mark(&mut node, own.notice.key(), "spot", "2026-11-24T21:59:30Z", &own.message);
         mark(&mut node, NoticeKey::of("condition"), "node-condition", "2026-11-24T21:59:30Z", condition);
-        assert_eq!(taken_back(&node, &[], &[], at(now)).len(), gone, "{created} {now}");
+        assert_eq!(taken_back(&node, &[], at(now)).len(), gone, "{created} {now}");
     }
 }
 
@@ -160,19 +160,19 @@ fn what_is_no_longer_said_is_withdrawn_by_its_mark_alone() {
     let own = given(&node).remove(0).unwrap();
     mark(&mut node, own.notice.key(), "spot", "2026-11-24T21:59:30Z", &own.message);
     mark(&mut node, NoticeKey::of("event-1"), "spot", "2026-11-24T21:59:25Z", "m-1");
-    assert_eq!(taken_back(&node, &[], &[], at(NOW)), []);
+    assert_eq!(taken_back(&node, &[], at(NOW)), []);
     node.record.remove("ebbtide/says.spot");
-    let gone = taken_back(&node, &[], &[], at(NOW));
+    let gone = taken_back(&node, &[], at(NOW));
     assert_eq!(gone.len(), 1, "not that of the message");
     assert_eq!((&gone[0].notice.identity, gone[0].notice.is_withdrawn()), (&own.notice.identity, true));
     let others = [Arc::new(spot())];
-    assert_eq!(taken_back(&node, &others, &[], at(NOW)), [], "another Node of the instance says it");
+    assert_eq!(taken_back(&node, &others, at(NOW)), [], "another Node of the instance says it");
     node.record.insert("ebbtide/says.spot", "{");
-    assert_eq!(taken_back(&node, &[], &[], at(NOW)), [], "what can't be read may be what is said");
+    assert_eq!(taken_back(&node, &[], at(NOW)), [], "what can't be read may be what is said");
     let change = Notice::listed(("instance-event-1", "instance-stop"), node.instance.clone(), None, false, at(NOW));
     let mut node = Node::for_tests("node-1");
     mark(&mut node, change.key(), "scheduled-change", NOW, "node/maintenance/instance-event-1");
-    let gone = taken_back(&node, &[], &[], at(NOW));
+    let gone = taken_back(&node, &[], at(NOW));
     assert_eq!((&gone[0].notice.identity, gone[0].notice.is_withdrawn()), (&change.identity, true));
 }
 

@@ -161,9 +161,8 @@ fn place(by_instance: &mut HashMap<InstanceId, Vec<Arc<Node>>>, node: &Arc<Node>
 
 /// Remembers that the Node's last mark of a drain was removed without a restart.
 fn remember_released(released: &mut HashMap<InstanceId, Instant>, known: &Node, node: &Node) {
-    let is_since = |notice: &NoticeRecord| {
-        notice.boot.is_empty() || notice.is_of_unknown_boot() || notice.is_since_boot(&node.boot)
-    };
+    let is_since =
+        |notice: &NoticeRecord| notice.boot.is_empty() || notice.boot.is_unknown() || notice.boot.is(&node.boot);
     let was_drained = known.record.notices().any(|(_, notice)| notice.is_drain() && is_since(notice));
     if was_drained && !node.record.is_drained() {
         let now = Instant::now();

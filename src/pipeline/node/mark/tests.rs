@@ -4,7 +4,7 @@ use super::*;
 use crate::fact::UndoReason;
 use crate::pipeline::node::confirmation::unconfirmed;
 use crate::pipeline::node::label::taint;
-use crate::pipeline::node::record::Withdrawal;
+use crate::pipeline::node::record::{NOTICE_PREFIX, Withdrawal, name};
 use crate::pipeline::node::release::{NodeRelease, ReleaseSchedule, awaits_boot, restarted_after};
 use serde_json::Map;
 
@@ -237,7 +237,7 @@ fn a_withdrawal_removes_its_own_mark_unless_that_is_newer() {
     assert_eq!(of("h", "2026-11-21T12:00:00Z").unwrap().reason, UndoReason::Withdrawn);
     assert_eq!((of("other", "2026-11-21T13:00:00Z"), of("h", "2026-11-21T11:59:59Z")), (None, None));
     let mut planned = Node::for_tests("node-1");
-    let plan = r#"{"v":1,"since":"2026-11-21T12:00:00Z","start":"2026-12-21T12:00:00Z","planned":true,"kept":{}}"#;
+    let plan = r#"{"v":1,"since":"2026-11-21T12:00:00Z","start":"2026-12-21T12:00:00Z","work":"planned","kept":{}}"#;
     planned.record.insert(name(NOTICE_PREFIX, NoticeKey::of("h")), plan.to_owned());
     let of = |when| NodeRelease::of_withdrawn(&planned, NoticeKey::of("h"), withdrawal(when), false).is_some();
     assert_eq!((of("2026-11-21T12:00:00Z"), of("2026-11-21T11:59:59Z")), (true, false));
@@ -285,16 +285,11 @@ fn a_full_node_carries_a_drain_in_place_of_its_oldest_cordon() {
     let (mut node, settings) = (Node::for_tests("node-1"), MarkSettings::default());
     let time = |minute: u32| at(&format!("2026-11-21T12:{minute:02}:00Z"));
     for n in 0..64_u32 {
-        assert_eq!(node.record.crowded_out(NOTICE_PREFIX, "another"), None, "{n} marks leave room");
+        assert!(!node.record.is_full_of(Work::Ended), "{n} marks leave room");
         let cordon = Mark::new(NoticeKey::of(&format!("r-{n}")), "rebalance", time((n + 7) % 60), "m");
         node = patched(&node, &cordon.patch(&node, &settings).unwrap());
     }
-    assert!(node.record.crowded_out(NOTICE_PREFIX, "another").is_some_and(|name| node.record.has(name)));
-    assert_eq!(
-        node.record.crowded_out(NOTICE_PREFIX, &name(NOTICE_PREFIX, NoticeKey::of("r-53"))),
-        None,
-        "it is there already"
-    );
+    assert!(node.record.is_full_of(Work::Open) && !node.record.is_full_of(Work::Handled));
     let cordon = Mark::new(NoticeKey::of("another"), "rebalance", time(59), "m");
     assert_eq!(cordon.patch(&node, &settings), None, "a cordon gives way to none");
     let drain = Mark::new(NoticeKey::of("drain"), "spot", time(59), "m").with_deadline(Some(time(59)));

@@ -1,5 +1,6 @@
 //! What a Node records of one notice.
 
+use super::boot::Boot;
 use super::kept::KeptChange;
 use crate::fact::NoticeKind;
 use crate::pipeline::node::names::is_from_node;
@@ -14,9 +15,6 @@ pub const TERMINATION_GRACE: Duration = Duration::from_mins(1);
 /// Time before the start of a change from which on a restart is the return from it: clocks differ. An earlier one proves nothing, because
 /// even the reboot for which AWS asks is done only when AWS itself reboots, or when the instance is stopped and started.
 pub const RETURN_BEFORE_START: Duration = Duration::from_mins(1);
-
-/// The boot ID in the record of a Node that may have come back before it: each boot counts as one after it.
-pub(in crate::pipeline::node) const UNKNOWN_BOOT: &str = "?";
 
 /// The version of the form of records. One of another version is [unreadable](NoticeRecord::is_unreadable).
 const VERSION: u8 = 1;
@@ -46,19 +44,23 @@ pub struct NoticeRecord {
     #[serde(skip_serializing_if = "HookState::is_waiting")]
     pub(in crate::pipeline::node) hook: HookState,
     /// Id of the message that announced the notice; the change or the reservation that EC2 lists, if none did.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// Id of the message that has confirmed a notice of the Node's agent.
     #[serde(skip_serializing_if = "String::is_empty", rename = "told")]
     pub(in crate::pipeline::node) confirmed_by: String,
-    /// Whether the Node only keeps the notice until its change is near, and is not held by it.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub(in crate::pipeline::node) planned: bool,
+    /// How far the work on it is.
+    #[serde(skip_serializing_if = "Work::is_open")]
+    pub work: Work,
+    /// The time that the ended notice named; for another one it is new.
+    #[serde(skip_serializing_if = "Option::is_none", rename = "for")]
+    pub(in crate::pipeline::node) ended_for: Option<Timestamp>,
     /// What makes the notice again, while the Node keeps it: its message is deleted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::pipeline::node) kept: Option<Box<KeptChange>>,
-    /// The Node's boot ID at the time of the record. Another one ends the notice.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub(in crate::pipeline::node) boot: String,
+    /// The Node's boot at the time of the record. Another one ends the notice.
+    #[serde(skip_serializing_if = "Boot::is_empty")]
+    pub boot: Boot,
     /// The sign that the instance has returned, if it can return.
     #[serde(skip_serializing_if = "Option::is_none", rename = "back")]
     pub(in crate::pipeline::node) return_sign: Option<ReturnSign>,
@@ -68,6 +70,48 @@ pub struct NoticeRecord {
     /// The drain's place in its wave; `None` of a drain that has begun without one.
     #[serde(skip_serializing_if = "Option::is_none", rename = "wave", deserialize_with = "lenient")]
     pub place: Option<Place>,
+}
+
+/// How far the work on a notice is, and with that whether the notice holds the Node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Work {
+    /// The Node keeps the notice until its change is near, and is not held by it.
+    Planned,
+    /// The Node is cordoned, and drained if the record has a deadline.
+    #[default]
+    Open,
+    /// Nothing is left to do, and the Node stays cordoned.
+    Ended,
+    /// Nothing is left to do, and the Node is not held. What reports the notice may continue to report it.
+    Handled,
+    /// AWS has cancelled the notice, whose older copies may still come.
+    Withdrawn,
+}
+
+impl Work {
+    /// Whether it is open.
+    #[must_use]
+    pub const fn is_open(&self) -> bool {
+        matches!(self, Self::Open)
+    }
+
+    /// Whether it holds the Node.
+    #[must_use]
+    pub const fn holds(self) -> bool {
+        matches!(self, Self::Open | Self::Ended)
+    }
+
+    /// Whether the notice holds the Node, or will.
+    #[must_use]
+    pub const fn is_live(self) -> bool {
+        self.holds() || matches!(self, Self::Planned)
+    }
+
+    /// Whether these take room from each other: an attacker can have a hundred changes planned, and as many withdrawn.
+    pub(super) const fn shares_room(self, other: Self) -> bool {
+        self as u8 == other as u8 || self.holds() && other.holds()
+    }
 }
 
 /// The state of the lifecycle hook for whose action a Node is drained.
@@ -221,27 +265,16 @@ impl NoticeRecord {
         self.start == start.map(whole_seconds)
     }
 
-    /// Whether the record was written in this boot of the Node.
-    #[must_use]
-    pub fn is_since_boot(&self, boot: &str) -> bool {
-        !self.boot.is_empty() && self.boot == boot
-    }
-
-    /// As [`NoticeRecord::is_since_boot`], or whether a restart proves nothing about the drain: a hook keeps an instance that would return.
+    /// Whether the record was written in this boot of the Node, or a restart proves nothing about the drain: a hook keeps an instance that
+    /// would return.
     #[must_use]
     pub fn stands(&self, boot: &str) -> bool {
         !self.boot.is_empty() && self.boot == self.boot_on(boot)
     }
 
-    /// Whether the Node, which has this boot now, has restarted since the record.
-    #[must_use]
-    pub fn is_before_boot(&self, boot: &str) -> bool {
-        !self.boot.is_empty() && !boot.is_empty() && self.boot != boot
-    }
-
     /// Whether the Node, which has this boot now, has restarted since the record, but too early for that to be the return from its change.
     pub(in crate::pipeline::node) fn has_restarted_early(&self, boot: &str, now: Timestamp) -> bool {
-        self.is_ahead(now) && self.return_sign.is_some() && self.is_before_boot(boot)
+        self.is_ahead(now) && self.return_sign.is_some() && self.boot.is_before(boot)
     }
 
     /// Whether a restart at this time is too early to be the return from the change.
@@ -249,17 +282,11 @@ impl NoticeRecord {
         self.start.and_then(|start| start.checked_sub(RETURN_BEFORE_START).ok()).is_some_and(|from| now < from)
     }
 
-    /// Whether the Node may have come back before the record was written.
-    #[must_use]
-    pub fn is_of_unknown_boot(&self) -> bool {
-        self.boot == UNKNOWN_BOOT
-    }
-
-    /// Returns the boot ID of the record when it is written again on a Node with this boot. The record of a hook whose instance returns
-    /// keeps its own: only AWS knows whether a restart was the return.
-    pub(in crate::pipeline::node) fn boot_on<'a>(&'a self, boot: &'a str) -> &'a str {
+    /// Returns the boot of the record when it is written again on a Node with this boot. The record of a hook whose instance returns keeps its
+    /// own: only AWS knows whether a restart was the return.
+    pub(in crate::pipeline::node) fn boot_on(&self, boot: &str) -> Boot {
         let returns = self.is_of(NoticeKind::AsgTerminate) && self.return_sign == Some(ReturnSign::Boot);
-        if returns && !self.boot.is_empty() { &self.boot } else { boot }
+        if returns && !self.boot.is_empty() { self.boot.clone() } else { Boot::new(boot) }
     }
 
     /// Returns the record of a drain that has this place; `None` if it has it already, or is none. `ends` is the time to which the drain's
@@ -296,13 +323,41 @@ impl NoticeRecord {
     #[must_use]
     pub fn completed(&self, at: Timestamp, boot: &str) -> Self {
         let record = if self.is_drain() { with_deadline(self, at) } else { self.clone() };
-        Self { boot: boot.to_owned(), hook: HookState::Completed, ..record }
+        Self { boot: Boot::new(boot), hook: HookState::Completed, ..record }
     }
 
     /// Returns the record of a notice for which the restart to this boot was no return: its hook has waited since, or its change stands.
     #[must_use]
     pub fn in_boot(&self, boot: &str) -> Self {
-        Self { boot: boot.to_owned(), ..self.clone() }
+        Self { boot: Boot::new(boot), ..self.clone() }
+    }
+
+    /// Returns the record of a notice for which nothing is left to do, as long as it names this time.
+    #[must_use]
+    pub(in crate::pipeline::node) fn ended(&self, named: Option<Timestamp>) -> Self {
+        let record = if self.work.holds() { self.clone() } else { self.remembered() };
+        let work = if self.work.holds() { Work::Ended } else { Work::Handled };
+        Self { work, ended_for: named, kept: None, ..record }
+    }
+
+    /// Returns what is left of the record when it no longer holds the Node, if anything.
+    #[must_use]
+    pub(in crate::pipeline::node) fn released(&self) -> Option<Self> {
+        (self.work == Work::Ended).then(|| Self { work: Work::Handled, ended_for: self.ended_for, ..self.remembered() })
+    }
+
+    /// Returns what a record keeps that no longer holds the Node: what it is about.
+    pub(super) fn remembered(&self) -> Self {
+        let Self { kind, message, confirmed_by, .. } = self.clone();
+        Self {
+            v: VERSION,
+            kind,
+            since: self.since,
+            start: self.start.map(whole_seconds),
+            message,
+            confirmed_by,
+            ..Self::default()
+        }
     }
 }
 
@@ -338,7 +393,7 @@ mod tests {
         NoticeRecord {
             kind: NoticeKind::AsgTerminate.as_str().to_owned(),
             deadline: deadline.map(at),
-            boot: "boot-1".to_owned(),
+            boot: Boot::new("boot-1"),
             ..NoticeRecord::default()
         }
     }
@@ -354,7 +409,7 @@ mod tests {
     fn a_cordon_for_a_hook_is_no_drain_after_its_completion() {
         for (before, after) in [(None, None), (Some(50), Some(at(20)))] {
             let done = hook(before).completed(at(20), "another");
-            assert_eq!((done.deadline, &*done.boot, done.has_hook()), (after, "another", false));
+            assert_eq!((done.deadline, done.boot.is("another"), done.has_hook()), (after, true, false));
         }
     }
 

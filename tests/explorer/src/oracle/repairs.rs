@@ -1,6 +1,6 @@
 //! Rules about nodes that are broken: docs/repair.md.
 
-use super::{Oracle, Seen, Sent};
+use super::{Oracle, Seen, Sent, holds};
 use crate::plan::{Kind, Plan, Target};
 use ebbtide_sim::calls::Call;
 use std::collections::BTreeSet;
@@ -16,9 +16,8 @@ impl Oracle {
         let name = call.subject.split('/').next().unwrap_or_default();
         let Some(node) = name.strip_prefix("node-").and_then(|n| n.parse().ok()) else { return };
         let annotations = self.world.kube.node(name).and_then(|node| node.metadata.annotations).unwrap_or_default();
-        let is_mark = |(key, text): (&String, &String)| {
-            key.starts_with("ebbtide/notice.") && text.contains("\"kind\":\"node-condition\"")
-        };
+        let is_mark =
+            |(key, text): (&String, &String)| holds(key, text) && text.contains("\"kind\":\"node-condition\"");
         if !annotations.iter().any(is_mark) {
             seen.repaired.remove(&node);
         } else if seen.repaired.insert(node) && self.plan.faults.is_empty() {

@@ -1,6 +1,6 @@
 //! Rules about a world that has come to rest.
 
-use super::{Oracle, Seen, Sent, comes_back, holds, s};
+use super::{Oracle, Seen, Sent, comes_back, holds, remembers, s};
 use crate::plan::{Kind, NodePlan, Owner, Target};
 use ebbtide_sim::aws::ActionState;
 use ebbtide_sim::kube::By;
@@ -72,8 +72,9 @@ impl Oracle {
         }
         let mut marks = node.metadata.annotations.unwrap_or_default();
         // What a Node says, and that it has been handled, stays until it is taken back.
-        let stays = ["ebbtide/booted", "ebbtide/says.", "ebbtide/handled.", "ebbtide/withdrawn.", "ebbtide/shift."];
-        marks.retain(|key, _| key.starts_with("ebbtide/") && !stays.iter().any(|known| key.starts_with(known)));
+        let stays = ["ebbtide/booted", "ebbtide/says.", "ebbtide/shift."];
+        let stays = |key: &str, text: &str| stays.iter().any(|known| key.starts_with(known)) || remembers(key, text);
+        marks.retain(|key, text| key.starts_with("ebbtide/") && !stays(key, text));
         let cordoned = node.spec.and_then(|spec| spec.unschedulable).unwrap_or_default();
         if !marks.is_empty() || cordoned != plan.cordoned {
             self.broke(seen, "no mark on a node that stays", format!("node-{n}: {marks:?}, cordoned {cordoned}"));

@@ -32,7 +32,7 @@ fn set_plans(stage: &Stage, names: impl Iterator<Item = String>) {
     let now = stage.world.clock.now();
     stage.world.kube.update_node(&crate::harness::node(0), |node| {
         let annotations = node.metadata.annotations.get_or_insert_default();
-        annotations.retain(|_, record| !record.contains("\"planned\":true"));
+        annotations.retain(|_, record| !record.contains("\"work\":\"planned\""));
         annotations.extend(names.map(|name| plan(now, 0, &name)));
     });
 }
@@ -42,7 +42,7 @@ async fn of_a_nodes_plans_only_so_many_are_acted_on() {
     let stage = Stage::new(1, 1);
     stage.block(0);
     let replica = stage.with_both("a", &[]).await;
-    set_plans(&stage, (0..200).map(|n| n.to_string()));
+    set_plans(&stage, (0..300).map(|n| n.to_string()));
     sleep(s(200)).await;
     let running = replica.metric("ebbtide_tasks{kind=\"interruption\"}");
     assert!((running - 64.0).abs() < f64::EPSILON, "{running}\n{}", stage.story());
