@@ -196,6 +196,17 @@ impl Notice {
         }
     }
 
+    /// Returns the time that a notice names which is reported again and again: the start of the change, the end of the block, or the time in the
+    /// instance's metadata. AWS may move it.
+    #[must_use]
+    pub const fn named_time(&self) -> Option<Timestamp> {
+        match &self.identity {
+            Identity::Block { ends, .. } => *ends,
+            Identity::Agent { at, .. } => *at,
+            _ => self.start(),
+        }
+    }
+
     /// Whether this copy of the notice `other` is newer and differs: AWS has postponed the change, or called it off. Of two ends of the same
     /// instance the earlier counts, whichever copy is newer.
     #[must_use]

@@ -9,7 +9,7 @@ use crate::pipeline::event::{Detail, Identity, Notice, NoticeTime};
 use crate::pipeline::interruption::{Interrupter, NoticeOutcome};
 use crate::pipeline::node::Node;
 use crate::pipeline::node::agent_notices::is_reported;
-use crate::pipeline::node::handled::NodeNotice;
+use crate::pipeline::node::handled::{NodeNotice, is_handled};
 use crate::pipeline::node::record::has_had;
 use crate::pipeline::queue::VISIBILITY_TIMEOUT;
 use crate::runtime::task::TaskError;
@@ -80,9 +80,7 @@ impl Deliverer {
         tokio::select! {
             biased;
             () = cut.cancelled() => {}
-            () = self.uncordoned_by_user(&node, &notice) => {
-                return (version, self.note_end(&node, &notice, &message).await.is_ok());
-            }
+            () = self.ended_by_user(&node, &notice), if !notice.is_withdrawn() => return (version, true),
             () = sleep(pause) => {}
         }
         (version, false)
@@ -116,23 +114,10 @@ impl Deliverer {
         })
     }
 
-    /// Waits until a user uncordons the Node after work that failed and would be tried again: the user keeps the node. Never returns once
-    /// the Node has withdrawn the notice or has restarted.
-    async fn uncordoned_by_user(&self, node: &Node, notice: &Notice) {
-        let index = &self.interrupter.index;
-        let carries = |known: &Node| known.record.message(notice.key()).is_some();
-        if notice.is_withdrawn() || !index.newest(node).is_some_and(|known| carries(&known)) {
-            return pending().await;
-        }
-        let mut is_withdrawn = false;
-        let is_uncordoned = |known: Option<&Arc<Node>>| {
-            let known = known?;
-            // The Node may report the notice again.
-            is_withdrawn |= !reports(known, &notice.identity);
-            let is_free = !carries(known) && !known.cordoned && known.boot == node.boot;
-            (is_free && !is_withdrawn).then_some(())
-        };
-        index.until_node(node, is_uncordoned).await;
+    /// Waits until a user has ended a notice that would be tried again, by an uncordon.
+    async fn ended_by_user(&self, node: &Node, notice: &Notice) {
+        let is_ended = |known: Option<&Arc<Node>>| known.filter(|known| is_handled(known, notice)).map(drop);
+        self.interrupter.index.until_node(node, is_ended).await;
     }
 
     /// Works on a notice until it has ended. If a hook is searched, continues with the result, and ends when that has ended too.

@@ -81,7 +81,8 @@ impl Deliverer {
         let checks = self.failing.0.lock().clone().filter(|_| counts).unwrap_or_default();
         let is_unhealthy = |node: &Node| {
             let shows = || checks.contains(&node.instance) || rules.iter().any(|rule| node.has_condition(&rule.name));
-            node.record.notices().any(|(_, known)| known.is_of_repair()) || !node.record.is_leaving() && shows()
+            node.record.notices().any(|(_, known)| known.kind().is_some_and(NoticeKind::is_repair))
+                || !node.record.is_leaving() && shows()
         };
         index.count_ours(|nodes| Brake::of(nodes, is_unhealthy))
     }

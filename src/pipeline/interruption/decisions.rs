@@ -139,6 +139,7 @@ impl Policy {
             .with_expiry(over.map(|at| clock.timestamp_of(at)))
             .with_return_sign(comes_back(&notice.detail))
             .with_start(start, hard)
+            .naming(notice.named_time())
             .with_hook(hook)
     }
 
@@ -361,6 +362,7 @@ pub fn runs_no_more(detail: &Detail) -> bool {
 #[must_use]
 pub fn out_of_service_mark(notice: &Notice, message: &str) -> Mark {
     Mark::new(notice.key(), notice.kind().as_str(), notice.at(), message)
+        .naming(notice.named_time())
         .with_return_sign(comes_back(&notice.detail))
         .with_out_of_service_taint()
 }

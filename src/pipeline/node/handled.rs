@@ -7,7 +7,7 @@ use super::Node;
 use super::names::id_of;
 use super::patch::guarded;
 use super::record::{NoticeRecord, RecordChange, Work, whole_seconds};
-use crate::pipeline::event::{Detail, Identity, Notice, NoticeKey};
+use crate::pipeline::event::{Detail, Identity, Notice};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -49,7 +49,7 @@ pub fn standing(node: &Node, notice: &Notice, own: Option<&str>) -> Standing {
         let has_trace = node.record.get(key).is_some_and(|known| known.work != Work::Withdrawn);
         return if has_trace { Standing::Open } else { Standing::Settled };
     }
-    let start = start_of(notice);
+    let start = notice.named_time().map(whole_seconds);
     // The work for the start that AWS named before, or its plan, must learn of this one, whatever else has announced it.
     let known = node.record.live(key).and_then(|known| known.start);
     if start.is_some() && known.is_some_and(|known| Some(whole_seconds(known)) != start) {
@@ -74,7 +74,7 @@ pub fn standing(node: &Node, notice: &Notice, own: Option<&str>) -> Standing {
 /// Whether the Node has a mark for the same announcement as `notice` from a message or another source. `own` is the id that stands for a
 /// message in the mark of this source.
 fn is_marked_by_other(node: &Node, notice: &Notice, own: Option<&str>) -> bool {
-    let start = start_of(notice);
+    let start = notice.named_time().map(whole_seconds);
     let mut marks = node.record.notices().filter(|(_, mark)| mark.is_of(notice.kind()));
     marks.any(|(key, mark)| {
         let same = key == notice.key() || mark.start.is_some() && mark.start == start;
@@ -86,7 +86,7 @@ fn is_marked_by_other(node: &Node, notice: &Notice, own: Option<&str>) -> bool {
 /// Returns what is known about the notice of a message, if it was acted on first because EC2 lists it.
 #[must_use]
 pub fn known(node: &Node, notice: &Notice) -> Option<KnownNotice> {
-    let start = Some(start_of(notice)?);
+    let start = Some(whole_seconds(notice.named_time()?));
     match (&notice.identity, &notice.detail) {
         (
             Identity::HealthEvent { instance, .. } | Identity::Ec2Event { instance, .. },
@@ -122,50 +122,51 @@ pub(super) fn patch(node: &Node, notice: &Notice, message: &str, plan: Option<&N
     if is_handled(node, notice) {
         return None;
     }
-    let key = notice.key();
-    let of_notice = || {
+    let known = node.record.get(notice.key());
+    let is_kept = |known: &NoticeRecord| match known.work {
+        Work::Planned => plan.is_none(),
+        Work::Withdrawn => known.since >= Some(whole_seconds(notice.at())),
+        _ => known.is_unreadable(),
+    };
+    if known.is_some_and(is_kept) {
+        return None;
+    }
+    let new = || {
         let record = NoticeRecord::new(notice.kind().as_str().to_owned(), notice.at(), message.to_owned());
-        NoticeRecord { work: Work::Handled, start: notice.start().map(whole_seconds), ..record }
+        NoticeRecord { work: Work::Handled, ..record }
     };
-    let known = match node.record.get(key) {
-        Some(known) if known.is_unreadable() => return None,
-        Some(known) if known.work == Work::Planned && plan.is_none() => return None,
-        Some(known) if known.work == Work::Withdrawn && known.since >= Some(whole_seconds(notice.at())) => return None,
-        Some(known) if known.work != Work::Withdrawn => known.clone(),
-        _ => of_notice(),
-    };
-    let left = Some(known.ended(start_of(notice)));
-    Some(guarded(node, &node.record.annotations(&[RecordChange { key, left }]).into(), &json!({}), json!({})))
+    let record = known.filter(|known| known.work.is_live()).map_or_else(new, NoticeRecord::clone);
+    let (start, named) = (notice.start().map(whole_seconds), notice.named_time().map(whole_seconds));
+    let named = named.filter(|named| start != Some(*named));
+    Some(written(node, notice, Some(NoticeRecord { start, named, ..record }.ended())))
 }
 
 /// Returns the patch that removes the record that the notice needs nothing more; `None` if there is none.
 #[must_use]
 pub(super) fn removal(node: &Node, notice: &Notice) -> Option<Value> {
-    let key = notice.key();
-    let known = node.record.get(key)?;
-    let left = match known.work {
-        Work::Handled => None,
-        Work::Ended => Some(NoticeRecord { work: Work::Open, ended_for: None, ..known.clone() }),
-        _ => return None,
-    };
-    Some(guarded(node, &node.record.annotations(&[RecordChange { key, left }]).into(), &json!({}), json!({})))
+    let known = node.record.get(notice.key())?;
+    match known.work {
+        Work::Handled => Some(written(node, notice, None)),
+        Work::Ended => Some(written(node, notice, Some(NoticeRecord { work: Work::Open, ..known.clone() }))),
+        _ => None,
+    }
 }
 
-/// Returns the notices that need nothing more.
-fn ended(node: &Node) -> impl Iterator<Item = (NoticeKey, &NoticeRecord)> {
-    node.record.all().filter(|(_, known)| matches!(known.work, Work::Ended | Work::Handled))
+fn written(node: &Node, notice: &Notice, left: Option<NoticeRecord>) -> Value {
+    let changes = [RecordChange { key: notice.key(), left }];
+    guarded(node, &node.record.annotations(&changes).into(), &json!({}), json!({}))
 }
 
 /// Whether the Node records that exactly this notice needs nothing more.
 #[must_use]
 pub fn is_handled(node: &Node, notice: &Notice) -> bool {
-    ended(node).any(|(key, known)| key == notice.key() && known.ended_for == start_of(notice))
+    node.record.get(notice.key()).is_some_and(|known| known.is_over(notice.named_time()))
 }
 
 /// Whether the Node records that some notice of the same time needs nothing more: that of a message, for a change that EC2 lists.
 fn has_handled(node: &Node, notice: &Notice) -> bool {
-    let start = start_of(notice);
-    start.is_some() && ended(node).any(|(_, known)| known.ended_for == start)
+    let named = notice.named_time();
+    named.is_some() && node.record.all().any(|(_, known)| known.is_over(named))
 }
 
 /// Returns what is known about a message's notice that announces the same as the agent notice `reported`.
@@ -181,14 +182,4 @@ pub fn known_as(node: &Node, reported: &Notice) -> Option<KnownNotice> {
 fn kept_ids(node: &Node, start: Option<Timestamp>) -> impl Iterator<Item = &str> {
     let kept = node.record.kept().filter(move |kept| start.is_some() && kept.start.map(whole_seconds) == start);
     kept.filter_map(|kept| Some(&*kept.kept.as_ref()?.event))
-}
-
-/// Returns the start of the announced change, the end of the block, or the time of the agent notice, in whole seconds: AWS may move it.
-fn start_of(notice: &Notice) -> Option<Timestamp> {
-    let at = match &notice.identity {
-        Identity::Block { ends, .. } => *ends,
-        Identity::Agent { at, .. } => *at,
-        _ => notice.start(),
-    };
-    at.map(whole_seconds)
 }

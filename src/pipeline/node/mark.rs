@@ -9,6 +9,7 @@ use super::patch::guarded;
 use super::record::{
     Boot, HookState, NoticeRecord, Place, RecordChange, ReturnSign, UNDO_ANNOTATION, Undo, Work, text, whole_seconds,
 };
+use crate::fact::UndoReason;
 use crate::pipeline::event::{NoticeKey, NoticeKind};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
@@ -79,6 +80,13 @@ impl Mark {
     #[must_use]
     pub fn with_start(mut self, at: Option<Timestamp>, hard: bool) -> Self {
         (self.notice.start, self.notice.hard) = (at.map(whole_seconds), hard);
+        self
+    }
+
+    /// Sets the time that the notice names, if it is not the start of a change.
+    #[must_use]
+    pub fn naming(mut self, at: Option<Timestamp>) -> Self {
+        self.notice.named = at.map(whole_seconds).filter(|at| self.notice.start != Some(*at));
         self
     }
 
@@ -177,8 +185,8 @@ impl Mark {
             // The Node keeps a change until the work on it has ended.
             notice.kept.clone_from(&known.kept);
             notice.confirmed_by.clone_from(&known.confirmed_by);
-            if matches!(known.work, Work::Ended | Work::Handled) && known.start == notice.start {
-                (notice.work, notice.ended_for) = (Work::Ended, known.ended_for);
+            if known.is_over(notice.named.or(notice.start)) {
+                notice.work = Work::Ended;
             }
         }
         let adopted = self.adopted(node);
@@ -186,7 +194,8 @@ impl Mark {
             notice.place = hint.place.or(notice.place);
         }
         let gone = adopted.into_iter().chain(crowded_out);
-        let mut changes: Vec<_> = gone.map(|(key, notice)| RecordChange { key, left: notice.released() }).collect();
+        let mut changes: Vec<_> =
+            gone.map(|(key, notice)| RecordChange { key, left: notice.released(UndoReason::Withdrawn) }).collect();
         if !unmarkable {
             changes.push(RecordChange { key: self.key, left: Some(notice) });
         }

@@ -13,7 +13,8 @@
 //! open                     drained, while its source still reports it      ended
 //! planned, (none)          the same without a cordon                       handled
 //! ended                    cordon, for another time                        open
-//! open                     released: expired, returned, uncordoned         (none)
+//! open                     released: expired, returned                     (none)
+//! open, ended              uncordoned by a user, unless its hook waits     handled
 //! ended                    the same                                        handled
 //! all, unless newer        AWS's message cancels it                        withdrawn
 //! handled                  its source no longer reports it                 (none)
@@ -163,7 +164,7 @@ impl Record {
     /// Whether the Node is drained for another reason than that it is unhealthy.
     #[must_use]
     pub fn is_leaving(&self) -> bool {
-        self.notices().any(|(_, notice)| notice.is_drain() && !notice.is_of_repair())
+        self.notices().any(|(_, notice)| notice.is_drain() && !notice.kind().is_some_and(NoticeKind::is_repair))
     }
 
     /// Whether a message has announced that a group terminates the Node's instance.

@@ -129,7 +129,7 @@ impl NodeRelease {
         let is_check = |known: &&NoticeRecord| known.is_of(NoticeKind::StatusCheck);
         let left = match known {
             _ if noted => Some(by.record(known)),
-            known => known.filter(is_check).and_then(NoticeRecord::released),
+            known => known.filter(is_check).and_then(|known| known.released(UndoReason::Withdrawn)),
         };
         Some(Self { has_marks: is_live, ..Self::leaving(vec![RecordChange { key, left }], UndoReason::Withdrawn) })
     }
@@ -153,13 +153,14 @@ impl NodeRelease {
     /// Returns the release of the notice with this identity.
     #[must_use]
     pub fn of_notice(node: &Node, key: NoticeKey, reason: UndoReason) -> Option<Self> {
-        let left = node.record.notice(key)?.released();
+        let left = node.record.notice(key)?.released(reason);
         Some(Self::leaving(vec![RecordChange { key, left }], reason))
     }
 
     fn of(all: &[(NoticeKey, &NoticeRecord)], reason: UndoReason, due: impl Fn(&NoticeRecord) -> bool) -> Option<Self> {
         let due = all.iter().filter(|(_, notice)| due(notice));
-        let changes: Vec<_> = due.map(|(key, notice)| RecordChange { key: *key, left: notice.released() }).collect();
+        let changes: Vec<_> =
+            due.map(|(key, notice)| RecordChange { key: *key, left: notice.released(reason) }).collect();
         (!changes.is_empty()).then(|| Self::leaving(changes, reason))
     }
 
@@ -277,7 +278,7 @@ fn has_returned(node: &Node, notice: &NoticeRecord, now: Timestamp) -> bool {
     node.ready
         && match notice.return_sign {
             // Only the source that reported the node as unhealthy knows whether it still is.
-            None if notice.is_of_repair() => false,
+            None if notice.kind().is_some_and(NoticeKind::is_repair) => false,
             // If it runs long after that, AWS has kept it.
             None => rebooted && notice.terminates_at().is_some_and(|at| at < now),
             Some(ReturnSign::Boot) => rebooted && is_over && !notice.is_ahead(now),

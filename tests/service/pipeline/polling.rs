@@ -212,7 +212,7 @@ async fn a_change_that_is_put_off_keeps_one_mark_with_its_new_begin() {
     let later = schedule(&stage, 2 * FAR).to_string();
     stage.until("moved", s(2 * ROUND), || stage.notices(0).iter().any(|mark| mark["start"] == later.as_str())).await;
     assert_eq!(stage.notices(0).len(), 1);
-    stage.until("noted", s(60), || stage.notices(0)[0]["for"] == later.as_str()).await;
+    stage.until("noted", s(60), || stage.notices(0)[0]["start"] == later.as_str() && stage.handled(0) == 1).await;
     assert_eq!(stage.handled(0), 1);
     stage.rest(&[&replica]).await;
 }

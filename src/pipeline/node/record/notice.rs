@@ -2,7 +2,7 @@
 
 use super::boot::Boot;
 use super::kept::KeptChange;
-use crate::fact::NoticeKind;
+use crate::fact::{NoticeKind, UndoReason};
 use crate::pipeline::node::names::is_from_node;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -41,7 +41,7 @@ pub struct NoticeRecord {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub hard: bool,
     /// The state of the lifecycle hook, if the kind has one.
-    #[serde(skip_serializing_if = "HookState::is_waiting")]
+    #[serde(skip_serializing_if = "is_default")]
     pub(in crate::pipeline::node) hook: HookState,
     /// Id of the message that announced the notice; the change or the reservation that EC2 lists, if none did.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -50,11 +50,11 @@ pub struct NoticeRecord {
     #[serde(skip_serializing_if = "String::is_empty", rename = "told")]
     pub(in crate::pipeline::node) confirmed_by: String,
     /// How far the work on it is.
-    #[serde(skip_serializing_if = "Work::is_open")]
+    #[serde(skip_serializing_if = "is_default")]
     pub work: Work,
-    /// The time that the ended notice named; for another one it is new.
-    #[serde(skip_serializing_if = "Option::is_none", rename = "for")]
-    pub(in crate::pipeline::node) ended_for: Option<Timestamp>,
+    /// The time that the notice names, if it is not the start of a change: the end of a block, or the time in the instance's metadata.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in crate::pipeline::node) named: Option<Timestamp>,
     /// What makes the notice again, while the Node keeps it: its message is deleted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::pipeline::node) kept: Option<Box<KeptChange>>,
@@ -90,12 +90,6 @@ pub enum Work {
 }
 
 impl Work {
-    /// Whether it is open.
-    #[must_use]
-    pub const fn is_open(&self) -> bool {
-        matches!(self, Self::Open)
-    }
-
     /// Whether it holds the Node.
     #[must_use]
     pub const fn holds(self) -> bool {
@@ -130,7 +124,7 @@ pub enum HookState {
 impl HookState {
     /// Whether it waits.
     #[must_use]
-    pub const fn is_waiting(&self) -> bool {
+    pub const fn is_waiting(self) -> bool {
         matches!(self, Self::Waits)
     }
 }
@@ -180,6 +174,10 @@ impl Serialize for Place {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(self)
     }
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// Reads a place. A text that a user has edited beyond parsing is none, as in a drain that has begun without one.
@@ -239,12 +237,6 @@ impl NoticeRecord {
     #[must_use]
     pub fn is_of(&self, kind: NoticeKind) -> bool {
         self.kind == kind.as_str()
-    }
-
-    /// Whether the notice reports that the node is unhealthy, and AWS announces nothing.
-    #[must_use]
-    pub fn is_of_repair(&self) -> bool {
-        self.kind().is_some_and(NoticeKind::is_repair)
     }
 
     /// Whether only the Node's agent, or a condition of the Node, has reported the notice.
@@ -332,23 +324,33 @@ impl NoticeRecord {
         Self { boot: Boot::new(boot), ..self.clone() }
     }
 
-    /// Returns the record of a notice for which nothing is left to do, as long as it names this time.
+    /// Returns the record of a notice for which nothing is left to do, as long as it names the same time.
     #[must_use]
-    pub(in crate::pipeline::node) fn ended(&self, named: Option<Timestamp>) -> Self {
-        let record = if self.work.holds() { self.clone() } else { self.remembered() };
-        let work = if self.work.holds() { Work::Ended } else { Work::Handled };
-        Self { work, ended_for: named, kept: None, ..record }
+    pub(in crate::pipeline::node) fn ended(&self) -> Self {
+        if self.work.holds() {
+            Self { work: Work::Ended, kept: None, ..self.clone() }
+        } else {
+            Self { work: Work::Handled, ..self.remembered() }
+        }
     }
 
-    /// Returns what is left of the record when it no longer holds the Node, if anything.
+    /// Returns what is left of the record when it no longer holds the Node for this reason, if anything: what has ended, or a user has ended,
+    /// stays so. The receiver of a hook's message must still complete the hook.
     #[must_use]
-    pub(in crate::pipeline::node) fn released(&self) -> Option<Self> {
-        (self.work == Work::Ended).then(|| Self { work: Work::Handled, ended_for: self.ended_for, ..self.remembered() })
+    pub(in crate::pipeline::node) fn released(&self, reason: UndoReason) -> Option<Self> {
+        let is_by_user = reason == UndoReason::Uncordoned && !self.has_hook() && !self.is_unreadable();
+        (self.work == Work::Ended || is_by_user).then(|| Self { work: Work::Handled, ..self.remembered() })
+    }
+
+    /// Whether nothing is left to do for the notice that names this time.
+    #[must_use]
+    pub(in crate::pipeline::node) fn is_over(&self, named: Option<Timestamp>) -> bool {
+        matches!(self.work, Work::Ended | Work::Handled) && self.named.or(self.start) == named.map(whole_seconds)
     }
 
     /// Returns what a record keeps that no longer holds the Node: what it is about.
     pub(super) fn remembered(&self) -> Self {
-        let Self { kind, message, confirmed_by, .. } = self.clone();
+        let Self { kind, message, confirmed_by, named, .. } = self.clone();
         Self {
             v: VERSION,
             kind,
@@ -356,6 +358,7 @@ impl NoticeRecord {
             start: self.start.map(whole_seconds),
             message,
             confirmed_by,
+            named,
             ..Self::default()
         }
     }

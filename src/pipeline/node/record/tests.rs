@@ -6,7 +6,7 @@ use crate::pipeline::event::{Detail, Identity, InstanceId, Notice, NoticeTime, S
 use crate::pipeline::node::mark::{Mark, MarkSettings};
 use crate::pipeline::node::release::NodeRelease;
 use crate::pipeline::node::{Node, handled, plan};
-use By::{Cancel, Cordon, End, EndOfPlan, Forget, Plan, Release};
+use By::{Cancel, Cordon, End, EndOfPlan, Forget, Plan, Release, Uncordon};
 
 /// What changes a record. Numbers are hours: of AWS's time of the notice, and of the start of its change.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +23,8 @@ enum By {
     Forget(i64),
     /// The Node is released.
     Release,
+    /// A user removes the cordon.
+    Uncordon,
     /// AWS's message of that time cancels the notice.
     Cancel(i64),
 }
@@ -55,6 +57,10 @@ fn patch(node: &Node, by: By) -> Option<Value> {
         }
         Forget(start) => handled::removal(node, &notice(0, start, false)),
         Release => Some(NodeRelease::of_notice(node, key, UndoReason::Expired)?.patch(node, &settings).body),
+        Uncordon => {
+            let node = Node { cordoned: false, ..node.clone() };
+            Some(NodeRelease::after_uncordon(&node)?.patch(&node, &settings).body)
+        }
         Cancel(since) => {
             let by = Withdrawal::of(&notice(since, 0, true));
             Some(NodeRelease::of_withdrawn(node, key, by, true)?.patch(node, &settings).body)
@@ -83,6 +89,9 @@ fn the_writers_make_the_transitions_of_the_table_and_no_others() {
     let rows: &[&[(By, Option<Work>)]] = &[
         &[(Plan(0, 9), Some(Planned)), (Cordon(0, 9), Some(Open)), (End(9), Some(Ended)), (Release, Some(Handled))],
         &[(Cordon(0, 9), Some(Open)), (Release, None)],
+        // A user ends it, until AWS moves the start.
+        &[(Cordon(0, 9), Some(Open)), (Uncordon, Some(Handled)), (Cordon(1, 20), Some(Open))],
+        &[(Plan(0, 9), Some(Planned)), (Uncordon, Some(Planned))],
         // It is ended for one start only.
         &[(Cordon(0, 9), Some(Open)), (End(9), Some(Ended)), (Cordon(1, 20), Some(Open)), (Release, None)],
         &[(End(9), Some(Handled)), (Cordon(1, 20), Some(Open))],

@@ -33,7 +33,7 @@ impl Withdrawal {
         let kind = NoticeKind::ScheduledChange.as_str().to_owned();
         let record = known.map_or_else(|| NoticeRecord::new(kind, self.at, String::new()), NoticeRecord::remembered);
         let since = Some(whole_seconds(self.at));
-        NoticeRecord { work: Work::Withdrawn, since, start: self.start.or(record.start), ended_for: None, ..record }
+        NoticeRecord { work: Work::Withdrawn, since, start: self.start.or(record.start), ..record }
     }
 
     /// Whether it ends what EC2's answer of that time listed with this start: AWS has cancelled the change since.

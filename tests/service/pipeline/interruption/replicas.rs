@@ -213,6 +213,29 @@ async fn two_uncordons_end_the_drains_of_both_replicas() {
     }
 }
 
+/// SQS delivers a message at least once: a copy may come when the message was deleted and the node was given back.
+#[tokio::test(start_paused = true)]
+async fn a_copy_that_comes_after_a_user_has_ended_the_drain_starts_nothing_in_another_replica() {
+    let stage = held(s(30));
+    let first = stage.start(&[]).await;
+    let message = messages::rebalance("event-1", &instance(0), stage.world.clock.now());
+    stage.world.aws.sqs.send(message.clone());
+    stage.until("cordoned", s(20), || stage.cordoned(0)).await;
+    stage.until_handled(s(5)).await;
+    stage.set_cordon(0, false);
+    stage.until("released", s(60), || stage.notices(0).is_empty()).await;
+    drop(first.stop().await);
+    let second = stage.start(&[]).await;
+    stage.world.aws.sqs.send(message);
+    stage.until_handled(s(60)).await;
+    sleep(s(60)).await;
+    assert!(!stage.cordoned(0), "{}", stage.story());
+    stage.rebalance(0);
+    stage.until("cordoned for another one", s(20), || stage.cordoned(0)).await;
+    stage.until_handled(s(5)).await;
+    stage.rest(&[&second]).await;
+}
+
 /// Another mark keeps the cordon.
 #[tokio::test(start_paused = true)]
 async fn a_change_called_off_in_the_other_replica_s_message_deletes_nothing() {
