@@ -65,7 +65,6 @@ pub enum Command {
     Agent(agent::Agent),
     /// Show what the service would do about a message, and why; change nothing
     #[command(
-        alias = "explain",
         after_help = "Takes the service's flags and variables, too: --help-all shows them; needs no queue. Only reads.\n\
                             Exit codes: 0 with an answer, even if nothing would be done; 1 if the cluster can't be read, 2 for wrong flags or an unreadable message."
     )]
