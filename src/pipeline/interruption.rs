@@ -53,7 +53,6 @@ mod waves;
 mod work;
 
 pub use confirmation::{Confirmations, Proof};
-pub use decisions::{comes_back, ended_marks};
 pub use draining::DrainingNodes;
 pub use group_lookup::GroupLookup;
 pub use groups::{Groups, read as read_group};

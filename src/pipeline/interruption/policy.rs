@@ -335,12 +335,6 @@ impl Policy {
         self.waits.waves.iter().map(|wave| wave.label.clone()).chain(zone).collect()
     }
 
-    /// Whether a wave has this label.
-    #[must_use]
-    pub fn is_of_wave(&self, label: &str) -> bool {
-        self.waits.waves.iter().any(|wave| *wave.label == *label)
-    }
-
     /// Returns the time after which to remove the mark of a notice of this kind with this action, if that is set.
     #[must_use]
     pub fn stands(&self, kind: NoticeKind, action: Action) -> Option<Duration> {
