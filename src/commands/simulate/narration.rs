@@ -95,7 +95,9 @@ impl<'a> Narration<'a> {
         let mut sequence = Sequence::new(self.policy(), self.clock, self.notice, MESSAGE);
         let (mut finding, mut begun) = (Finding::Received, Instant::now());
         loop {
-            let present = Present { now: Instant::now(), node: node.as_deref(), deadline: None, shifted, waited: None };
+            // After the waits, whose time does not pass here.
+            let now = begun.max(Instant::now());
+            let present = Present { now, node: node.as_deref(), deadline: None, shifted, waited: None };
             finding = match sequence.next(finding, present) {
                 Step::FindOwner { .. } => {
                     let owned = self.whose(reader).await;
