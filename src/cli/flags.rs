@@ -197,12 +197,6 @@ pub struct Run {
     #[command(flatten)]
     pub waits: Waits,
 
-    /// Evict when no notice of a drain has come for this long, at most 5 s after the first of a burst; 0s evicts at once
-    ///
-    /// Interruptions come in bursts: a pod that is evicted too early may be moved to the next interrupted node.
-    #[arg(long, env = "EBBTIDE_SETTLE", value_name = "DURATION", default_value = "1s", help_heading = "Drain")]
-    pub settle: String,
-
     /// When to act on a scheduled change: now, or this long before it begins, such as 2h-before; a retirement always now
     #[arg(
         long,

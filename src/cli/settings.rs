@@ -22,7 +22,7 @@ use crate::cli::flags;
 use crate::cli::flags::Run;
 use crate::pipeline::drain::{AtDeadline, SelectionRules};
 use crate::pipeline::event::NoticeKind;
-use crate::pipeline::interruption::{Action, ForLoadBalancers, MAX_SETTLE, OnFailed, OnUncordon, Policy};
+use crate::pipeline::interruption::{Action, ForLoadBalancers, OnFailed, OnUncordon, Policy, QUIET_TIME};
 use crate::pipeline::node::label::{Selector, checked_key};
 use crate::pipeline::node::mark::MarkSettings;
 use crate::pipeline::node::{ManagedTag, WorkSign};
@@ -175,7 +175,6 @@ impl Settings {
         let pod_grace = problems.duration("--pod-grace", flags.pod_grace.as_deref(), MAX_POD_GRACE);
         let registration_grace = problems.duration("--registration-grace", Some(&flags.registration_grace), MAX_DRAIN);
         let uncordon_after = problems.duration_or_zero("--uncordon-after", flags.uncordon_after.as_deref(), MAX_DRAIN);
-        let settle = problems.duration_or_zero("--settle", Some(&flags.settle), MAX_SETTLE);
         let ec2_poll_interval = problems.poll_interval(flags.ec2_poll_interval.as_deref());
         let taints = problems.taints(&flags.taint);
         let former_taints = problems.each("--former-taint", &flags.former_taint, checked_key);
@@ -213,7 +212,7 @@ impl Settings {
             drain_timeout,
             admission,
             waits,
-            settle: settle.unwrap_or_default(),
+            settle: QUIET_TIME,
             heartbeats,
             registration_grace: registration_grace.unwrap_or_default(),
             require_tag: flags.require_tag,
@@ -386,7 +385,6 @@ mod tests {
         assert_eq!(on, ["drain", "ignore", "drain", "cordon", "drain", "drain", "drain", "ignore", "report"]);
         assert_eq!(NoticeKind::ALL.map(|kind| policy.drain_timeout.of(kind)), [None; 9]);
         assert_eq!(NoticeKind::ALL.map(|kind| policy.waits.delay.of(kind)), [None; 9]);
-        assert_eq!(policy.settle, Duration::from_secs(1));
         let stands =
             NoticeKind::ALL.map(|kind| policy.stands(kind, policy.actions.of(kind)).map(|stands| stands.as_secs()));
         assert_eq!(stands, [None, None, None, Some(1200), None, None, None, None, None]);
@@ -633,7 +631,6 @@ mod tests {
             ("--wave", "zone=1,zone=2"),
             ("--zonal-shift", "cluster"),
             ("--zonal-shift", "any,arn:aws:eks:eu-west-1:1:cluster/a"),
-            ("--settle", "6s"),
             ("--when", "2h-before"),
             ("--when", "spot=2h-before"),
             ("--when", "scheduled-change=2h"),

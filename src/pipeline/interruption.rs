@@ -64,7 +64,7 @@ pub use policy::{
     Policy, ShiftedResources, Verify, WaitPolicy, Wave,
 };
 pub use replaceable::{Group, replaceable};
-pub use settling::{MAX_SETTLE, NoticeBurst};
+pub use settling::{NoticeBurst, QUIET_TIME};
 pub use shared_work::{Seat, Slots};
 pub use shifts::{Shifts, shifts_of};
 pub use step::{Finding, Present, Step, Target, Waits};

@@ -151,7 +151,7 @@ impl<'a> Narration<'a> {
                 Step::Settle { target, quiet, .. } => {
                     begun = Instant::now() + quiet;
                     self.view.evictions_begin =
-                        Some(BeginView { moment: self.moment(begun), why: "--settle, if no other drain begins" });
+                        Some(BeginView { moment: self.moment(begun), why: "the quiet time, if no other drain begins" });
                     Finding::Delayed(target)
                 }
                 Step::Drain(target) => {

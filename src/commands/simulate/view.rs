@@ -186,7 +186,7 @@ pub struct BeginView {
     /// The time.
     #[serde(flatten)]
     pub moment: Moment,
-    /// The setting that they wait for.
+    /// What they wait for.
     pub why: &'static str,
 }
 

@@ -238,7 +238,7 @@ pub struct Policy {
     pub admission: Admission,
     /// The waits before evictions and completions.
     pub waits: WaitPolicy,
-    /// Time without a new drain notice after which evictions start.
+    /// Time without a new drain notice after which evictions start: [`QUIET_TIME`](super::QUIET_TIME), save in tests.
     pub settle: Duration,
     /// Time after which to undo a cordon that no interruption followed: by default 20 minutes for `rebalance=cordon`.
     pub uncordon_after: Option<Duration>,
