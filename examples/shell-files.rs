@@ -99,7 +99,7 @@ mod tests {
         for command in cli.get_subcommands().filter(|command| command.get_name() != "help" && !command.is_hide_set()) {
             let name = command.get_name();
             let page = format!("ebbtide-{name}.1");
-            for flag in command.get_arguments().filter_map(|arg| arg.get_long()) {
+            for flag in command.get_arguments().filter(|arg| !arg.is_hide_set()).filter_map(|arg| arg.get_long()) {
                 flags += 1;
                 for shell in ["ebbtide.bash", "_ebbtide"] {
                     assert!(files[shell].contains(&format!("--{flag}")), "{shell}: {name} --{flag}");

@@ -81,7 +81,7 @@ struct KindState {
 }
 
 impl KindState {
-    fn note(&mut self, mut notices: Vec<AgentNotice>) {
+    fn note(&mut self, notices: Vec<AgentNotice>) {
         self.answered = true;
         if notices.is_empty() {
             self.silent = self.silent.saturating_add(1);
@@ -91,16 +91,10 @@ impl KindState {
             return;
         }
         self.silent = 0;
-        // A time that moves a little is no new notice: the drain continues.
+        // AWS calls the time of a spot interruption approximate: one that moves a little is no new notice.
         let is_known = notices.len() == self.last.len()
             && notices.iter().zip(&self.last).all(|(notice, last)| notice.repeats(last));
         if !is_known || self.read.text().is_none() {
-            // Also if another notice is new.
-            for notice in &mut notices {
-                if let Some(last) = self.last.iter().find(|last| notice.repeats(last)) {
-                    notice.clone_from(last);
-                }
-            }
             self.read = Words::Value(AgentNotice::text(&notices));
         }
         self.last = notices;

@@ -114,15 +114,6 @@ mod tests {
     }
 
     #[test]
-    fn explain_is_a_hidden_name_of_simulate() {
-        let name = |name| {
-            Cli::complete().try_get_matches_from(["ebbtide", name]).unwrap().subcommand_name().map(str::to_owned)
-        };
-        assert_eq!((name("explain"), name("simulate")), (Some("simulate".to_owned()), Some("simulate".to_owned())));
-        assert!(!Cli::complete().render_long_help().to_string().contains("explain"));
-    }
-
-    #[test]
     fn help_lists_the_kinds_and_actions() {
         let mut cli = Cli::complete();
         let help = cli.find_subcommand_mut("send").unwrap().render_long_help().to_string();

@@ -65,7 +65,6 @@ pub enum Command {
     Agent(agent::Agent),
     /// Show what the service would do about a message, and why; change nothing
     #[command(
-        alias = "explain",
         after_help = "Takes the service's flags and variables, too: --help-all shows them; needs no queue. Only reads.\n\
                             Exit codes: 0 with an answer, even if nothing would be done; 1 if the cluster can't be read, 2 for wrong flags or an unreadable message."
     )]
@@ -197,12 +196,6 @@ pub struct Run {
     /// Waits.
     #[command(flatten)]
     pub waits: Waits,
-
-    /// Evict when no notice of a drain has come for this long, at most 5 s after the first of a burst; 0s evicts at once
-    ///
-    /// Interruptions come in bursts: a pod that is evicted too early may be moved to the next interrupted node.
-    #[arg(long, env = "EBBTIDE_SETTLE", value_name = "DURATION", default_value = "1s", help_heading = "Drain")]
-    pub settle: String,
 
     /// When to act on a scheduled change: now, or this long before it begins, such as 2h-before; a retirement always now
     #[arg(

@@ -22,11 +22,11 @@ use crate::cli::flags;
 use crate::cli::flags::Run;
 use crate::pipeline::drain::{AtDeadline, SelectionRules};
 use crate::pipeline::event::NoticeKind;
-use crate::pipeline::interruption::{Action, ForLoadBalancers, MAX_SETTLE, OnFailed, OnUncordon, Policy};
+use crate::pipeline::interruption::{Action, ForLoadBalancers, OnFailed, OnUncordon, Policy, QUIET_TIME};
 use crate::pipeline::node::label::{Selector, checked_key};
 use crate::pipeline::node::mark::MarkSettings;
 use crate::pipeline::node::{ManagedTag, WorkSign};
-use crate::telemetry::kube_events::{Scope, Scopes};
+use crate::telemetry::kube_events::Scope;
 use crate::telemetry::notify::NotifySettings;
 use crate::telemetry::traces::TraceSettings;
 use problems::Problems;
@@ -65,8 +65,8 @@ pub struct Settings {
     pub pod_selector: Option<String>,
     /// The action for pods that remain shortly before a hard deadline.
     pub at_deadline: AtDeadline,
-    /// The drains that are reported by Events and by the Node's condition.
-    pub reported: Scopes,
+    /// The drains that are reported by Events and by the Node's condition; `None` for no drain.
+    pub reported: Option<Scope>,
     /// The receiver of notifications, if there is one.
     pub notify: Option<NotifySettings>,
     /// The collector of traces, if there is one.
@@ -175,7 +175,6 @@ impl Settings {
         let pod_grace = problems.duration("--pod-grace", flags.pod_grace.as_deref(), MAX_POD_GRACE);
         let registration_grace = problems.duration("--registration-grace", Some(&flags.registration_grace), MAX_DRAIN);
         let uncordon_after = problems.duration_or_zero("--uncordon-after", flags.uncordon_after.as_deref(), MAX_DRAIN);
-        let settle = problems.duration_or_zero("--settle", Some(&flags.settle), MAX_SETTLE);
         let ec2_poll_interval = problems.poll_interval(flags.ec2_poll_interval.as_deref());
         let taints = problems.taints(&flags.taint);
         let former_taints = problems.each("--former-taint", &flags.former_taint, checked_key);
@@ -213,7 +212,7 @@ impl Settings {
             drain_timeout,
             admission,
             waits,
-            settle: settle.unwrap_or_default(),
+            settle: QUIET_TIME,
             heartbeats,
             registration_grace: registration_grace.unwrap_or_default(),
             require_tag: flags.require_tag,
@@ -253,7 +252,7 @@ impl Settings {
             selection_rules,
             pod_selector,
             at_deadline: flags.at_deadline.into(),
-            reported: scopes(&flags.reporting),
+            reported: scope(flags.reporting.events),
             ec2_poll_interval,
             check_at_start: flags.check_at_start,
             nodes_lease,
@@ -263,14 +262,13 @@ impl Settings {
     }
 }
 
-fn scopes(flags: &flags::Reporting) -> Scopes {
-    let scope = |drains| match drains {
+const fn scope(drains: flags::Events) -> Option<Scope> {
+    match drains {
         flags::Events::Blocked => Some(Scope::Blocked),
         flags::Events::All => Some(Scope::All),
         flags::Events::Lifecycle => Some(Scope::Lifecycle),
         flags::Events::None => None,
-    };
-    Scopes { events: scope(flags.events), condition: scope(flags.node_condition.unwrap_or(flags.events)) }
+    }
 }
 
 /// Validates a queue's URL alone.
@@ -375,23 +373,8 @@ mod tests {
         Settings::from_flags(run)
     }
 
-    fn both(scope: Scope) -> Scopes {
-        Scopes { events: Some(scope), condition: Some(scope) }
-    }
-
     fn problems(flags: &[&str]) -> Vec<&'static str> {
         settings(flags).unwrap_err().0.into_iter().map(|problem| problem.flag).collect()
-    }
-
-    #[test]
-    fn events_and_the_condition_are_told_apart() {
-        let reported = |flags: &[&str]| settings(flags).unwrap().reported;
-        assert_eq!(reported(&["--events", "lifecycle"]), both(Scope::Lifecycle));
-        let events = Scopes { events: Some(Scope::Blocked), condition: None };
-        assert_eq!(reported(&["--node-condition", "none"]), events);
-        let condition = Scopes { events: None, condition: Some(Scope::All) };
-        assert_eq!(reported(&["--events", "none", "--node-condition", "all"]), condition);
-        assert!(reported(&["--events", "none"]).is_none() && !events.is_none() && !condition.is_none());
     }
 
     #[test]
@@ -402,7 +385,6 @@ mod tests {
         assert_eq!(on, ["drain", "ignore", "drain", "cordon", "drain", "drain", "drain", "ignore", "report"]);
         assert_eq!(NoticeKind::ALL.map(|kind| policy.drain_timeout.of(kind)), [None; 9]);
         assert_eq!(NoticeKind::ALL.map(|kind| policy.waits.delay.of(kind)), [None; 9]);
-        assert_eq!(policy.settle, Duration::from_secs(1));
         let stands =
             NoticeKind::ALL.map(|kind| policy.stands(kind, policy.actions.of(kind)).map(|stands| stands.as_secs()));
         assert_eq!(stands, [None, None, None, Some(1200), None, None, None, None, None]);
@@ -419,7 +401,7 @@ mod tests {
             (tag, None, SelectionRules::default())
         );
         assert_eq!((settings.pod_selector, settings.at_deadline), (None, AtDeadline::Delete));
-        assert_eq!((settings.reported, settings.check_at_start), (both(Scope::Blocked), true));
+        assert_eq!((settings.reported, settings.check_at_start), (Some(Scope::Blocked), true));
         assert_eq!(settings.log.to_string(), "info");
         assert!(!settings.collect_leases && settings.ec2_poll_interval.is_none());
     }
@@ -478,7 +460,7 @@ mod tests {
         assert_eq!(settings.pod_grace, Some(Duration::from_secs(45)));
         assert_eq!(settings.managed_tag, ManagedTag { key: "team".to_owned(), value: Some("blue".to_owned()) });
         assert!(settings.policy.require_tag && settings.policy.dry_run);
-        assert_eq!((settings.reported, settings.check_at_start), (both(Scope::All), false));
+        assert_eq!((settings.reported, settings.check_at_start), (Some(Scope::All), false));
         assert!(settings.collect_leases);
         assert_eq!(settings.policy.ignored_hooks, ["theirs"]);
         assert_eq!(settings.selection_rules.own_pod, Some(("kube-system".to_owned(), "ebbtide-1".to_owned())));
@@ -649,7 +631,6 @@ mod tests {
             ("--wave", "zone=1,zone=2"),
             ("--zonal-shift", "cluster"),
             ("--zonal-shift", "any,arn:aws:eks:eu-west-1:1:cluster/a"),
-            ("--settle", "6s"),
             ("--when", "2h-before"),
             ("--when", "spot=2h-before"),
             ("--when", "scheduled-change=2h"),

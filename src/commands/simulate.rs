@@ -6,13 +6,12 @@
 //! input      reads the message           narration  goes through a notice's steps
 //! reader     reads the cluster, and AWS  reasons    reasons, in words
 //! pods       a node's pods               budget     the budgets that hold them back
-//! calls      calls, and how many         view       the answer's shape
-//! text       the answer as text          target_groups  those of the instance
+//! view       the answer's shape          text       the answer as text
 //! marks      the marks on a Node         waits      what is waited for
+//! target_groups  those of the instance
 //! ```
 
 mod budget;
-mod calls;
 mod input;
 mod marks;
 mod narration;

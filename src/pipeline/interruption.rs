@@ -53,7 +53,6 @@ mod waves;
 mod work;
 
 pub use confirmation::{Confirmations, Proof};
-pub use decisions::{comes_back, ended_marks};
 pub use draining::DrainingNodes;
 pub use group_lookup::GroupLookup;
 pub use groups::{Groups, read as read_group};
@@ -65,7 +64,7 @@ pub use policy::{
     Policy, ShiftedResources, Verify, WaitPolicy, Wave,
 };
 pub use replaceable::{Group, replaceable};
-pub use settling::{MAX_SETTLE, NoticeBurst};
+pub use settling::{NoticeBurst, QUIET_TIME};
 pub use shared_work::{Seat, Slots};
 pub use shifts::{Shifts, shifts_of};
 pub use step::{Finding, Present, Step, Target, Waits};

@@ -90,9 +90,9 @@ impl Service {
         let wiring =
             Wiring { settings, clients, clock, facts: facts.clone(), tasks: tasks.clone(), gate, stop: stop.clone() };
 
-        let event_writer = events.map(|(scopes, backlog)| {
+        let event_writer = events.map(|(scope, backlog)| {
             let stop = CancellationToken::new();
-            let handle = tasks.spawn(TaskKind::Teller, wiring.event_writer(scopes, backlog).run(stop.clone()));
+            let handle = tasks.spawn(TaskKind::Teller, wiring.event_writer(scope, backlog).run(stop.clone()));
             StoppableTask { handle, stop }
         });
 

@@ -18,7 +18,7 @@ use crate::pipeline::node::{ClusterNames, Index, Listing, Marker, NodeReleaser, 
 use crate::pipeline::queue::Queue;
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
-use crate::telemetry::kube_events::{Backlog, EventWriter, Scopes, event_subscriber};
+use crate::telemetry::kube_events::{Backlog, EventWriter, Scope, event_subscriber};
 use crate::telemetry::notify::{self, Notifier, notify_subscriber};
 use crate::telemetry::traces::{FinishedTraces, TraceExporter, trace_subscriber};
 use std::sync::Arc;
@@ -40,10 +40,10 @@ pub(super) struct Wiring {
 
 impl Wiring {
     /// Returns the writer of Events and conditions.
-    pub fn event_writer(&self, scopes: Scopes, backlog: Backlog) -> EventWriter {
+    pub fn event_writer(&self, scope: Scope, backlog: Backlog) -> EventWriter {
         let instance = self.settings.selection_rules.own_pod.as_ref().map_or("ebbtide", |(_, name)| name).to_owned();
         let (client, gate, facts) = (self.clients.kube.clone(), self.gate.clone(), self.facts.clone());
-        EventWriter::new(scopes, backlog, client, gate, self.clock, facts, instance)
+        EventWriter::new(scope, backlog, client, gate, self.clock, facts, instance)
     }
 
     /// Returns the notifier, if there is a receiver.
@@ -180,12 +180,10 @@ impl Wiring {
 }
 
 /// Adds the subscriber that notes facts for Events and conditions, if the settings ask for any. A dry run writes none: it does nothing.
-pub(super) fn subscribe(settings: &Settings, facts: Facts) -> (Facts, Option<(Scopes, Backlog)>) {
-    if settings.reported.is_none() || settings.policy.dry_run {
-        return (facts, None);
-    }
+pub(super) fn subscribe(settings: &Settings, facts: Facts) -> (Facts, Option<(Scope, Backlog)>) {
+    let Some(scope) = settings.reported.filter(|_| !settings.policy.dry_run) else { return (facts, None) };
     let (subscriber, backlog) = event_subscriber();
-    (facts.with(Arc::new(subscriber)), Some((settings.reported, backlog)))
+    (facts.with(Arc::new(subscriber)), Some((scope, backlog)))
 }
 
 /// Adds the subscriber that notes facts for notifications, if there is a receiver. A dry run sends none: it does nothing.

@@ -32,7 +32,7 @@ const MAX_BACKLOG: usize = 4096;
 /// Maximum length of the reason why a pod is blocked, in bytes.
 const MAX_REASON_LENGTH: usize = 256;
 
-/// The drains that are reported.
+/// The drains that are reported by Events and by the Node's condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// Drains that are blocked.
@@ -43,38 +43,15 @@ pub enum Scope {
     Lifecycle,
 }
 
-/// Which drains are reported by Events, and which by the Node's condition: separate rights, so either can be without the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Scopes {
-    /// Those with Events; `None` for no drain.
-    pub events: Option<Scope>,
-    /// Those with the condition; `None` for no drain.
-    pub condition: Option<Scope>,
-}
-
-impl Scopes {
-    /// Returns whether nothing is reported.
-    #[must_use]
-    pub const fn is_none(self) -> bool {
-        self.events.is_none() && self.condition.is_none()
-    }
-
-    /// Returns whether each drain is reported in one way at least.
+impl Scope {
+    /// Whether each drain is reported.
     const fn has_all(self) -> bool {
-        self.has_all_events() || self.has_all_conditions()
+        matches!(self, Self::All | Self::Lifecycle)
     }
 
-    const fn has_all_events(self) -> bool {
-        matches!(self.events, Some(Scope::All | Scope::Lifecycle))
-    }
-
-    const fn has_all_conditions(self) -> bool {
-        matches!(self.condition, Some(Scope::All | Scope::Lifecycle))
-    }
-
-    /// Returns whether the conditions of KEP-5683 are written.
+    /// Whether the conditions of KEP-5683 are written.
     const fn has_lifecycle(self) -> bool {
-        matches!(self.condition, Some(Scope::Lifecycle))
+        matches!(self, Self::Lifecycle)
     }
 }
 

@@ -404,9 +404,7 @@ VOLUMES: Rules = {
     ("", "get", "persistentvolumeclaims", ""),
 }
 BALANCERS: Rules = {("", "list", "targetgroupbindings", "")}
-CONDITION: Rules = {("", "patch", "nodes/status", "")}
-EVENTS: Rules = {("", "create", "events", ""), ("", "patch", "events", "")}
-TELLS: Rules = CONDITION | EVENTS
+TELLS: Rules = {("", "patch", "nodes/status", ""), ("", "create", "events", ""), ("", "patch", "events", "")}
 DOCTOR: Rules = {("", "list", kind, "") for kind in ("poddisruptionbudgets", "validatingadmissionpolicies", "validatingadmissionpolicybindings")}
 NODE_LEASES: Rules = {("kube-node-lease", verb, "leases", "") for verb in ("list", "delete")}
 TURNS: Rules = {
@@ -433,9 +431,7 @@ def actions(**chosen: str) -> str:
         ("settings: {atDeadline: delete, events: all}", NODES | DRAINS | VOLUMES | DELETES | TELLS),
         ("settings: {atDeadline: leave}", NODES | DRAINS | VOLUMES | TELLS),
         ("settings: {events: none}", NODES | DRAINS | VOLUMES | DELETES),
-        ("settings: {nodeCondition: none}", NODES | DRAINS | VOLUMES | DELETES | EVENTS),
-        ("settings: {events: none, nodeCondition: blocked}", NODES | DRAINS | VOLUMES | DELETES | CONDITION),
-        ("settings: {nodeCondition: all, dryRun: true}", NODES | DRAINS | TRIES),
+        ("settings: {events: all, dryRun: true}", NODES | DRAINS | TRIES),
         ("settings: {waitForVolumes: 0s}", NODES | DRAINS | DELETES | TELLS),
         ("settings: {dryRun: true}", NODES | DRAINS | TRIES),
         *[

@@ -72,7 +72,6 @@ SPECIAL = {
     "wave": ("[zone=1, 'example.com/pool=10%']", "zone=1,example.com/pool=10%"),
     "zonalShift": ("[arn:aws:eks:eu-west-1:123456789012:cluster/a]", "arn:aws:eks:eu-west-1:123456789012:cluster/a"),
     "maxDraining": ("20%", "20%"),
-    "settle": ("0s", "0s"),
     "when": ("{scheduledChange: 2h-before}", "scheduled-change=2h-before"),
     "podGrace": ("10s", "10s"),
     "taint": ("['going=true:NoSchedule', 'x:NoExecute']", "going=true:NoSchedule,x:NoExecute"),

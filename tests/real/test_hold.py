@@ -83,7 +83,7 @@ def test_the_example_releases_a_node(world: World) -> None:
     node = world.node()
     world.run("web")
     run_job(world, node)
-    service = world.service("--hold", "both", "--settle", "0s")
+    service = world.service("--hold", "both")
     action = world.hold(node.instance, 120)
     before = world.kube.version(NODES)
     world.send(messages.bare(action))

@@ -23,7 +23,7 @@ def test_evictions_begin_when_the_new_node_is_ready(world: World) -> None:
     group = f"{world.name}-group"
     hook = world.aws.hook(group, "drain", 120, TERMINATING)
     world.aws.enlarge(group, node.instance)
-    service = world.service("--on", "rebalance=replace", "--settle", "0s")
+    service = world.service("--on", "rebalance=replace")
     world.send(messages.rebalance(node.instance))
 
     asked = eventually("the group is asked", lambda: world.recorder.calls(HEALTH))

@@ -66,6 +66,8 @@ pub struct Stage {
     pub world: World,
     /// How many seconds the machine's clock is ahead of the world's.
     pub clock_ahead: Arc<AtomicI64>,
+    /// The replicas' quiet time before evictions: zero, unless a test is about it.
+    pub quiet_time: Duration,
 }
 
 /// One running service.
@@ -120,7 +122,7 @@ impl Stage {
                 world.kube.add_pod(Pod::on(&node(n)).named(&format!("web-{n}-{pod}")).stops_in(s(2)));
             }
         }
-        Self { world, clock_ahead: Arc::default() }
+        Self { world, clock_ahead: Arc::default(), quiet_time: Duration::ZERO }
     }
 
     /// Returns a world of one node with one pod, which takes `takes` to stop.
@@ -135,7 +137,7 @@ impl Stage {
     pub fn with_own_queue(&self) -> Self {
         let mut world = self.world.clone();
         world.aws.sqs = World::new(!seed()).aws.sqs;
-        Self { world, clock_ahead: Arc::clone(&self.clock_ahead) }
+        Self { world, clock_ahead: Arc::clone(&self.clock_ahead), quiet_time: self.quiet_time }
     }
 
     /// Starts a replica with these flags.
@@ -157,14 +159,12 @@ impl Stage {
         if !flags.contains(&"--check-at-start=true") {
             all.push("--check-at-start=false");
         }
-        if !flags.contains(&"--settle") {
-            all.extend(["--settle", "0s"]);
-        }
         all.extend(flags);
         let Command::Run(run) = Cli::try_parse_from(all).expect("a test's flags must be flags").command else {
             panic!("it must be run")
         };
-        let settings = Settings::from_flags(run).expect("a test's settings must be valid");
+        let mut settings = Settings::from_flags(run).expect("a test's settings must be valid");
+        settings.policy.settle = self.quiet_time;
         let (world, ahead) = (self.world.clock, Arc::clone(&self.clock_ahead));
         let machine = move || {
             let (now, ahead) = (world.now(), ahead.load(Ordering::Relaxed));

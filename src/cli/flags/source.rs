@@ -38,8 +38,8 @@ pub struct Sources {
 
     /// The Lease for the election of the replica that handles notices from Nodes, in the namespace of --pod-namespace [default: ebbtide-nodes]
     ///
-    /// Two installations in one namespace need two; the chart names it after its release.
-    #[arg(long, env = "EBBTIDE_NODES_LEASE", value_name = "NAME", help_heading = "Queue")]
+    /// Hidden: it is for the chart, which names the Lease after its release, because two releases in one namespace need two.
+    #[arg(long, env = "EBBTIDE_NODES_LEASE", value_name = "NAME", hide = true)]
     pub nodes_lease: Option<String>,
 
     /// The terminating lifecycle hook to keep alive and complete, by this name in each Auto Scaling group, when a Node reports that its

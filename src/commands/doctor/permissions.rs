@@ -69,11 +69,8 @@ pub fn needed(settings: &Settings) -> Vec<Permission> {
         let without = "target groups of TargetGroupBindings are not waited for";
         needed.push(need("elbv2.k8s.aws", "targetgroupbindings", "list", without));
     }
-    let reports = !policy.dry_run && drains;
-    if settings.reported.condition.is_some() && reports {
+    if settings.reported.is_some() && !policy.dry_run && drains {
         needed.push(need("", "nodes/status", "patch", "the condition EbbtideDraining is not written"));
-    }
-    if settings.reported.events.is_some() && reports {
         needed.push(need("", "events", "create", "no Event is written"));
         needed.push(need("", "events", "patch", "Events of drains are not updated at their end"));
     }

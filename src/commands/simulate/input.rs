@@ -11,10 +11,7 @@ use std::path::Path;
 pub(super) enum NoMessage {
     #[error("there is no message; name a file that holds one, pipe one in, or make one with --kind KIND --node NAME")]
     NoFile,
-    // Readers of kubectl give `explain`, its hidden name, the name of what they want to know about.
-    #[error(
-        "{0} can't be opened: {1}; simulate takes a file with a message's body, or --kind KIND --node NAME; ebbtide run --help explains settings"
-    )]
+    #[error("{0} can't be opened: {1}; simulate takes a file with a message's body, or --kind KIND --node NAME")]
     Unopened(String, #[source] io::Error),
     #[error("{0} can't be read: {1}")]
     Unreadable(String, #[source] io::Error),

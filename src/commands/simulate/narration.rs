@@ -1,6 +1,5 @@
 //! One notice's story: the steps that the service would take, narrated.
 
-use super::calls;
 use super::pods::{DrainSpan, PodList};
 use super::reader::Reader;
 use super::reasons;
@@ -12,12 +11,11 @@ use super::view::{
 use super::waits as planned;
 use crate::cli::settings::Settings;
 use crate::clients::gate::KubeError;
-use crate::fact::{Replacement, Wait};
+use crate::fact::Wait;
 use crate::pipeline::drain::{Deadline, Remaining};
 use crate::pipeline::event::{Detail, Hook, Notice};
 use crate::pipeline::interruption::{
-    Action, Completion, Finding, HookTimes, NoticeOutcome, Policy, Present, Sequence, Step, Target, Waits, comes_back,
-    ended_marks,
+    Action, Completion, Finding, HookTimes, NoticeOutcome, Policy, Present, Sequence, Step, Target, Waits, due_beat,
 };
 use crate::pipeline::node::mark::Mark;
 use crate::pipeline::node::shift::Shift;
@@ -81,7 +79,6 @@ impl<'a> Narration<'a> {
             budgets: Vec::new(),
             target_groups: Vec::new(),
             planned_waits: Vec::new(),
-            calls: Vec::new(),
             notes: Vec::new(),
         };
         Self { notice, node, shift, assumed: None, times: None, settings, clock, action, view }
@@ -91,29 +88,19 @@ impl<'a> Narration<'a> {
         &self.settings.policy
     }
 
-    /// Narrates the notice, from its owner to the calls that the service would make.
+    /// Narrates the notice's steps as far as their findings are known now.
     pub async fn into_view(mut self, reader: &Reader<'_>) -> Result<NoticeView, KubeError> {
-        let mut lookups = self.narrate(reader).await?;
-        let is_of_wave = |node: &Arc<Node>| node.labels.keys().any(|key| self.policy().is_of_wave(key));
-        lookups.end_notes = usize::from(lookups.hook && comes_back(&self.notice.detail).is_some());
-        lookups.wave_notes = usize::from(self.action.drains() && self.node.as_ref().is_some_and(is_of_wave));
-        self.view.calls = calls::of(&self.view, lookups, self.settings);
-        Ok(self.view)
-    }
-
-    /// Goes through the notice's steps as far as their findings are known now. Returns what the service would look up.
-    async fn narrate(&mut self, reader: &Reader<'_>) -> Result<calls::Lookups, KubeError> {
-        let mut lookups = calls::Lookups::default();
         let node = self.node.clone();
         let shifted = self.shift.is_some();
         let mut sequence = Sequence::new(self.policy(), self.clock, self.notice, MESSAGE);
         let (mut finding, mut begun) = (Finding::Received, Instant::now());
         loop {
-            let present = Present { now: Instant::now(), node: node.as_deref(), deadline: None, shifted, waited: None };
+            // After the waits, whose time does not pass here.
+            let now = begun.max(Instant::now());
+            let present = Present { now, node: node.as_deref(), deadline: None, shifted, waited: None };
             finding = match sequence.next(finding, present) {
                 Step::FindOwner { .. } => {
-                    let (owned, asked) = self.whose(reader).await;
-                    lookups.owner = asked;
+                    let owned = self.whose(reader).await;
                     if owned.is_none() {
                         self.note("the rest assumes that the instance is ours");
                     }
@@ -123,15 +110,10 @@ impl<'a> Narration<'a> {
                     self.out_of_service(&mark);
                     Finding::OutOfService
                 }
-                Step::LookUpHook(hook) => {
-                    lookups.hook = true;
-                    let (times, assumed) = match reader.times(hook).await {
-                        Ok(times) => (times, None),
-                        Err(error) => (HookTimes::UNKNOWN, Some(error.to_string())),
-                    };
-                    (self.assumed, lookups.visibility_timeout) = (assumed, Some(times.visibility()));
-                    Finding::HookTimes(times)
-                }
+                Step::LookUpHook(hook) => Finding::HookTimes(reader.times(hook).await.unwrap_or_else(|error| {
+                    self.assumed = Some(error.to_string());
+                    HookTimes::UNKNOWN
+                })),
                 Step::Begin { deadline, times } => {
                     self.times = times;
                     self.begin(deadline, None);
@@ -139,21 +121,17 @@ impl<'a> Narration<'a> {
                 }
                 Step::AskHook(node) => Finding::HookAsked(node, false),
                 Step::AwaitReady { until } => {
-                    lookups.ended_marks = node.as_ref().is_some_and(|node| ended_marks(self.notice, node).is_some());
                     let Some(node) = node.clone().filter(|node| self.policy().in_service(self.notice, node)) else {
                         self.awaits_ready(until);
-                        return Ok(lookups);
+                        return Ok(self.view);
                     };
                     Finding::Launched(Some(node))
                 }
-                Step::ReleaseMarks { node, .. } => {
-                    lookups.ended_marks = ended_marks(self.notice, &node).is_some();
-                    Finding::MarksReleased(true)
-                }
+                Step::ReleaseMarks { .. } => Finding::MarksReleased(true),
                 Step::FindNode { .. } => node.clone().map_or(Finding::NoNode, Finding::Node),
                 Step::AwaitNode { until, .. } => {
                     self.awaits_node(until);
-                    return Ok(lookups);
+                    return Ok(self.view);
                 }
                 Step::Plan { .. } => {
                     self.note(&reasons::planned(self.notice, self.policy()));
@@ -161,7 +139,6 @@ impl<'a> Narration<'a> {
                 }
                 Step::Admit { .. } => {
                     self.note(&reasons::admitted(self.notice, self.policy()));
-                    lookups.confirming = reasons::confirming(self.notice, self.policy());
                     Finding::Admitted
                 }
                 Step::Cordon { target, mark } => {
@@ -169,12 +146,12 @@ impl<'a> Narration<'a> {
                     Finding::Cordoned(target)
                 }
                 Step::Delay { target, waits } => {
-                    Finding::Delayed(self.delayed(reader, target, waits, &mut lookups, &mut begun).await)
+                    Finding::Delayed(self.delayed(reader, target, waits, &mut begun).await)
                 }
                 Step::Settle { target, quiet, .. } => {
                     begun = Instant::now() + quiet;
                     self.view.evictions_begin =
-                        Some(BeginView { moment: self.moment(begun), why: "--settle, if no other drain begins" });
+                        Some(BeginView { moment: self.moment(begun), why: "the quiet time, if no other drain begins" });
                     Finding::Delayed(target)
                 }
                 Step::Drain(target) => {
@@ -185,7 +162,7 @@ impl<'a> Narration<'a> {
                     self.view.notes.extend(failures);
                     let planned = planned::after(self.policy(), self.notice, &target.node, begun, target.deadline);
                     self.view.planned_waits.extend(planned);
-                    return Ok(lookups);
+                    return Ok(self.view);
                 }
                 Step::AwaitSuccessor(..) => Finding::NoNodeInTime,
                 Step::Wait(..) => Finding::Waited,
@@ -197,33 +174,20 @@ impl<'a> Narration<'a> {
                 }
                 Step::End(outcome) => {
                     self.ends(outcome);
-                    return Ok(lookups);
+                    return Ok(self.view);
                 }
             };
         }
     }
 
     /// Narrates the waits before evictions, and when those have `begun` at the latest. Returns the target with its deadline then.
-    async fn delayed(
-        &mut self,
-        reader: &Reader<'_>,
-        target: Target,
-        mut waits: Waits,
-        lookups: &mut calls::Lookups,
-        begun: &mut Instant,
-    ) -> Target {
-        if let Some(until) = waits.until(Wait::Replacement) {
-            match reader.replacement(self.notice, &target.node, until).await {
-                Ok(()) => {
-                    lookups.replacement = Some(!matches!(self.notice.detail, Detail::AsgTerminate(_)));
-                }
-                Err(reason) => {
-                    lookups.replacement = (reason != Replacement::TooLate).then_some(false);
-                    let forgone = planned::forgone(Place::BeforeEvictions, Wait::Replacement, reasons::forgone(reason));
-                    self.view.planned_waits.push(forgone);
-                    waits.remove(Wait::Replacement);
-                }
-            }
+    async fn delayed(&mut self, reader: &Reader<'_>, target: Target, mut waits: Waits, begun: &mut Instant) -> Target {
+        if let Some(until) = waits.until(Wait::Replacement)
+            && let Err(reason) = reader.replacement(self.notice, &target.node, until).await
+        {
+            let forgone = planned::forgone(Place::BeforeEvictions, Wait::Replacement, reasons::forgone(reason));
+            self.view.planned_waits.push(forgone);
+            waits.remove(Wait::Replacement);
         }
         let shift = self.shift.as_ref().filter(|_| waits.until(Wait::ZonalShift).is_some());
         if let Some(shift) = shift {
@@ -275,20 +239,20 @@ impl<'a> Narration<'a> {
         moment(&self.clock, at)
     }
 
-    /// Finds out which cluster owns the instance, if EC2 answers. Returns also whether EC2 was queried.
-    async fn whose(&mut self, reader: &Reader<'_>) -> (Option<Ownership>, bool) {
+    /// Finds out which cluster owns the instance, if EC2 answers.
+    async fn whose(&mut self, reader: &Reader<'_>) -> Option<Ownership> {
         let require_tag = self.policy().require_tag;
         let has_node = self.node.is_some();
-        let (owned, why, asked) = match owned_without_asking(has_node, require_tag) {
-            Some(owned) => (Some(owned), "the instance has a Node in this cluster".to_owned(), false),
+        let (owned, why) = match owned_without_asking(has_node, require_tag) {
+            Some(owned) => (Some(owned), "the instance has a Node in this cluster".to_owned()),
             None => match reader.record(&self.notice.instance).await {
                 Ok(record) => {
                     let direct = self.notice.hook().is_some_and(|hook| hook.direct);
                     let owned = owned_by_record(record, has_node, direct, self.notice);
                     let why = reasons::owner(record, owned, &self.settings.managed_tag, (has_node, require_tag));
-                    (Some(owned), why, true)
+                    (Some(owned), why)
                 }
-                Err(error) => (None, format!("EC2 could not be asked: {error}"), true),
+                Err(error) => (None, format!("EC2 could not be asked: {error}")),
             },
         };
         let ours = owned.and_then(|owned| match owned {
@@ -297,7 +261,7 @@ impl<'a> Narration<'a> {
             Ownership::Unproven { .. } => None,
         });
         self.view.owner = Some(OwnerView { ours, why });
-        (owned, asked)
+        owned
     }
 
     fn hook(&self, hook: &Hook, times: HookTimes, deadline: Deadline) -> HookView {
@@ -308,7 +272,7 @@ impl<'a> Narration<'a> {
             _ => (NoticeOutcome::Drained, NoticeOutcome::Blocked),
         };
         let begun = self.clock.notice_instant(self.notice.at());
-        let beats = if policy.dry_run { Vec::new() } else { calls::beats(policy, begun, times, deadline.at()) };
+        let beats = if policy.dry_run { Vec::new() } else { beats(policy, begun, times, deadline.at()) };
         let named = |outcome| policy.completion(outcome, detail, false).map(Completion::as_str);
         HookView {
             group: hook.group.clone(),
@@ -396,4 +360,16 @@ fn moment(clock: &Clock, at: Instant) -> Moment {
     let at = clock.timestamp_of(at);
     let away = at.duration_since(clock.now()).round(Unit::Second).unwrap_or_default();
     Moment { at: at.round(Unit::Second).unwrap_or(at), in_seconds: away.as_secs() }
+}
+
+/// Returns the heartbeats of a hook whose action began at `begun`, if the work takes until `finish`.
+fn beats(policy: &Policy, begun: Instant, times: HookTimes, finish: Instant) -> Vec<Instant> {
+    let mut expires = begun + times.heartbeat;
+    let now = Instant::now();
+    let next = || {
+        let due = due_beat(policy.heartbeats, begun, expires, times, finish)?.max(now);
+        expires = due + times.heartbeat;
+        (due < finish).then_some(due)
+    };
+    std::iter::from_fn(next).collect()
 }

@@ -203,13 +203,6 @@ pub(super) fn admitted(notice: &Notice, policy: &Policy) -> String {
     }
 }
 
-/// The calls that ask AWS to confirm the notice before anything is done.
-pub(super) fn confirming(notice: &Notice, policy: &Policy) -> &'static [&'static str] {
-    let verify = policy.admission.verify;
-    let proof = Proof::of(notice, verify).filter(|_| verify == Verify::Always);
-    proof.map_or(&[], |proof| proof.calls())
-}
-
 /// The owner of an instance, by EC2's answer.
 pub(super) fn owner(
     record: InstanceRecord,

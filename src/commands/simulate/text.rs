@@ -2,8 +2,8 @@
 
 use super::reasons::span;
 use super::view::{
-    CallView, Hold, HookView, MarksView, MessageClass, Moment, NodeView, NoticeView, Place, PlannedWaitView, PodView,
-    Simulation, TargetGroupView, Turn, ZONAL_SHIFT,
+    Hold, HookView, MarksView, MessageClass, Moment, NodeView, NoticeView, Place, PlannedWaitView, PodView, Simulation,
+    TargetGroupView, Turn, ZONAL_SHIFT,
 };
 use crate::cli::text::{push_hanging, push_table};
 use crate::fact::NoticeKind;
@@ -104,7 +104,6 @@ impl Text {
         self.pods(notice);
         self.planned_waits(&notice.planned_waits);
         self.target_groups(&notice.target_groups);
-        self.calls(&notice.calls);
     }
 
     fn planned_waits(&mut self, waits: &[PlannedWaitView]) {
@@ -239,20 +238,6 @@ impl Text {
             });
             self.table("Budgets", &rows.collect::<Vec<_>>());
         }
-    }
-
-    fn calls(&mut self, calls: &[CallView]) {
-        let rows = calls.iter().map(|call| {
-            let count = match (call.least, call.most) {
-                (least, Some(most)) if least == most => least.to_string(),
-                (0, Some(most)) => format!("≤ {most}"),
-                (least, Some(most)) => format!("{least}–{most}"),
-                (0, None) => "any".to_owned(),
-                (least, None) => format!("≥ {least}"),
-            };
-            vec![count, call.call.clone(), call.when.clone()]
-        });
-        self.table("Calls", &rows.collect::<Vec<_>>());
     }
 }
 

@@ -121,8 +121,6 @@ pub struct NoticeView {
     pub planned_waits: Vec<PlannedWaitView>,
     /// The target groups that may list the instance or its pods, if the settings ask for them.
     pub target_groups: Vec<TargetGroupView>,
-    /// The calls that the service would make.
-    pub calls: Vec<CallView>,
     /// Facts that could not be found out, and other remarks.
     pub notes: Vec<String>,
 }
@@ -188,7 +186,7 @@ pub struct BeginView {
     /// The time.
     #[serde(flatten)]
     pub moment: Moment,
-    /// The setting that they wait for.
+    /// What they wait for.
     pub why: &'static str,
 }
 
@@ -375,21 +373,6 @@ pub struct BudgetView {
     pub pods: usize,
     /// Whether it holds any of them back now.
     pub blocks: bool,
-}
-
-/// A kind of call.
-#[derive(Debug, PartialEq, Eq, Serialize)]
-pub struct CallView {
-    /// `kubernetes` or `aws`.
-    pub to: &'static str,
-    /// Verb and resource, or service and operation.
-    pub call: String,
-    /// Minimum number of them, as things stand now.
-    pub least: usize,
-    /// Maximum number of them, if it is known.
-    pub most: Option<usize>,
-    /// When they are made.
-    pub when: String,
 }
 
 fn label<T: fmt::Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {

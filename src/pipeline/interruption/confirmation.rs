@@ -150,19 +150,6 @@ impl Proof {
             Self::EndingBlock { .. } => "its Capacity Block is about to end",
         }
     }
-
-    /// Returns the calls that show it. Each call covers many instances.
-    #[must_use]
-    pub const fn calls(&self) -> &'static [&'static str] {
-        match self {
-            Self::SpotRequest { .. } => &["ec2:DescribeSpotInstanceRequests", "ec2:DescribeInstances"],
-            Self::WaitsInGroup { .. } => &["autoscaling:DescribeAutoScalingInstances"],
-            Self::Stops => &["ec2:DescribeInstances"],
-            Self::ListedChange { .. } => &["ec2:DescribeInstanceStatus", "ec2:DescribeInstances"],
-            Self::UnlistedChange { .. } => &["ec2:DescribeInstanceStatus"],
-            Self::EndingBlock { .. } => &["ec2:DescribeCapacityReservations", "ec2:DescribeInstances"],
-        }
-    }
 }
 
 type Question = (InstanceId, Proof);

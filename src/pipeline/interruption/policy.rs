@@ -238,7 +238,7 @@ pub struct Policy {
     pub admission: Admission,
     /// The waits before evictions and completions.
     pub waits: WaitPolicy,
-    /// Time without a new drain notice after which evictions start.
+    /// Time without a new drain notice after which evictions start: [`QUIET_TIME`](super::QUIET_TIME), save in tests.
     pub settle: Duration,
     /// Time after which to undo a cordon that no interruption followed: by default 20 minutes for `rebalance=cordon`.
     pub uncordon_after: Option<Duration>,
@@ -333,12 +333,6 @@ impl Policy {
     pub fn labels(&self) -> Vec<Box<str>> {
         let zone = (self.waits.zonal_shift != ShiftedResources::None).then(|| ZONE_LABEL.into());
         self.waits.waves.iter().map(|wave| wave.label.clone()).chain(zone).collect()
-    }
-
-    /// Whether a wave has this label.
-    #[must_use]
-    pub fn is_of_wave(&self, label: &str) -> bool {
-        self.waits.waves.iter().any(|wave| *wave.label == *label)
     }
 
     /// Returns the time after which to remove the mark of a notice of this kind with this action, if that is set.

@@ -9,8 +9,11 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
+/// Time without a new drain notice after which evictions start: the messages of a burst come closer together.
+pub const QUIET_TIME: Duration = Duration::from_secs(1);
+
 /// Maximum time between the first notice of a burst and its evictions.
-pub const MAX_SETTLE: Duration = Duration::from_secs(5);
+pub(super) const MAX_SETTLE: Duration = Duration::from_secs(5);
 
 /// The current burst of notices.
 #[derive(Debug, Default)]

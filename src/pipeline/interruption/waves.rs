@@ -52,8 +52,8 @@ pub(super) enum Turn<'a> {
     Later {
         /// Why.
         reason: String,
-        /// The number of nodes that it would pass over, if there is a free place.
-        ahead: Option<u32>,
+        /// Whether there is a free place, which is for a node ahead.
+        has_room: bool,
         /// The time of the next check, if nothing changes.
         look_again: Option<Timestamp>,
     },
@@ -72,7 +72,7 @@ impl Waves {
     /// Returns whether the Node has its turn in each of its waves. With `passing`, nodes ahead that have taken no place don't count.
     pub(super) fn turn(&self, waves: &[Wave], node: &Node, clock: Clock, passing: bool) -> Turn<'_> {
         let mut state = self.read(waves, clock.now());
-        let (mut full, mut most) = (None, None);
+        let (mut full, mut behind) = (None, None);
         for (wave, lines) in waves.iter().zip(&state.lines) {
             let Some((value, line)) = node.labels.get(&*wave.label).and_then(|value| lines.get_key_value(&**value))
             else {
@@ -99,21 +99,16 @@ impl Waves {
             };
             if free == 0 {
                 full.get_or_insert_with(reason);
-            } else if before >= free && most.as_ref().is_none_or(|(ahead, _)| before > *ahead) {
-                most = Some((before, reason()));
+            } else if before >= free && !passing {
+                behind.get_or_insert_with(reason);
             }
         }
-        let look_again = state.until;
-        match (full, most) {
-            (Some(reason), _) => Turn::Later { reason, ahead: None, look_again },
-            (None, Some((ahead, reason))) if !passing => {
-                Turn::Later { reason, ahead: u32::try_from(ahead).ok(), look_again }
-            }
-            _ => {
-                state.claims.insert(Arc::clone(&node.name));
-                Turn::Now(PlaceClaim { waves: self, node: Arc::clone(&node.name) })
-            }
+        let has_room = full.is_none();
+        if let Some(reason) = full.or(behind) {
+            return Turn::Later { reason, has_room, look_again: state.until };
         }
+        state.claims.insert(Arc::clone(&node.name));
+        Turn::Now(PlaceClaim { waves: self, node: Arc::clone(&node.name) })
     }
 
     /// Whether the Node may keep the place that it took at `at`: fewer nodes took theirs before than there are places.
@@ -208,13 +203,13 @@ mod tests {
         Clock::showing(NOW.parse().unwrap())
     }
 
-    /// Whether each of the Nodes has its turn, one asked after the other, and how many each would pass over.
-    fn turns(nodes: &[Node], at_most: AtMost, passing: bool) -> Vec<Result<(), Option<u32>>> {
+    /// Whether each of the Nodes has its turn, one asked after the other, and whether there is room for a node ahead.
+    fn turns(nodes: &[Node], at_most: AtMost, passing: bool) -> Vec<Result<(), bool>> {
         let index = Index::for_tests(&["zone"], nodes.to_vec());
         let (known, waves) = (Waves::new(&index), waves(at_most));
         let turn = |node: &Node| match known.turn(&waves, node, clock(), passing) {
             Turn::Now(_) => Ok(()),
-            Turn::Later { ahead, .. } => Err(ahead),
+            Turn::Later { has_room, .. } => Err(has_room),
         };
         nodes.iter().map(turn).collect()
     }
@@ -223,13 +218,13 @@ mod tests {
     async fn who_waits_goes_on_in_order_while_there_are_places() {
         let waiting = || ["a", "b", "c"].map(|name| node(name, "1", "waits")).to_vec();
         let one = AtMost::Number(1);
-        assert_eq!(turns(&waiting(), one, false), [Ok(()), Err(Some(1)), Err(Some(2))]);
-        assert_eq!(turns(&waiting(), AtMost::Percent(67), false), [Ok(()), Ok(()), Err(Some(2))], "of three nodes");
+        assert_eq!(turns(&waiting(), one, false), [Ok(()), Err(true), Err(true)]);
+        assert_eq!(turns(&waiting(), AtMost::Percent(67), false), [Ok(()), Ok(()), Err(true)], "of three nodes");
         assert_eq!(turns(&waiting(), one, true), [Ok(()); 3], "each passes over the others");
         for (wave, counts) in [("", true), (NOW, true), ("over", false), ("-", false)] {
             let with = [waiting(), vec![node("d", "1", wave)]].concat();
             let first = turns(&with, one, false)[0];
-            assert_eq!(first, if counts { Err(None) } else { Ok(()) }, "{wave:?}");
+            assert_eq!(first, if counts { Err(false) } else { Ok(()) }, "{wave:?}");
             assert_eq!(turns(&with, one, true)[1].is_err(), counts, "nobody passes over a drain: {wave:?}");
         }
         let elsewhere = [waiting(), vec![node("d", "2", NOW)]].concat();
@@ -243,7 +238,7 @@ mod tests {
         let waves = waves(AtMost::Number(1));
         let turn = |n: usize| known.turn(&waves, &nodes[n], clock(), true);
         let Turn::Now(claims) = turn(0) else { panic!("the first has its turn") };
-        assert!(matches!(turn(1), Turn::Later { ahead: None, .. }));
+        assert!(matches!(turn(1), Turn::Later { has_room: false, .. }));
         drop(claims);
         assert!(matches!(turn(1), Turn::Now(_)));
     }

@@ -3,7 +3,7 @@
 use super::state::{Announcement, Record};
 use super::text::{event_name, eviction_blocked, reason};
 use super::waits::WaitsEnd;
-use super::{BlockedPod, DrainEnd, ObjectRef, Scopes};
+use super::{BlockedPod, DrainEnd, ObjectRef, Scope};
 use crate::clients::gate::{Backoff, Call, Category, Class, Gate, KubeError};
 use crate::fact::{DrainOutcome, EventReason, Fact, Facts};
 use crate::runtime::clock::Clock;
@@ -46,7 +46,7 @@ struct Unread {}
 
 /// Writes Events and conditions to the API server.
 pub(super) struct EventApi {
-    scopes: Scopes,
+    scope: Scope,
     client: Client,
     nodes: Api<Object<Unread, Unread>>,
     gate: Gate,
@@ -57,16 +57,9 @@ pub(super) struct EventApi {
 
 impl EventApi {
     /// `instance` is this process's name in Events.
-    pub(super) fn new(
-        scopes: Scopes,
-        client: Client,
-        gate: Gate,
-        clock: Clock,
-        facts: Facts,
-        instance: String,
-    ) -> Self {
+    pub(super) fn new(scope: Scope, client: Client, gate: Gate, clock: Clock, facts: Facts, instance: String) -> Self {
         let nodes = Api::all_with(client.clone(), &ApiResource::erase::<Node>(&()));
-        Self { scopes, client, nodes, gate, clock, facts, instance }
+        Self { scope, client, nodes, gate, clock, facts, instance }
     }
 
     /// Writes an announcement about a Node, one call after the other. A call that fails does not stop the next one. Returns the new
@@ -77,7 +70,6 @@ impl EventApi {
         announcement: Announcement,
         mut record: Record,
     ) -> (Record, Vec<KubeError>) {
-        let (events, condition) = (self.scopes.events.is_some(), self.scopes.condition.is_some());
         let mut errors = Vec::new();
         let mut done = |answer: Result<(), KubeError>| match answer {
             Ok(()) => true,
@@ -91,42 +83,40 @@ impl EventApi {
             Announcement::Begun { message } => {
                 let name = event_name(&node.name, random::u64());
                 let kind = ("Normal", EventReason::Draining);
-                if self.scopes.has_all_events() && done(self.create(node, &name, kind, &message).await) {
+                if self.scope.has_all() && done(self.create(node, &name, kind, &message).await) {
                     record.event = Some(name);
                 }
                 let set =
                     Condition { status: "True", changes: !record.condition, reason: "Draining", message: &message };
                 let stages = [(IN_PROGRESS, true), (DRAINED, false)];
-                record.condition |= self.scopes.has_all_conditions() && done(self.set(node, set, &stages).await);
+                record.condition |= self.scope.has_all() && done(self.set(node, set, &stages).await);
             }
             Announcement::Blocked { message, first, until } => {
                 let name = event_name(&node.name, random::u64());
                 let kind = ("Warning", EventReason::DrainBlocked);
-                if events && done(self.create(node, &name, kind, &message).await) {
+                if done(self.create(node, &name, kind, &message).await) {
                     record.event = Some(name);
                 }
                 let set =
                     Condition { status: "True", changes: !record.condition, reason: "Blocked", message: &message };
-                record.condition |= condition && done(self.set(node, set, &[]).await);
+                record.condition |= done(self.set(node, set, &[]).await);
                 let BlockedPod { pod, reason } = first;
                 let message = eviction_blocked(&node.name, &reason, &until);
                 let name = event_name(&pod.name, random::u64());
-                if events {
-                    done(self.create(&pod, &name, ("Warning", EventReason::EvictionBlocked), &message).await);
-                }
+                done(self.create(&pod, &name, ("Warning", EventReason::EvictionBlocked), &message).await);
             }
             Announcement::Waiting { message } => {
                 let kind = ("Normal", EventReason::Waiting);
                 // Another wait has begun later.
                 if let Some(name) = &record.event {
                     done(self.update(node, name, kind, &message).await);
-                } else if events {
+                } else {
                     let name = event_name(&node.name, random::u64());
                     record.event = done(self.create(node, &name, kind, &message).await).then_some(name);
                 }
                 let set =
                     Condition { status: "True", changes: !record.condition, reason: "Waiting", message: &message };
-                record.condition |= condition && done(self.set(node, set, &[]).await);
+                record.condition |= done(self.set(node, set, &[]).await);
             }
             Announcement::Waited(WaitsEnd { message, drain_follows, timed_out }) => {
                 if let Some(name) = record.event.take() {
@@ -147,12 +137,12 @@ impl EventApi {
                 let kind = (if is_success { "Normal" } else { "Warning" }, EventReason::DrainEnded);
                 if let Some(name) = record.event.take() {
                     done(self.update(node, &name, kind, &report).await);
-                } else if self.scopes.has_all_events() || is_notable && self.scopes.events.is_some() {
+                } else if self.scope.has_all() || is_notable {
                     done(self.create(node, &event_name(&node.name, random::u64()), kind, &report).await);
                 }
                 // A deleted Node has no condition.
-                let wanted = has_condition || record.condition || self.scopes.has_lifecycle();
-                if condition && wanted && end != DrainEnd::Of(DrainOutcome::NodeGone) {
+                let wanted = has_condition || record.condition || self.scope.has_lifecycle();
+                if wanted && end != DrainEnd::Of(DrainOutcome::NodeGone) {
                     let set =
                         Condition { status: "False", changes: true, reason: &reason(end.as_str()), message: &report };
                     let stages = [(IN_PROGRESS, false), (DRAINED, is_success)];
@@ -236,7 +226,7 @@ impl EventApi {
     async fn set(&self, node: &ObjectRef, condition: Condition<'_>, stages: &[(&str, bool)]) -> Result<(), KubeError> {
         let now = Time(self.clock.now());
         let mut conditions = vec![condition.json(CONDITION, &now)];
-        for (kind, status) in stages.iter().filter(|_| self.scopes.has_lifecycle()) {
+        for (kind, status) in stages.iter().filter(|_| self.scope.has_lifecycle()) {
             let status = if *status { "True" } else { "False" };
             conditions.push(Condition { status, changes: true, ..condition }.json(kind, &now));
         }

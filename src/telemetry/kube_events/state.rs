@@ -1,7 +1,7 @@
 //! The state of one drain, and what is written about it next. Pure: one step for each fact, and no call.
 
 use super::waits::{WaitState, WaitsEnd};
-use super::{BlockedPod, DrainDeadline, DrainEnd, MIN_BLOCKED_TIME, ObjectRef, Scopes, text};
+use super::{BlockedPod, DrainDeadline, DrainEnd, MIN_BLOCKED_TIME, ObjectRef, Scope, text};
 use crate::runtime::clock::Clock;
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -166,23 +166,23 @@ impl DrainState {
 
     /// Returns the next announcement, and the record, which comes back after the write. `None` while a write is under way: announcements
     /// are written one at a time, in order.
-    pub(super) fn next_announcement(&mut self, scopes: Scopes, clock: Clock) -> Option<(Announcement, Record)> {
+    pub(super) fn next_announcement(&mut self, scope: Scope, clock: Clock) -> Option<(Announcement, Record)> {
         let record = self.record.take()?;
-        let Some(announcement) = self.announcement(scopes, clock, &record) else {
+        let Some(announcement) = self.announcement(scope, clock, &record) else {
             self.record = Some(record);
             return None;
         };
         Some((announcement, record))
     }
 
-    fn announcement(&mut self, scopes: Scopes, clock: Clock, record: &Record) -> Option<Announcement> {
+    fn announcement(&mut self, scope: Scope, clock: Clock, record: &Record) -> Option<Announcement> {
         let deadline = clock.timestamp_of(self.deadline.at);
         // Ends are announced before starts.
         if let Some(end) = self.waits.ended() {
             return Some(Announcement::Waited(end));
         }
         if let Some(PendingEnd { end, report, has_condition, is_notable }) = self.pending.ended.take() {
-            let wanted = scopes.has_all() || has_condition || is_notable || record.condition || record.event.is_some();
+            let wanted = scope.has_all() || has_condition || is_notable || record.condition || record.event.is_some();
             return wanted.then_some(Announcement::Ended { end, report, has_condition, is_notable });
         }
         if std::mem::take(&mut self.pending.returned) {
@@ -206,10 +206,8 @@ impl DrainState {
 mod tests {
     use super::*;
     use crate::fact::DrainOutcome;
-    use crate::telemetry::kube_events::Scope;
     use std::time::Duration;
 
-    const BLOCKED: Scopes = Scopes { events: Some(Scope::Blocked), condition: Some(Scope::Blocked) };
     const DRAINED: DrainEnd = DrainEnd::Of(DrainOutcome::Drained);
 
     fn object(uid: &str) -> ObjectRef {
@@ -229,7 +227,7 @@ mod tests {
 
     /// Takes the next announcement, and returns the record as after its write.
     fn write(drain: &mut DrainState, clock: Clock) -> Option<Announcement> {
-        let (announcement, _) = drain.next_announcement(BLOCKED, clock)?;
+        let (announcement, _) = drain.next_announcement(Scope::Blocked, clock)?;
         drain.record = Some(Record { event: Some("event".to_owned()), condition: true });
         Some(announcement)
     }
@@ -258,9 +256,9 @@ mod tests {
         let due = drain.block(blocked("a"), deadline, now).unwrap();
         assert!(drain.is_due(due));
         drain.end(DRAINED, "1 of 1 pods gone".to_owned(), false, false);
-        assert!(drain.next_announcement(BLOCKED, clock).is_none() && !drain.has_more());
+        assert!(drain.next_announcement(Scope::Blocked, clock).is_none() && !drain.has_more());
         drain.end(DRAINED, "1 of 1 pods gone".to_owned(), true, false);
-        let ended = drain.next_announcement(BLOCKED, clock);
+        let ended = drain.next_announcement(Scope::Blocked, clock);
         assert!(matches!(ended, Some((Announcement::Ended { has_condition: true, .. }, _))));
     }
 
@@ -269,10 +267,10 @@ mod tests {
         let (mut drain, deadline, now, clock) = begun();
         let due = drain.block(blocked("a"), deadline, now).unwrap();
         assert!(drain.is_due(due));
-        let Some((_, record)) = drain.next_announcement(BLOCKED, clock) else { panic!("an announcement") };
+        let Some((_, record)) = drain.next_announcement(Scope::Blocked, clock) else { panic!("an announcement") };
         assert_eq!((record.condition, record.event), (false, None));
         drain.end(DrainEnd::Of(DrainOutcome::Blocked), "0 of 1 pods gone".to_owned(), false, false);
-        assert!(drain.next_announcement(BLOCKED, clock).is_none() && drain.has_more(), "one at a time");
+        assert!(drain.next_announcement(Scope::Blocked, clock).is_none() && drain.has_more(), "one at a time");
         drain.begin(None, deadline);
         drain.record = Some(Record { event: None, condition: true });
         assert!(!drain.has_more() && drain.phase == Phase::Running);

@@ -3,7 +3,7 @@
 use super::api::EventApi;
 use super::state::{DrainState, Phase, Record};
 use super::waits::AnnouncementState;
-use super::{Backlog, DrainDeadline, DrainEvent, ObjectRef, Scopes};
+use super::{Backlog, DrainDeadline, DrainEvent, ObjectRef, Scope};
 use crate::clients::gate::{Category, Gate, KubeError};
 use crate::fact::{Fact, Facts};
 use crate::runtime::clock::Clock;
@@ -39,7 +39,7 @@ const DENIAL_REPORT_INTERVAL: Duration = Duration::from_mins(10);
 
 /// Writes Events and conditions, for as long as the service lives.
 pub struct EventWriter {
-    scopes: Scopes,
+    scope: Scope,
     backlog: Backlog,
     facts: Facts,
     clock: Clock,
@@ -69,7 +69,7 @@ impl EventWriter {
     /// A writer of the facts in `backlog`. `instance` is this process's name in Events.
     #[must_use]
     pub fn new(
-        scopes: Scopes,
+        scope: Scope,
         backlog: Backlog,
         client: Client,
         gate: Gate,
@@ -77,9 +77,9 @@ impl EventWriter {
         facts: Facts,
         instance: String,
     ) -> Self {
-        let api = Arc::new(EventApi::new(scopes, client, gate, clock, facts.clone(), instance));
+        let api = Arc::new(EventApi::new(scope, client, gate, clock, facts.clone(), instance));
         Self {
-            scopes,
+            scope,
             backlog,
             facts,
             clock,
@@ -120,7 +120,7 @@ impl EventWriter {
     fn take(&mut self, event: DrainEvent) {
         match event {
             DrainEvent::Begun { node, pods, deadline } => {
-                let all = self.scopes.has_all();
+                let all = self.scope.has_all();
                 let Some(drain) = self.drain_of(node, deadline, all) else { return };
                 drain.begin(all.then_some(pods), deadline);
                 let uid = Arc::clone(&drain.node.uid);
@@ -139,7 +139,7 @@ impl EventWriter {
                 }
             }
             DrainEvent::Ended { node, end, report, has_condition, is_notable } => {
-                let wanted = has_condition || is_notable || self.scopes.has_all();
+                let wanted = has_condition || is_notable || self.scope.has_all();
                 let deadline = DrainDeadline { at: Instant::now(), is_hard: true };
                 let Some(drain) = self.drain_of(node, deadline, wanted) else { return };
                 drain.end(end, report, has_condition, is_notable);
@@ -148,7 +148,7 @@ impl EventWriter {
             }
             DrainEvent::Returned { node } => {
                 let deadline = DrainDeadline { at: Instant::now(), is_hard: false };
-                let wanted = self.scopes.has_lifecycle();
+                let wanted = self.scope.has_lifecycle();
                 let Some(state) = self.state_of(node, Phase::Ended, deadline, wanted).filter(|_| wanted) else {
                     return;
                 };
@@ -243,7 +243,7 @@ impl EventWriter {
         while self.writes.len() < MAX_CONCURRENT_NODES {
             let Some(node_uid) = self.queue.pop_front() else { return };
             let Some(drain) = self.drains.get_mut(&node_uid) else { continue };
-            let Some((announcement, record)) = drain.next_announcement(self.scopes, self.clock) else {
+            let Some((announcement, record)) = drain.next_announcement(self.scope, self.clock) else {
                 self.forget(&node_uid);
                 continue;
             };
@@ -330,8 +330,7 @@ mod tests {
         let world = ebbtide_sim::World::new(1);
         let gate = Gate::new(facts.clone());
         let clock = Clock::showing(world.clock.now());
-        let scopes = Scopes { events: Some(Scope::Blocked), condition: Some(Scope::Blocked) };
-        EventWriter::new(scopes, backlog, world.kube.client(), gate, clock, facts, "test".to_owned())
+        EventWriter::new(Scope::Blocked, backlog, world.kube.client(), gate, clock, facts, "test".to_owned())
     }
 
     #[tokio::test(start_paused = true)]

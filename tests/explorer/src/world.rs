@@ -6,6 +6,7 @@ use crate::harness::{Replica, Stage, s};
 use crate::oracle::{Broken, Oracle};
 use crate::plan::{Plan, Source};
 use ebbtide::fact::TaskKind;
+use ebbtide::pipeline::QUIET_TIME;
 use ebbtide::runtime::random;
 use ebbtide::service::Exit;
 use ebbtide_sim::World;
@@ -51,7 +52,7 @@ pub fn run(plan: &Plan) -> Outcome {
     // Whoever asks for the time outside of the runtime gets the machine's.
     let inside = runtime.enter();
     let world = World::with_clock(Clock::at(begin), plan.seed);
-    let stage = Arc::new(Stage { world, clock_ahead: Arc::default() });
+    let stage = Arc::new(Stage { world, clock_ahead: Arc::default(), quiet_time: QUIET_TIME });
     stage.clock_ahead.store(plan.clock_ahead, Ordering::Relaxed);
     let oracle = Oracle::watching(&stage.world, plan);
     drop(inside);

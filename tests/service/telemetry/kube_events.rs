@@ -159,34 +159,6 @@ async fn events_all_writes_every_drain() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_and_the_condition_are_separate_rights() {
-    // Events alone: also where another replica has set the condition.
-    let stage = Stage::new(1, 1);
-    let (first, _) = blocked(&stage, &["--events", "lifecycle", "--node-condition", "blocked"]).await;
-    sleep(s(10)).await;
-    assert_eq!((written(&stage), says(&stage, 0).as_deref()), ([3, 0, 1], Some("True Blocked")));
-    first.kill().await;
-    let second = stage.start(&["--events", "lifecycle", "--node-condition", "none"]).await;
-    sleep(s(60)).await;
-    stage.unblock(0);
-    stage.until_handled(s(30)).await;
-    stage.rest(&[&second]).await;
-    assert_eq!((written(&stage), says(&stage, 0).as_deref()), ([6, 1, 1], Some("True Blocked")), "{}", stage.story());
-
-    // The condition alone.
-    for (which, patches) in [("blocked", 2), ("all", 3), ("lifecycle", 3)] {
-        let stage = Stage::new(1, 1);
-        let (replica, _) = blocked(&stage, &["--events", "none", "--node-condition", which]).await;
-        sleep(s(10)).await;
-        assert_eq!(says(&stage, 0).as_deref(), Some("True Blocked"), "{which}");
-        stage.unblock(0);
-        stage.until_handled(s(30)).await;
-        stage.rest(&[&replica]).await;
-        assert_eq!((written(&stage), says(&stage, 0).as_deref()), ([0, 0, patches], Some("False Drained")), "{which}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn events_none_and_dry_run_write_nothing() {
     for flags in [&["--events", "none"][..], &["--dry-run", "--events", "all"]] {
         let stage = Stage::new(1, 1);

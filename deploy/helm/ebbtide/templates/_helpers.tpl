@@ -257,15 +257,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- else if and (eq "deregister" $mode) (trim $drained) }}yes{{ end }}
 {{- end }}
 
-{{/* Whether Events are written. A dry run writes none. Without drains they still end those of earlier drains; so does the condition. */}}
+{{/* Whether Events and the Node's condition are written. A dry run writes none. Without drains they still end those of earlier drains. */}}
 {{- define "ebbtide.writesEvents" -}}
 {{- if and (ne "none" (default "blocked" (.Values.settings).events)) (not (.Values.settings).dryRun) }}yes{{ end }}
-{{- end }}
-
-{{/* Whether the Node's condition is written. By default it is where Events are. */}}
-{{- define "ebbtide.writesCondition" -}}
-{{- $settings := default dict .Values.settings }}
-{{- if and (ne "none" (default (default "blocked" $settings.events) $settings.nodeCondition)) (not $settings.dryRun) }}yes{{ end }}
 {{- end }}
 
 {{/* The user's tolerations, and those of the NoExecute taints of settings.taint, for ownTaintsTolerationSeconds. */}}

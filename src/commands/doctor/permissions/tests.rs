@@ -49,9 +49,6 @@ fn what_is_needed_follows_the_settings() {
     let telling = ["patch nodes/status", "create events", "patch events"];
     without(&["--at-deadline", "leave"], &deletes);
     without(&["--events", "none"], &telling);
-    // Events and the condition are separate rights.
-    without(&["--node-condition", "none"], &telling[..1]);
-    without(&["--events", "none", "--node-condition", "blocked"], &telling[1..]);
     without(&["--dry-run"], &[&deletes[1..], &volumes, &telling].concat());
     let kinds = ["asg-terminate", "spot", "rebalance", "state-change", "scheduled-change", "capacity-reservation"];
     let every = |action: &str| kinds.map(|kind| format!("--on={kind}={action}"));

@@ -44,8 +44,7 @@ const GARBAGE: [&str; 6] = [
 ];
 
 /// Flags that change nothing that the oracle judges.
-const OTHERS: [&[&str]; 13] = [
-    &["--settle", "1s"],
+const OTHERS: [&[&str]; 12] = [
     &["--complete-after", "10s"],
     &["--wait-for-volumes", "0s"],
     &["--taint", "going=soon:NoSchedule"],

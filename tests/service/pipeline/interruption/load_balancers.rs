@@ -159,7 +159,7 @@ async fn a_deregistration_that_ends_with_its_drain_is_asked_for_again_at_once() 
     for stops in (0..2000).step_by(100).map(Duration::from_millis) {
         let (stage, _) = with_pods(1, 0, s(5));
         stage.world.kube.add_pod(Pod::on(&node(0)).named("web").stops_in(stops));
-        let replica = stage.start(&[&DEREGISTER[..], &["--settle", "0s"]].concat()).await;
+        let replica = stage.start(&DEREGISTER).await;
         let token = stage.terminate(0, s(300), Wrapping::Event);
         stage.until_handled(s(60)).await;
         let deregistered = stage.world.aws.elb.deregistered();

@@ -146,14 +146,14 @@ async fn a_change_that_is_put_off_is_heard_of_once_while_aws_is_asked() {
 /// Half of the nodes go, and each replica receives half of the messages.
 #[tokio::test(start_paused = true)]
 async fn evictions_wait_for_the_cordons_of_the_other_replica() {
-    for (settle, twice) in [("1s", false), ("0s", true)] {
-        let one = Stage::new(40, 0);
+    for (quiet_time, twice) in [(s(1), false), (s(0), true)] {
+        let one = Stage { quiet_time, ..Stage::new(40, 0) };
         let other = one.with_own_queue();
         one.world.kube.replace(Duration::ZERO);
         for n in (0..40).flat_map(|n| std::iter::repeat_n(n, 3)) {
             one.world.kube.add_pod(Pod::on(&node(n)).owner("ReplicaSet", "web").stops_in(s(2)));
         }
-        let (first, second) = (one.start(&["--settle", settle]).await, other.start(&["--settle", settle]).await);
+        let (first, second) = (one.start(&[]).await, other.start(&[]).await);
         for n in (0..20).step_by(2) {
             one.spot(n);
         }
@@ -165,7 +165,7 @@ async fn evictions_wait_for_the_cordons_of_the_other_replica() {
         one.until_handled(s(60)).await;
         other.until_handled(s(60)).await;
         let moved_again = one.world.kube.evictions().len() - 20 * 3;
-        assert_eq!(moved_again > 0, twice, "--settle {settle}: {moved_again} pods evicted twice");
+        assert_eq!(moved_again > 0, twice, "{quiet_time:?}: {moved_again} pods evicted twice");
         one.rest(&[&first, &second]).await;
     }
 }

@@ -394,22 +394,27 @@ async fn who_is_uncordoned_by_hand_leaves_the_wave() {
     stage.rest(&[&replica]).await;
 }
 
-/// A mark whose replica is gone, and whose message nobody has, is ahead and takes no place.
+/// Marks whose replicas are gone, and whose messages nobody has, are ahead and take no place.
 #[tokio::test(start_paused = true)]
 async fn who_is_ahead_and_takes_no_place_is_passed_over() {
-    let stage = zones("aa");
+    let stage = zones("aaaaaaaa");
     let (since, deadline) = (stage.world.clock.now() - s(600), stage.world.clock.now() + s(600));
     let mark = format!(
         r#"{{"v":1,"kind":"rebalance","since":"{since}","deadline":"{deadline}","message":"m","wave":"waits"}}"#
     );
-    stage.annotate(0, "ebbtide/notice.0123456789abcdef", &mark);
-    stage.set_cordon(0, true);
+    for n in 0..6 {
+        stage.annotate(n, "ebbtide/notice.0123456789abcdef", &mark);
+        stage.set_cordon(n, true);
+    }
     let replica = stage.start(&ONE).await;
-    stage.rebalance(1);
-    sleep(s(4)).await;
-    assert_eq!(stage.first_eviction(1), None);
-    stage.until("it is passed over", s(8), || stage.first_eviction(1).is_some()).await;
-    stage.until_handled(s(30)).await;
+    stage.rebalance(6);
+    stage.rebalance(7);
+    sleep(s(9)).await;
+    assert!(begins(&stage, 0..8).is_empty(), "{}", stage.story());
+    stage.until("they are passed over", s(5), || begins(&stage, 6..8).len() == 1).await;
+    sleep(s(15)).await;
+    assert_eq!(begins(&stage, 6..8).len(), 1, "one of the zone at a time\n{}", stage.story());
+    stage.until_handled(s(60)).await;
     stage.rest(&[&replica]).await;
 }
 

@@ -8,7 +8,6 @@ use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::{Interrupt, Pod};
 use ebbtide_sim::messages::Wrapping;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 
@@ -168,7 +167,7 @@ async fn a_storm_of_a_killed_process_is_taken_over_without_repetition() {
 #[tokio::test(start_paused = true)]
 async fn random_faults_lose_no_node_hook_or_message() {
     for round in 0..4 {
-        let stage = Stage { world: ebbtide_sim::World::new(seed().wrapping_add(round)), clock_ahead: Arc::default() };
+        let stage = Stage { world: ebbtide_sim::World::new(seed().wrapping_add(round)), ..Stage::new(0, 0) };
         let mut tokens = Vec::new();
         for n in 0..30 {
             stage.world.kube.add_node(&node(n), &instance(n));
