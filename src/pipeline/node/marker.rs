@@ -1,5 +1,6 @@
 //! Writes marks on Nodes, and removes them.
 
+use super::hinted::HintedNodes;
 use super::hold::HoldChange;
 use super::mark::{Mark, MarkSettings, recordon};
 use super::patch::guarded;
@@ -137,7 +138,11 @@ impl Marker {
         let write = self.write(node, Class::List, by, |current| {
             // After a conflict, another replica may have removed them.
             released = None;
-            let release = due(current)?;
+            let is_full = || {
+                let hinted = self.index.count_ours(|nodes| HintedNodes::of(nodes));
+                hinted.full(current, &HashMap::new()).is_some()
+            };
+            let release = due(current)?.within_limit_of_hints(current, is_full);
             let patch = release.patch(current, &self.settings);
             released = Some(Released { release, uncordoned: patch.uncordons, left: patch.left });
             Some(patch.body)
