@@ -5,6 +5,7 @@
 //! deletion: the work continues, and the next receiver of the message joins it, here or at another replica.
 
 mod hooks;
+mod inherited;
 mod node_notice;
 mod nodes;
 mod outcome_cache;

@@ -2,6 +2,7 @@
 //! receipt. The plan stays on the Node, and EC2 continues to list the change, until the notice has ended, so another replica continues
 //! after a crash.
 
+use super::inherited;
 use super::polling::{Answers, PollSettings};
 use super::repairs::Repairs;
 use super::{Deliverer, NoticeCopy, Verdict, verdict};
@@ -97,6 +98,7 @@ impl Deliverer {
             let versions: HashSet<Version> = listed.iter().map(Notice::version).collect();
             ended.retain(|version| versions.contains(version));
             let listed = listed.into_iter().filter(|notice| !ended.contains(&notice.version()));
+            inherited::write(&self.interrupter, now).await;
             let mut plans = self.planned(now);
             plans.retain(|due| planned.contains(&due.notice.version()) || self.refusals.admits(&due.node));
             planned = plans.iter().map(|due| due.notice.version()).collect();
@@ -129,7 +131,7 @@ impl Deliverer {
             let (notice, message) = (plan::notice(&plan, &node.instance)?, Arc::from(&*plan.message));
             Some(Due { node, notice, message, plan: Some(plan), announced: false })
         };
-        let plans = self.interrupter.index.kept().into_iter().filter_map(due);
+        let plans = self.interrupter.index.kept(now).into_iter().filter_map(due);
         let is_near = |due: &Due| self.interrupter.policy.acts_from(&due.notice).is_none_or(|from| from <= now);
         plans.filter(|due| is_near(due) && self.refusals.heeds(&due.node)).collect()
     }

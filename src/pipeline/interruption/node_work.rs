@@ -172,6 +172,7 @@ impl Case {
             let backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
             match backoff.retry(None, try_cordon, |_| true).await {
                 Ok(CordonOutcome::Late) => Finding::Ended(NoticeOutcome::Stale),
+                // The drain itself notices that its Node is excluded or gone.
                 _ => pending().await,
             }
         };
@@ -278,6 +279,7 @@ impl Case {
                     return Finding::Cordoned(target);
                 }
                 Ok(CordonOutcome::Late) => return Finding::Ended(NoticeOutcome::Stale),
+                Ok(CordonOutcome::Excluded) => return Finding::Ended(NoticeOutcome::Excluded),
                 Ok(CordonOutcome::NodeGone) => return Finding::NodeGone(target.node, NoticeOutcome::NothingToDrain),
                 Err(error) => error,
             };

@@ -116,9 +116,19 @@ fn hinted_since(node: &Node) -> Option<Timestamp> {
     if !node.cordoned || !node.record.undo().cordon {
         return None;
     }
-    let only_cordons = |notice: &NoticeRecord| !notice.is_drain() && notice.kind().is_some_and(NoticeKind::is_hint);
-    let since = node.record.notices().map(|(_, notice)| only_cordons(notice).then(|| notice.since.unwrap_or_default()));
-    since.collect::<Option<Vec<_>>>()?.into_iter().min()
+    let since = |notice: &NoticeRecord| is_cordon_for_hint(notice).then(|| notice.since.unwrap_or_default());
+    let all = node.record.notices().map(|(_, notice)| since(notice)).collect::<Option<Vec<_>>>()?;
+    all.into_iter().min()
+}
+
+/// Whether only hints keep the Node cordoned once only these notices are left, and now another reason does.
+pub(super) fn is_left_to_hints<'a>(node: &Node, mut left: impl Iterator<Item = &'a NoticeRecord>) -> bool {
+    node.cordoned && node.record.undo().cordon && hinted_since(node).is_none() && left.all(is_cordon_for_hint)
+}
+
+/// Whether it is the record of a hint whose action is no drain.
+fn is_cordon_for_hint(notice: &NoticeRecord) -> bool {
+    !notice.is_drain() && notice.kind().is_some_and(NoticeKind::is_hint)
 }
 
 #[cfg(test)]

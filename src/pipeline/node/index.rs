@@ -1,5 +1,6 @@
 //! Every Node of this cluster by instance ID, kept current by one watch.
 
+mod deleted;
 mod table;
 mod watch;
 
@@ -11,6 +12,7 @@ use super::wire::{Node, NodeApi, TrimmedNode};
 use super::work_sign::WorkSign;
 use crate::fact::Facts;
 use crate::pipeline::event::InstanceId;
+use jiff::Timestamp;
 use kube::core::Selector;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -109,12 +111,13 @@ impl Index {
         self.0.turns.subscribe()
     }
 
-    /// Returns the changes that Nodes keep on which Ebbtide may act.
+    /// Returns the changes that Nodes keep on which Ebbtide may act, and those that are ahead at `now` and that deleted Nodes of their instances
+    /// kept, as far as this process has seen it.
     #[must_use]
-    pub fn kept(&self) -> Vec<(Arc<Node>, NoticeRecord)> {
-        let nodes = self.0.nodes.lock();
-        let planned = nodes.all().filter(|node| !node.is_excluded());
-        planned.flat_map(|node| node.record.kept().map(|kept| (Arc::clone(node), kept.clone()))).collect()
+    pub fn kept(&self, now: Timestamp) -> Vec<(Arc<Node>, NoticeRecord)> {
+        let mut kept = self.0.nodes.lock().kept(now);
+        kept.retain(|(node, _)| !node.is_excluded());
+        kept
     }
 
     /// Returns when the watch last showed a new mark of a drain that this process did not write.

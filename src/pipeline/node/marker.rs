@@ -1,5 +1,6 @@
 //! Writes marks on Nodes, and removes them.
 
+use super::hinted::HintedNodes;
 use super::hold::HoldChange;
 use super::mark::{Mark, MarkSettings, recordon};
 use super::patch::guarded;
@@ -39,6 +40,8 @@ pub enum CordonOutcome {
     },
     /// The notice is over, as the Node shows by now.
     Late,
+    /// A user has excluded the Node.
+    Excluded,
     /// The Node no longer exists.
     NodeGone,
 }
@@ -84,8 +87,8 @@ impl Marker {
         Self { api, index, gate, settings: Arc::new(settings), dry_run, locks: Arc::default() }
     }
 
-    /// Cordons the Node and writes the mark, in one patch, unless the newest state of the Node `is_late`. After a conflict the Node is read
-    /// and patched again, at once.
+    /// Cordons the Node and writes the mark, in one patch, unless the newest state of the Node is excluded or `is_late`. After a conflict the
+    /// Node is read and patched again, at once.
     ///
     /// # Errors
     /// The API server's answer, unless it is a conflict. The caller retries.
@@ -96,26 +99,25 @@ impl Marker {
         by: Instant,
         is_late: impl Fn(&Node) -> bool,
     ) -> Result<CordonOutcome, KubeError> {
-        let (mut already, mut late) = (false, false);
+        let (mut already, mut forgone) = (false, None);
         let write = self.write(node, Class::Cordon, by, |current| {
-            (already, late) = (current.cordoned, is_late(current));
-            if late { None } else { mark.patch(current, &self.settings) }
+            already = current.cordoned;
+            let late = || is_late(current).then_some(CordonOutcome::Late);
+            forgone = current.is_excluded().then_some(CordonOutcome::Excluded).or_else(late);
+            if forgone.is_some() { None } else { mark.patch(current, &self.settings) }
         });
-        Ok(match write.await? {
-            _ if late => CordonOutcome::Late,
-            true => CordonOutcome::Cordoned { already },
-            false => CordonOutcome::NodeGone,
-        })
+        let exists = write.await?;
+        Ok(forgone.unwrap_or(if exists { CordonOutcome::Cordoned { already } } else { CordonOutcome::NodeGone }))
     }
 
-    /// Cordons the Node again. Returns whether that was needed: the caller's state of the Node may be old.
+    /// Cordons the Node again, unless a user has excluded it. Returns whether that was needed: the caller's state of the Node may be old.
     ///
     /// # Errors
     /// As [`Marker::cordon`].
     pub async fn recordon(&self, node: &Node, by: Instant) -> Result<bool, KubeError> {
         let mut needed = false;
         let write = self.write(node, Class::Cordon, by, |current| {
-            needed = !current.cordoned;
+            needed = !current.cordoned && !current.ignored;
             needed.then(|| recordon(current))
         });
         let exists = write.await?;
@@ -136,7 +138,11 @@ impl Marker {
         let write = self.write(node, Class::List, by, |current| {
             // After a conflict, another replica may have removed them.
             released = None;
-            let release = due(current)?;
+            let is_full = || {
+                let hinted = self.index.count_ours(|nodes| HintedNodes::of(nodes));
+                hinted.full(current, &HashMap::new()).is_some()
+            };
+            let release = due(current)?.within_limit_of_hints(current, is_full);
             let patch = release.patch(current, &self.settings);
             released = Some(Released { release, uncordoned: patch.uncordons, left: patch.left });
             Some(patch.body)

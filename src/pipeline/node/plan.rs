@@ -43,7 +43,9 @@ pub fn notice(record: &NoticeRecord, instance: &InstanceId) -> Option<Notice> {
 #[must_use]
 pub fn patch(plan: &NoticeRecord, node: &Node) -> Option<Value> {
     let key = key(plan, node)?;
-    let differs = |known: &NoticeRecord| !known.work.is_live() || known.start != plan.start;
+    let differs = |known: &NoticeRecord| {
+        if known.work.is_live() { known.start != plan.start } else { !known.is_over(plan.start) }
+    };
     let is_new = node.record.get(key).is_none_or(|known| differs(known) && known.since <= plan.since);
     (is_new && fits(plan, node)).then(|| written(node, key, Some(plan.clone())))
 }

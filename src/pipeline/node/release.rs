@@ -1,6 +1,7 @@
 //! Which marks of a Node are due for removal, and the patch that removes them. Pure.
 
 use super::confirmation::unconfirmed;
+use super::hinted::is_left_to_hints;
 use super::mark::{BOOTED_ANNOTATION, KIND_LABEL, MarkSettings, out_of_service, written};
 use super::patch::guarded;
 use super::record::{
@@ -169,6 +170,24 @@ impl NodeRelease {
         Self { changes, reason, restarted: None, has_marks: true }
     }
 
+    /// Returns the release that also removes the marks of hints, if it would leave the Node cordoned for these alone and hints hold as many
+    /// nodes as they may: `is_full`. While the Node was cordoned for another reason, it took no part in their limit.
+    #[must_use]
+    pub fn within_limit_of_hints(mut self, node: &Node, is_full: impl FnOnce() -> bool) -> Self {
+        let left: Vec<_> = self.left(node).collect();
+        let is_left_to_hints = !left.is_empty() && is_left_to_hints(node, left.iter().map(|(_, notice)| *notice));
+        if is_left_to_hints && is_full() {
+            let left = left.into_iter();
+            self.changes.extend(left.map(|(key, notice)| RecordChange { key, left: notice.released(self.reason) }));
+        }
+        self
+    }
+
+    /// Returns the notices that still hold the Node after the release.
+    fn left<'a>(&self, node: &'a Node) -> impl Iterator<Item = (NoticeKey, &'a NoticeRecord)> {
+        node.record.notices().filter(|(key, _)| !self.changes.iter().any(|change| change.releases(*key)))
+    }
+
     /// Whether there are marks to remove. A notice that was withdrawn before it came leaves only a note.
     #[must_use]
     pub const fn has_marks(&self) -> bool {
@@ -186,12 +205,7 @@ impl NodeRelease {
             let body = guarded(node, &annotations.into(), &json!({}), json!({}));
             return ReleasePatch { body, uncordons: false, left: Vec::new() };
         }
-        let left = node
-            .record
-            .notices()
-            .filter(|(key, _)| !self.changes.iter().any(|change| change.releases(*key)))
-            .map(|(_, notice)| notice);
-        match left.max_by_key(|notice| notice.since) {
+        match self.left(node).map(|(_, notice)| notice).max_by_key(|notice| notice.since) {
             Some(newest) => self.partial_patch(node, annotations, newest),
             None => Self::full_patch(node, annotations, settings),
         }

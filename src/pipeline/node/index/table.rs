@@ -1,10 +1,13 @@
 //! The Nodes that the index holds. Versions decide which state of a Node is newer.
 
+use super::deleted::DeletedNodes;
 use crate::clients::watch::older;
 use crate::pipeline::event::InstanceId;
 use crate::pipeline::node::Node;
 use crate::pipeline::node::record::NoticeRecord;
+use jiff::Timestamp;
 use std::collections::{BTreeMap, HashMap};
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch as signal;
@@ -27,17 +30,29 @@ pub(super) struct NodeTable {
     subscriptions: HashMap<InstanceId, signal::Sender<()>>,
     /// When Nodes lost their last mark of a drain without a restart.
     released: HashMap<InstanceId, Instant>,
+    deleted: DeletedNodes,
 }
 
 impl NodeTable {
     /// Returns the instance's Node; of several the one that is Ready, and of these the latest.
     pub(super) fn get(&self, instance: &InstanceId) -> Option<&Arc<Node>> {
-        self.of(instance).iter().max_by_key(|node| (node.ready, node.ready_since))
+        newest(self.of(instance))
+    }
+
+    /// Returns the changes that Nodes keep, each with the Node; and those that deleted Nodes kept and that are ahead at `now`, each with the
+    /// Node that the instance has now.
+    pub(super) fn kept(&mut self, now: Timestamp) -> Vec<(Arc<Node>, NoticeRecord)> {
+        let own = self.all().flat_map(|node| node.record.kept().map(|kept| (Arc::clone(node), kept.clone())));
+        let mut kept: Vec<_> = own.collect();
+        let Self { deleted, by_instance, .. } = self;
+        let next = |instance: &InstanceId| newest(nodes_of(by_instance, instance)).cloned();
+        kept.extend(deleted.ahead(now).filter_map(|(instance, plan)| Some((next(instance)?, plan.clone()))));
+        kept
     }
 
     /// Returns all Nodes of the instance.
     pub(super) fn of(&self, instance: &InstanceId) -> &[Arc<Node>] {
-        self.by_instance.get(instance).map_or(&[], Vec::as_slice)
+        nodes_of(&self.by_instance, instance)
     }
 
     /// Returns the Node with this name.
@@ -67,11 +82,16 @@ impl NodeTable {
                 Arc::make_mut(node).remember_conditions(known, false);
             }
         }
+        let before = mem::replace(&mut self.by_name, nodes);
         self.by_instance.clear();
-        for node in nodes.values() {
+        for node in self.by_name.values() {
             place(&mut self.by_instance, node);
+            self.deleted.settle(node);
         }
-        self.by_name = nodes;
+        let is_gone = |node: &&Arc<Node>| self.by_name.get(&node.name).is_none_or(|known| known.uid != node.uid);
+        for gone in before.values().filter(is_gone) {
+            self.deleted.remember(gone, nodes_of(&self.by_instance, &gone.instance));
+        }
         // A list does not show which Nodes changed: every subscriber checks again.
         for changes in self.subscriptions.values() {
             changes.send_replace(());
@@ -89,10 +109,15 @@ impl NodeTable {
         }
         let node = Arc::new(node);
         let before = self.by_name.insert(Arc::clone(&node.name), Arc::clone(&node));
-        if let Some(before) = before.filter(|before| before.instance != node.instance) {
-            self.forget(&before);
+        let before = before.filter(|before| before.uid != node.uid);
+        if let Some(before) = before.as_ref().filter(|before| before.instance != node.instance) {
+            self.forget(before);
         }
         place(&mut self.by_instance, &node);
+        self.deleted.settle(&node);
+        if let Some(before) = before {
+            self.deleted.remember(&before, nodes_of(&self.by_instance, &before.instance));
+        }
         self.signal(&node.instance);
     }
 
@@ -106,6 +131,7 @@ impl NodeTable {
         if let Some(gone) = remove_if(&mut self.by_name, name, uid) {
             self.released.remove(&gone.instance);
             self.forget(&gone);
+            self.deleted.remember(&gone, nodes_of(&self.by_instance, &gone.instance));
         }
     }
 
@@ -148,6 +174,16 @@ pub(super) fn keyed(node: Node) -> (Arc<str>, Arc<Node>) {
 /// Removes the Node with this name if it has this UID. Another Node may have taken its place.
 pub(super) fn remove_if(nodes: &mut NodesByName, name: &str, uid: &str) -> Option<Arc<Node>> {
     nodes.get(name).is_some_and(|node| *node.uid == *uid).then(|| nodes.remove(name))?
+}
+
+/// Returns all Nodes of the instance.
+fn nodes_of<'a>(by_instance: &'a HashMap<InstanceId, Vec<Arc<Node>>>, instance: &InstanceId) -> &'a [Arc<Node>] {
+    by_instance.get(instance).map_or(&[], Vec::as_slice)
+}
+
+/// Returns the Node that counts for its instance: the one that is Ready, and of these the latest.
+fn newest(nodes: &[Arc<Node>]) -> Option<&Arc<Node>> {
+    nodes.iter().max_by_key(|node| (node.ready, node.ready_since))
 }
 
 /// Puts a Node among those of its instance, in place of the one with its name.

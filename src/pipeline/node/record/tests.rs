@@ -100,6 +100,7 @@ fn the_writers_make_the_transitions_of_the_table_and_no_others() {
         // A change that is moved is planned again; an older copy that comes last is not.
         &[(Plan(0, 9), Some(Planned)), (Plan(1, 20), Some(Planned)), (End(20), Some(Planned))],
         &[(Plan(1, 20), Some(Planned)), (EndOfPlan(1, 20), Some(Handled)), (Plan(0, 9), Some(Handled))],
+        &[(Plan(1, 20), Some(Planned)), (EndOfPlan(1, 20), Some(Handled)), (Plan(2, 20), Some(Handled))],
         &[(End(9), Some(Handled)), (Plan(1, 20), Some(Planned))],
         // A cancellation ends all but a newer copy, and older copies come too late.
         &[(Plan(0, 9), Some(Planned)), (Cancel(1), Some(Withdrawn)), (Plan(0, 9), Some(Withdrawn))],

@@ -1,5 +1,6 @@
 //! Rules about lifecycle hooks and messages.
 
+use super::outages::SEES_AGAIN;
 use super::{Oracle, Seen, Sent, drains, s};
 use crate::harness::instance;
 use crate::plan::{Kind, Notice, Owner, Target, Trouble};
@@ -46,20 +47,37 @@ impl Oracle {
 
     /// Whether two replicas may work on the notice, of which one has deleted the message: SQS has delivered that twice, its lease was lost
     /// while the work went on, or it was given back because the API server was away for two minutes (docs/draining.md, "Lifecycle hooks").
-    /// In the last two cases the other may touch only an action that has ended, whoever has ended it.
+    /// In the last two cases the other may touch only an action that has ended, whoever has ended it, or that a forged message has made up:
+    /// AWS refuses both.
     fn is_shared(&self, sent: &Sent) -> bool {
         let any = |is: fn(&Trouble) -> bool| self.plan.faults.iter().any(|span| is(&span.trouble));
         let action = sent.token.as_ref().and_then(|token| self.world.aws.autoscaling.action(token));
-        let absences = self.plan.faults.iter().filter(|span| matches!(span.trouble, Trouble::Away(..)));
-        let away: u64 = absences.map(|span| span.to - span.from).sum();
         any(|trouble| matches!(trouble, Trouble::Duplicates))
-            || (any(|trouble| trouble.meets("ChangeMessageVisibilityBatch")) || away >= GIVEN_BACK_AFTER)
-                && action.is_some_and(|action| !matches!(action.state, ActionState::Waiting { .. }))
+            || (any(|trouble| trouble.meets("ChangeMessageVisibilityBatch")) || self.is_given_back())
+                && action.is_none_or(|action| !matches!(action.state, ActionState::Waiting { .. }))
+    }
+
+    /// Whether messages may have been given back because the API server was away.
+    fn is_given_back(&self) -> bool {
+        let absences = self.plan.faults.iter().filter(|span| matches!(span.trouble, Trouble::Away(..)));
+        absences.map(|span| span.to - span.from).sum::<u64>() >= GIVEN_BACK_AFTER
+    }
+
+    /// Whether two replicas work on the notice because its message was given back, and not both may have seen yet that a user has let the
+    /// Node go meanwhile: the first to see that leaves the hook waiting, and deletes the message.
+    fn is_unseen(&self, seen: &Seen, sent: &Sent) -> bool {
+        let Target::Node(node) = self.plan.notices[sent.notice].target else { return false };
+        let absences = self.plan.faults.iter().filter(|span| matches!(span.trouble, Trouble::Away(..)));
+        let ends = absences.map(|span| s(span.to)).max().unwrap_or_default();
+        let is_let_go = seen.let_go.get(&node).is_some_and(|at| *at > sent.at && *at < ends);
+        self.is_given_back() && is_let_go && self.now() < ends + SEES_AGAIN
     }
 
     /// docs/design.md, rule 1: a heartbeat has an owner, which holds a message.
     pub(super) fn beats(&self, seen: &mut Seen, call: &Call) {
-        if let Some(why) = self.not_ours(seen, self.sent_for(seen, &call.subject)) {
+        let sent = self.sent_for(seen, &call.subject);
+        let is_unseen = sent.is_some_and(|sent| sent.open.is_empty() && self.is_unseen(seen, sent));
+        if let Some(why) = self.not_ours(seen, sent).filter(|_| !is_unseen) {
             self.broke(seen, "no heartbeat without an owner", format!("{} {why}", call.subject));
         }
         if self.plan.flags.heartbeat == Some("off") {

@@ -20,7 +20,7 @@ const RECEIVES_AGAIN: i64 = 45_000;
 const EVICTED_WITHIN: i64 = 60_000;
 
 /// The same for the API server, and the watch of the Nodes.
-const SEES_AGAIN: i64 = 60_000;
+pub(super) const SEES_AGAIN: i64 = 60_000;
 
 /// Minimum interval in seconds between two loads of credentials: docs/faq.md.
 const LOAD_INTERVAL: u64 = 5;

@@ -124,3 +124,28 @@ async fn drains_are_not_limited() {
     assert_eq!(cordoned(&stage, 5).len(), 5);
     stage.rest(&[&replica]).await;
 }
+
+/// A node that is cordoned for another reason takes no part in the limit, until that reason has ended.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_loses_its_other_reason_stays_cordoned_for_a_hint_within_the_limit_only() {
+    for is_full in [true, false] {
+        let stage = Stage::new(5, 0);
+        let replica = stage.with_both("a", &["--on-condition", "KernelReady=False:30s=cordon"]).await;
+        stage.set_condition(1, "KernelReady", "False", 0);
+        stage.until("cordoned", s(50), || stage.cordoned(1)).await;
+        stage.rebalance(1);
+        stage.until_handled(s(30)).await;
+        if is_full {
+            stage.rebalance(0);
+            stage.until_handled(s(30)).await;
+        }
+        assert_eq!(stage.notices(1).len(), 2);
+        stage.set_condition(1, "KernelReady", "True", 0);
+        stage.until("healthy", s(50), || stage.notices(1).len() < 2).await;
+        assert_eq!(cordoned(&stage, 5), [usize::from(!is_full)]);
+        if is_full {
+            stage.no_trace(1);
+        }
+        stage.rest(&[&replica]).await;
+    }
+}

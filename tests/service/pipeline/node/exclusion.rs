@@ -3,7 +3,8 @@
 use crate::harness::{Stage, instance, node, s};
 use crate::nodes::TAG;
 use ebbtide_sim::aws::ActionState;
-use ebbtide_sim::kube::Pod;
+use ebbtide_sim::fault::{Fault, Rule};
+use ebbtide_sim::kube::{Interrupt, Pod};
 use ebbtide_sim::messages::Wrapping;
 use tokio::time::sleep;
 
@@ -87,5 +88,49 @@ async fn a_node_that_is_ignored_during_its_drain_is_left() {
     stage.reboot(0).await;
     sleep(s(60)).await;
     assert!(stage.cordoned(0));
+    stage.rest(&[&replica]).await;
+}
+
+/// A patch that fails or conflicts is repeated with the Node's newest version, and a user may have excluded it since.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_ignored_before_its_cordon_is_accepted_is_not_cordoned() {
+    for is_blind in [false, true] {
+        let stage = Stage::new(1, 1);
+        let replica = stage.start(&[]).await;
+        sleep(s(1)).await;
+        stage.world.faults.add(Rule::on("patch nodes", Fault::Status(500)));
+        let token = stage.terminate(0, s(600), Wrapping::Event);
+        sleep(s(10)).await;
+        if is_blind {
+            stage.world.kube.interrupt_watches(Interrupt::Freeze);
+        }
+        stage.annotate(0, "ebbtide/ignore", "true");
+        stage.world.faults.clear();
+        stage.until_handled(s(10)).await;
+        replica.ended_once("asg-terminate", "excluded");
+        assert!(!stage.cordoned(0) && stage.notices(0).is_empty(), "{}", stage.story());
+        assert_eq!(stage.world.kube.pods().len(), 1);
+        sleep(s(600)).await;
+        let action = stage.action(&token);
+        assert_eq!((action.beats.len(), action.completions.len()), (0, 0), "its owner takes care of it");
+        stage.rest(&[&replica]).await;
+    }
+}
+
+/// The first removal of a cordon counts as another controller's mistake, but not that of a node which its user keeps.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_ignored_while_its_cordon_is_restored_stays_uncordoned() {
+    let stage = Stage::slow(s(600));
+    let replica = stage.start(&["--drain-timeout", "20m"]).await;
+    stage.terminate(0, s(600), Wrapping::Event);
+    sleep(s(100)).await;
+    stage.world.faults.add(Rule::on("patch nodes", Fault::Late(s(2))).times(1));
+    stage.set_cordon(0, false);
+    sleep(s(1)).await;
+    stage.annotate(0, "ebbtide/ignore", "true");
+    stage.until_handled(s(5)).await;
+    replica.ended_once("asg-terminate", "uncordoned");
+    sleep(s(60)).await;
+    assert!(!stage.cordoned(0), "{}", stage.story());
     stage.rest(&[&replica]).await;
 }

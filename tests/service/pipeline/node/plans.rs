@@ -2,6 +2,7 @@
 
 use crate::harness::{Stage, instance, node, s};
 use ebbtide_sim::fault::{Fault, Rule};
+use ebbtide_sim::kube::Interrupt;
 use ebbtide_sim::messages;
 use tokio::time::sleep;
 
@@ -186,4 +187,51 @@ async fn a_change_whose_node_is_deleted_before_it_is_planned_is_planned_on_the_n
     assert_eq!(stage.plans(0).len(), 1, "{}", stage.story());
     replica.ended_once("scheduled-change", "planned");
     stage.rest(&[&replica]).await;
+}
+
+/// Its message was deleted when it was planned.
+#[tokio::test(start_paused = true)]
+async fn a_planned_change_whose_node_is_deleted_is_planned_on_the_next() {
+    for is_seen in [true, false] {
+        let stage = Stage::new(1, 1);
+        let replicas = [stage.start(&BEFORE).await, stage.start(&BEFORE).await];
+        stage.health(0, REBOOT, stage.world.clock.now() + s(FAR), "upcoming");
+        stage.until_handled(s(30)).await;
+        let plans = stage.plans(0);
+        if !is_seen {
+            stage.world.faults.add(Rule::on("watch nodes", Fault::Status(500)));
+            stage.world.kube.interrupt_watches(Interrupt::Break);
+        }
+        stage.world.kube.remove_node(&node(0));
+        sleep(s(600)).await;
+        stage.world.kube.add_node(&node(0), &instance(0));
+        stage.world.faults.clear();
+        stage.until("planned", s(130), || stage.plans(0) == plans).await;
+        stage.until("drained", s(FAR), || stage.cordoned(0) && stage.plans(0).is_empty()).await;
+        assert_eq!(stage.world.clock.elapsed().as_secs() / 600, (FAR - 7200) / 600, "two hours before the start");
+        stage.rest(&replicas.each_ref()).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_planned_change_that_is_cancelled_or_over_is_not_planned_on_the_next_node() {
+    for is_cancelled in [true, false] {
+        let stage = Stage::new(1, 1);
+        let replicas = [stage.start(&BEFORE).await, stage.start(&BEFORE).await];
+        let start = stage.world.clock.now() + s(7200 + 600);
+        stage.health(0, REBOOT, start, "upcoming");
+        stage.until_handled(s(30)).await;
+        stage.world.kube.remove_node(&node(0));
+        if is_cancelled {
+            stage.health(0, REBOOT, start, "closed");
+            sleep(s(60)).await;
+        } else {
+            sleep(s(7200 + 600)).await;
+        }
+        stage.world.kube.add_node(&node(0), &instance(0));
+        stage.until_handled(s(30)).await;
+        sleep(s(1000)).await;
+        assert!(!stage.cordoned(0) && stage.plans(0).is_empty(), "{}", stage.story());
+        stage.rest(&replicas.each_ref()).await;
+    }
 }
