@@ -43,10 +43,13 @@ pub fn notice(record: &NoticeRecord, instance: &InstanceId) -> Option<Notice> {
 #[must_use]
 pub fn patch(plan: &NoticeRecord, node: &Node) -> Option<Value> {
     let key = key(plan, node)?;
-    let differs = |known: &NoticeRecord| {
-        if known.work.is_live() { known.start != plan.start } else { !known.is_over(plan.start) }
-    };
-    let is_new = node.record.get(key).is_none_or(|known| differs(known) && known.since <= plan.since);
+    let since = plan.since.map(whole_seconds);
+    let is_new = node.record.get(key).is_none_or(|known| match known.work {
+        // AWS's times have no more than seconds, and a change is cancelled after its announcement.
+        Work::Withdrawn => known.since < since,
+        Work::Handled => !known.is_over(plan.start) && known.since <= since,
+        _ => known.start != plan.start && known.since <= plan.since,
+    });
     (is_new && fits(plan, node)).then(|| written(node, key, Some(plan.clone())))
 }
 

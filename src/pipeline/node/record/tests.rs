@@ -109,6 +109,7 @@ fn the_writers_make_the_transitions_of_the_table_and_no_others() {
         &[(End(9), Some(Handled)), (Cancel(1), Some(Withdrawn)), (Plan(2, 9), Some(Planned))],
         &[(Cordon(2, 9), Some(Open)), (Cancel(1), Some(Open))],
         &[(Cancel(1), Some(Withdrawn)), (Cancel(1), Some(Withdrawn)), (Forget(9), Some(Withdrawn))],
+        &[(Plan(1, 9), Some(Planned)), (Cancel(1), Some(Withdrawn)), (Plan(1, 9), Some(Withdrawn))],
         // What no longer reports it leaves nothing that ends it, and no cordon is undone by that.
         &[(End(9), Some(Handled)), (Forget(9), None)],
         &[(Cordon(0, 9), Some(Open)), (End(9), Some(Ended)), (Forget(9), Some(Open))],
