@@ -1,7 +1,7 @@
 //! A lifecycle hook that waits for this interruption: kept alive by a heartbeat, and completed in the end.
 
 use super::decisions::{comes_back, life_begin};
-use super::heartbeat::{Heartbeat, HeartbeatTask, HookState};
+use super::hook::{Heartbeat, HeartbeatTask, HookState};
 use super::hook::HookReply;
 use super::late::may_be_over;
 use super::{Case, Completion, HookTimes, MessageLink};

@@ -2,7 +2,7 @@
 
 use super::completion::KeptHook;
 use super::draining::DrainPlace;
-use super::heartbeat::{Absent, HookState};
+use super::hook::{Absent, HookState};
 use super::policy::Policy;
 use super::retry;
 use super::settling::NoticeBurst;

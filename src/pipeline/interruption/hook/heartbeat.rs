@@ -2,9 +2,9 @@
 //!
 //! The task lives in the [`Heartbeat`], which is stopped by [`Heartbeat::stop`] and aborted by its drop.
 
-use super::hook::{HookReply, HookSearch};
-use super::times::{HookTimes, due_beat};
-use super::{Case, MessageLink};
+use super::{HookReply, HookSearch};
+use crate::pipeline::interruption::times::{HookTimes, due_beat};
+use crate::pipeline::interruption::{Case, MessageLink};
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category};
 use crate::fact::{Fact, HeartbeatResult, HookLack, TaskKind};
 use crate::pipeline::drain::Deadline;
@@ -35,7 +35,7 @@ const LOOK_UP_AGAIN: Backoff = Backoff::new(Duration::from_mins(1), Duration::fr
 
 /// The state of a hook that waits for the interruption.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct HookState {
+pub(in crate::pipeline::interruption) struct HookState {
     pub times: HookTimes,
     /// The deadline of the work, from the hook's times and the settings.
     pub own_deadline: Deadline,
@@ -49,7 +49,7 @@ pub(super) struct HookState {
 
 /// The sums of the API server's absences, before the work and until the deadline was last put off.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Absent {
+pub(in crate::pipeline::interruption) struct Absent {
     pub before: Duration,
     pub counted: Duration,
 }
@@ -72,7 +72,7 @@ impl HookState {
 
 /// The task of a heartbeat.
 #[derive(Clone)]
-pub(super) struct HeartbeatTask {
+pub(in crate::pipeline::interruption) struct HeartbeatTask {
     pub case: Case,
     pub hook: Hook,
     /// Shared with the interruption, for the visibility timeout of its messages.
@@ -87,7 +87,7 @@ pub(super) struct HeartbeatTask {
 
 /// A running heartbeat. Only the interruption owns it.
 #[derive(Debug)]
-pub(super) struct Heartbeat {
+pub(in crate::pipeline::interruption) struct Heartbeat {
     task: Handle<()>,
     stop: CancellationToken,
     over: CancellationToken,
@@ -95,19 +95,19 @@ pub(super) struct Heartbeat {
 
 impl Heartbeat {
     /// Starts the heartbeat.
-    pub(super) fn start(tasks: &Tasks, work: HeartbeatTask) -> Self {
+    pub(in crate::pipeline::interruption) fn start(tasks: &Tasks, work: HeartbeatTask) -> Self {
         let stop = CancellationToken::new();
         let over = work.over.clone();
         Self { task: tasks.spawn(TaskKind::Heartbeat, work.run(stop.clone())), stop, over }
     }
 
     /// Cancelled when AWS reports that the action is over.
-    pub(super) fn over(&self) -> CancellationToken {
+    pub(in crate::pipeline::interruption) fn over(&self) -> CancellationToken {
         self.over.clone()
     }
 
     /// Stops, and returns when no more beats can be sent.
-    pub(super) async fn stop(self) {
+    pub(in crate::pipeline::interruption) async fn stop(self) {
         self.stop.cancel();
         // A beat in flight is cancelled: it may arrive, but no other follows. The task itself reports a panic.
         let _ = self.task.await;
@@ -332,7 +332,7 @@ impl Case {
 
     /// Whether AWS must accept a heartbeat before the hook's expiry counts as the instance's end. True if no message announced the hook, or
     /// if the message is old and could be forged.
-    pub(super) fn must_be_proven(&self, link: &MessageLink, hook: &Hook, times: HookTimes) -> bool {
+    pub(in crate::pipeline::interruption) fn must_be_proven(&self, link: &MessageLink, hook: &Hook, times: HookTimes) -> bool {
         let (policy, clock) = (&self.interrupter.policy, &self.interrupter.clock);
         let is_old = || clock.notice_instant(self.notice.at()) + times.heartbeat / OLD < Instant::now();
         let is_doubted = hook.token.is_none() || self.is_wary() && is_old();
