@@ -57,7 +57,7 @@ pub use draining::DrainingNodes;
 pub use group_lookup::GroupLookup;
 pub use groups::{Groups, read as read_group};
 pub use hints::Hints;
-pub use hook::{Completion, HookSearch, Hooks};
+pub use hook::{Completion, HookEffect, HookEvent, HookMachine, HookReply, HookSearch, Hooks, Trust};
 pub use link::MessageLink;
 pub use policy::{
     Action, Actions, Admission, AtMost, ForLoadBalancers, Heartbeats, Holds, HookSource, OnFailed, OnUncordon, PerKind,
@@ -69,7 +69,7 @@ pub use shared_work::{Seat, Slots};
 pub use shifts::{Shifts, shifts_of};
 pub use step::{Finding, Present, Step, Target, Waits};
 pub use steps::Sequence;
-pub use times::{DEFAULT_DRAIN_TIMEOUT, HookRoom, HookTimes, MAX_MARGIN, WARNING_TIME, due_beat};
+pub use times::{DEFAULT_DRAIN_TIMEOUT, HookRoom, HookTerms, HookTimes, MAX_MARGIN, WARNING_TIME, due_beat};
 use waits::WaitLog;
 pub use waits::{Attachments, LoadBalancers, MIN_DRAIN, Source, TargetGroup, TargetGroups, is_too_late, name_of};
 pub use waves::Waves;

@@ -1,11 +1,11 @@
 //! Calls to Auto Scaling: a hook's times, heartbeats, completions, and the search for the action of an instance from an agent notice.
 
-use crate::pipeline::interruption::group_lookup::GroupLookup;
-use crate::pipeline::interruption::times::HookTimes;
 use crate::clients::answers::{Answers, FAILURE_KEPT, sweep};
 use crate::clients::gate::{AwsClass, AwsError, Backoff, Category, Gate, Operation};
 use crate::fact::HookLack;
 use crate::pipeline::event::{Hook, InstanceId};
+use crate::pipeline::interruption::group_lookup::GroupLookup;
+use crate::pipeline::interruption::times::HookTimes;
 use aws_sdk_autoscaling::Client;
 use parking_lot::Mutex;
 use std::collections::HashMap;
