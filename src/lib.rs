@@ -118,7 +118,10 @@ pub mod pipeline {
     pub use delivery::{Deliverer, verdict};
     pub use drain::{Drainer, SelectionRules, TrimmedPod, select};
     pub use event::{Detail, Hook, Identity, InstanceId, NoticeKey, Parsed, parse};
-    pub use interruption::{Completion, GroupLookup, Hooks, Interrupter, QUIET_TIME};
+    pub use interruption::{
+        Completion, GroupLookup, Heartbeats, HookEffect, HookEvent, HookMachine, HookReply, HookSearch, HookTerms,
+        HookTimes, Hooks, Interrupter, QUIET_TIME, Trust,
+    };
     pub use node::label::{selector, taint};
     pub use node::mark::{Mark, MarkSettings};
     pub use node::plan;

@@ -4,18 +4,18 @@
 //! steps          the next step: one pure sequence       work            executes the steps, owns the hook
 //! step           the types of the steps                 decisions       answers single questions for `steps`
 //! policy         the user's decisions                   times           deadlines, hooks, beats: arithmetic
-//! completion     a hook: its heartbeat, its completion  heartbeat       keeps a hook alive
-//! hook           calls to Auto Scaling about hooks      groups          calls to Auto Scaling about groups
-//! replaceable    whether a group can replace first      group_lookup    the groups and states of instances
-//! admission      within the maximum, or confirmed       confirmation    AWS's confirmation of a notice
+//! completion     a hook: its heartbeat, its completion  hook            calls about hooks, and heartbeats
+//! groups         calls to Auto Scaling about groups     group_lookup    the groups and states of instances
+//! replaceable    whether a group can replace first      confirmation    AWS's confirmation of a notice
+//! admission      within the maximum, or confirmed       settling        the end of a burst of cordons
 //! draining       the nodes being drained                hints           the nodes cordoned because of hints
 //! waits          before evictions and completion        waves           places among the nodes of a label's value
-//! shifts         the zones with shifted traffic         settling        the end of a burst of cordons
-//! node_search    the Node of an instance                node_work       the steps on a Node
+//! shifts         the zones with shifted traffic         node_search     the Node of an instance
+//! node_work      the steps on a Node                    retry           another try, while a change is ahead
 //! late           whether a notice is late               launch          the end of a launch
 //! ownership      the owner of an instance               planning        keeps a change on its Node until it is near
 //! out_of_service the taint of an instance that is gone  link            between an interruption and its messages
-//! shared_work    one drain for all notices of a Node    retry           another try, while a change is ahead
+//! shared_work    one drain for all notices of a Node
 //! ```
 //!
 //! The interruption owns its hook and the hook's heartbeat. Its only end consumes both and waits until no more beats can be sent. If it is
@@ -28,7 +28,6 @@ mod decisions;
 mod draining;
 mod group_lookup;
 mod groups;
-mod heartbeat;
 mod hints;
 mod hook;
 mod late;
@@ -57,7 +56,7 @@ pub use draining::DrainingNodes;
 pub use group_lookup::GroupLookup;
 pub use groups::{Groups, read as read_group};
 pub use hints::Hints;
-pub use hook::{Completion, HookSearch, Hooks};
+pub use hook::{Completion, HookEffect, HookEvent, HookMachine, HookReply, HookSearch, Hooks, Trust};
 pub use link::MessageLink;
 pub use policy::{
     Action, Actions, Admission, AtMost, ForLoadBalancers, Heartbeats, Holds, HookSource, OnFailed, OnUncordon, PerKind,
@@ -69,7 +68,7 @@ pub use shared_work::{Seat, Slots};
 pub use shifts::{Shifts, shifts_of};
 pub use step::{Finding, Present, Step, Target, Waits};
 pub use steps::Sequence;
-pub use times::{DEFAULT_DRAIN_TIMEOUT, HookRoom, HookTimes, MAX_MARGIN, WARNING_TIME, due_beat};
+pub use times::{DEFAULT_DRAIN_TIMEOUT, HookRoom, HookTerms, HookTimes, MAX_MARGIN, WARNING_TIME, due_beat};
 use waits::WaitLog;
 pub use waits::{Attachments, LoadBalancers, MIN_DRAIN, Source, TargetGroup, TargetGroups, is_too_late, name_of};
 pub use waves::Waves;

@@ -8,4 +8,5 @@ mod fixtures;
 #[allow(dead_code, clippy::format_collect, reason = "shared with the tests of the service")]
 #[path = "../service/harness.rs"]
 mod harness;
+mod hook;
 mod service;

@@ -111,7 +111,6 @@ impl Case {
             interrupter.drainer.missing(&node).await;
             node
         };
-        let over = hook.map(KeptHook::over).unwrap_or_default();
         let (outcome, finding) = tokio::select! {
             biased;
             gone = gone => (WaitOutcome::CalledOff, Finding::NodeGone(gone, NoticeOutcome::NothingToDrain)),
@@ -127,7 +126,7 @@ impl Case {
                 waiting.set_reason("too many notices wait that AWS has not confirmed");
                 (WaitOutcome::CutShort, Finding::NotAdmitted)
             }
-            () = over.cancelled() => (WaitOutcome::CutShort, Finding::NotAdmitted),
+            () = KeptHook::over(hook) => (WaitOutcome::CutShort, Finding::NotAdmitted),
             () = sleep_until(until) => (WaitOutcome::TimeOver, Finding::NotAdmitted),
         };
         waiting.end(outcome);
@@ -158,7 +157,7 @@ impl Case {
         loop {
             let copy = Arc::clone(&newest.borrow_and_update());
             let accepted = async {
-                if Arc::ptr_eq(&copy, &self.notice) {
+                if !copy.revises(&self.notice) {
                     return pending().await;
                 }
                 self.accepts(&copy).await;
@@ -173,9 +172,7 @@ impl Case {
 
     async fn accepts(&self, copy: &Notice) {
         let Interrupter { policy, draining, .. } = &*self.interrupter;
-        // Auto Scaling knows no action of the hook. Dropping the hook does no harm.
-        let is_without_hook = self.notice.hook().is_some() && matches!(copy.detail, Detail::AsgTermination { .. });
-        let (verify, needed) = (policy.admission.verify, policy.is_wary() && policy.admits(copy) && !is_without_hook);
+        let (verify, needed) = (policy.admission.verify, policy.is_wary() && policy.admits(copy));
         let Some(proof) = Proof::of(copy, verify).filter(|_| needed) else { return };
         let proof = proof.of_known(self.notice.start());
         let had_room = async {

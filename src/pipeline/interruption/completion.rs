@@ -1,155 +1,187 @@
 //! A lifecycle hook that waits for this interruption: kept alive by a heartbeat, and completed in the end.
 
-use super::decisions::{comes_back, life_begin};
-use super::heartbeat::{Heartbeat, HeartbeatTask, HookState};
-use super::hook::HookReply;
+use super::decisions::{comes_back, hook_terms};
+use super::hook::{DENIED_RETRY, Heartbeat, HookEvent, HookMachine, HookReply, LifecycleAction, Trust, restarted};
 use super::late::may_be_over;
 use super::{Case, Completion, HookTimes, MessageLink};
-use crate::clients::gate::{Absence, AwsError, Backoff, CALL_TIMEOUT, Category, Class, KubeError, LAST_CALL};
-use crate::fact::{CompletionResult, Fact, HeartbeatResult};
+use crate::clients::gate::{Absence, AwsError, Backoff, CALL_TIMEOUT, Category, Class, KubeError};
+use crate::fact::{CompletionResult, Fact, HookLack};
 use crate::pipeline::drain::Deadline;
-use crate::pipeline::event::Hook;
+use crate::pipeline::event::{Detail, Hook};
 use crate::pipeline::node::Node;
 use crate::pipeline::node::mark::Mark;
 use crate::pipeline::node::record::NoticeRecord;
 use jiff::Timestamp;
+use std::future::pending;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
-use tokio_util::sync::CancellationToken;
-
-/// Retry interval of denied calls about a lifecycle action: the permission may be granted later.
-pub(super) const DENIED_RETRY: Duration = Duration::from_mins(1);
+use tokio::time::{Instant, timeout};
 
 /// Maximum time to ask whether the lifecycle action is over, and to note that it is.
 const NOTE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Divisor of a hook's timeout: a message older than that share is old.
+const OLD: u32 = 4;
 
 /// Minimum time from the completion until an instance that returns has restarted.
 const AWAY: Duration = Duration::from_secs(20);
 
 /// A hook and its heartbeat.
 pub(super) struct KeptHook {
-    hook: Hook,
-    state: Arc<watch::Sender<HookState>>,
+    action: Arc<LifecycleAction>,
+    machine: watch::Sender<HookMachine>,
     heartbeat: Option<Heartbeat>,
-    /// The start of the lifecycle action, as far as it is known.
-    begun: Instant,
-    link: Arc<MessageLink>,
     /// The API server's absences.
     absence: Absence,
-    /// The end of the hook's life, once its heartbeats have been stopped.
-    ends: Option<Instant>,
+    /// The sum of the absences before the work.
+    before: Duration,
 }
 
 impl KeptHook {
-    /// Starts the heartbeat of a hook; a dry run has none.
-    pub(super) fn keep(case: &Case, link: &Arc<MessageLink>, hook: &Hook, state: HookState) -> Self {
-        let interrupter = &case.interrupter;
-        let node = interrupter.index.get(&case.notice.instance);
-        let begun = life_begin(&case.notice, node.as_deref(), state.times, &interrupter.clock);
-        let state = Arc::new(watch::Sender::new(state));
-        let task = HeartbeatTask {
-            case: case.clone(),
-            hook: hook.clone(),
-            link: Arc::clone(link),
-            state: Arc::clone(&state),
-            begun,
-            over: CancellationToken::new(),
-        };
-        let heartbeat = (!interrupter.policy.dry_run).then(|| Heartbeat::start(&interrupter.tasks, task));
+    /// Starts the heartbeat of a hook with these times; a dry run has none. `before` is the same hook before the steps started again, and
+    /// `absent` the sum of the API server's absences before the work.
+    pub(super) fn keep(
+        case: &Case,
+        link: &MessageLink,
+        (hook, times): (&Hook, HookTimes),
+        before: Option<&Self>,
+        absent: Duration,
+    ) -> Self {
+        let Case { interrupter, notice, .. } = case;
+        let (policy, clock, now) = (&interrupter.policy, &interrupter.clock, Instant::now());
+        let node = interrupter.index.get(&notice.instance);
+        let terms = hook_terms(policy, notice, node.as_deref(), clock);
+        let (trust, last) = (case.trust(hook, times, before), interrupter.hooks.last_beat(hook));
         let absence = interrupter.drainer.gate.absence().clone();
-        Self { hook: hook.clone(), state, heartbeat, begun, link: Arc::clone(link), absence, ends: None }
+        let action = Arc::new(case.action(Arc::new(hook.clone())));
+        let mut machine = HookMachine::new(Arc::clone(&action.hook), terms, times, trust, last, now);
+        machine.handle(HookEvent::Absent(absence.total().saturating_sub(absent)), now);
+        let machine = watch::Sender::new(machine);
+        let start = || {
+            let visibility = link.visibility_timeout.clone();
+            Heartbeat::start(&interrupter.tasks, Arc::clone(&action), machine.clone(), visibility)
+        };
+        let heartbeat = (!policy.dry_run).then(start);
+        Self { action, machine, heartbeat, absence, before: absent }
+    }
+
+    fn handle(&self, event: HookEvent) {
+        self.machine.send_modify(|machine| machine.handle(event, Instant::now()));
     }
 
     /// Returns the deadline of the work, by the hook's times and the pods known now.
     pub(super) fn deadline(&self) -> Deadline {
-        self.state.borrow().deadline
+        self.machine.borrow().deadline()
     }
 
     /// Returns the deadline of the work before a drain has made room for its pods.
     pub(super) fn own_deadline(&self) -> Deadline {
-        self.state.borrow().own_deadline
+        self.machine.borrow().own_deadline()
     }
 
-    /// Moves the deadline of work that has waited, unless the hook's times have changed since `from`.
-    pub(super) fn set_own_deadline(&self, deadline: Deadline, from: HookTimes) {
-        self.change(from, |state| (state.own_deadline, state.deadline) = (deadline, deadline));
+    /// Returns the deadline of work that starts at `begins`; `None` if heartbeats can't put it off.
+    pub(super) fn deadline_from(&self, begins: Instant) -> Option<Deadline> {
+        let terms = self.machine.borrow().terms();
+        let deadline = terms.deadline(self.machine.borrow().times());
+        matches!(deadline, Deadline::Hook(_)).then(|| deadline.put_off(begins.saturating_duration_since(terms.found)))
+    }
+
+    /// Puts off the deadline for a wait until `until`, and returns it, if heartbeats can do that.
+    pub(super) fn put_off(hook: Option<&Self>, until: Instant) -> Option<Deadline> {
+        let latest = hook?.deadline_from(until)?;
+        hook?.handle(HookEvent::Moved(latest));
+        Some(latest)
     }
 
     /// Moves the deadline of the work to make room for its pods, unless the hook's times have changed since `from`.
     pub(super) fn set_deadline(&self, deadline: Deadline, from: HookTimes) {
-        self.change(from, |state| state.deadline = deadline);
-    }
-
-    fn change(&self, from: HookTimes, change: impl FnOnce(&mut HookState)) {
-        self.state.send_if_modified(|state| {
-            let before = state.deadline;
-            if state.times == from {
-                change(state);
+        self.machine.send_if_modified(|machine| {
+            let changes = machine.times() == from && machine.deadline() != deadline;
+            if changes {
+                machine.handle(HookEvent::Lengthened(deadline), Instant::now());
             }
-            state.deadline != before
+            changes
         });
     }
 
     /// Notes that the work is admitted: from now on the hook's expiry may override a budget.
     pub(super) fn admit(&self) {
-        self.state.send_if_modified(|state| !std::mem::replace(&mut state.admitted, true));
+        self.handle(HookEvent::Admitted);
+    }
+
+    /// Whether AWS has accepted a heartbeat, or the hook's message is trusted.
+    pub(super) fn is_proven(&self) -> bool {
+        self.machine.borrow().is_proven()
     }
 
     /// Returns the hook with its current times.
     pub(super) fn with_times(&self) -> (&Self, HookTimes) {
-        (self, self.state.borrow().times)
+        (self, self.machine.borrow().times())
     }
 
     /// Waits until the hook's times are no longer the known ones; without a hook, forever.
     pub(super) async fn times_changed(known: Option<(&Self, HookTimes)>) {
-        let Some((hook, known)) = known else { return std::future::pending().await };
+        let Some((hook, known)) = known else { return pending().await };
         // The sender is here.
-        let _ = hook.state.subscribe().wait_for(|state| state.times != known).await;
+        let _ = hook.machine.subscribe().wait_for(|machine| machine.times() != known).await;
     }
 
     /// Returns the sum of the API server's absences that the deadline counts; 0 without a hook.
     pub(super) fn absent(hook: Option<&Self>) -> Duration {
-        hook.map_or(Duration::ZERO, |hook| hook.state.borrow().absent.counted)
+        hook.map_or(Duration::ZERO, |hook| hook.machine.borrow().absent())
     }
 
     /// Waits until the API server's absences exceed `known`, puts the deadline off by the difference, and returns the sum. Called in a loop,
     /// it returns about once a second while the API server is unreachable. Without a hook, waits forever.
     pub(super) async fn put_off_by_absence(hook: Option<&Self>, known: Duration) -> Duration {
-        let Some(hook) = hook else { return std::future::pending().await };
-        hook.absence.grown(known).await;
-        let total = hook.absence.total();
-        hook.state.send_modify(|state| state.put_off(total));
+        let Some(hook) = hook else { return pending().await };
+        hook.absence.grown(hook.before + known).await;
+        let total = hook.absence.total().saturating_sub(hook.before);
+        hook.handle(HookEvent::Absent(total));
         total
     }
 
     /// Returns the end of the hook's life, until which it can be completed.
     fn ends(&self) -> Instant {
-        self.ends.unwrap_or_else(|| self.begun + self.state.borrow().times.life())
+        self.machine.borrow().ends()
     }
 
-    /// Cancelled when AWS reports that the lifecycle action is over.
-    pub(super) fn over(&self) -> CancellationToken {
-        self.heartbeat.as_ref().map(Heartbeat::over).unwrap_or_default()
+    /// Waits until AWS reports that the lifecycle action is over; without a hook, forever.
+    pub(super) async fn over(hook: Option<&Self>) {
+        let Some(hook) = hook else { return pending().await };
+        // As above.
+        let _ = hook.machine.subscribe().wait_for(HookMachine::is_over).await;
+    }
+
+    /// Waits until the instance turns out not to wait at the hook, and returns why; without a hook, forever.
+    pub(super) fn not_found(hook: Option<&Self>) -> impl Future<Output = HookLack> + use<> {
+        let changes = hook.map(|hook| hook.machine.subscribe());
+        async {
+            let Some(mut changes) = changes else { return pending().await };
+            let found = changes.wait_for(|machine| machine.lack().is_some()).await;
+            match found.ok().and_then(|machine| machine.lack().cloned()) {
+                Some(lack) => lack,
+                None => pending().await,
+            }
+        }
     }
 
     /// Sends a heartbeat to find out whether the action is over. Without an answer it counts as waiting.
     pub(super) async fn is_over(&self, case: &Case) -> bool {
         let backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(2));
-        if case.ask_hook(&self.hook, backoff, Instant::now() + NOTE_TIMEOUT).await == Some(HookReply::Over) {
-            self.over().cancel();
+        // The case knows the Node that was found since.
+        let action = case.action(Arc::clone(&self.action.hook));
+        if action.ask(backoff, Instant::now() + NOTE_TIMEOUT).await == Some(HookReply::Over) {
+            self.handle(HookEvent::Over);
         }
         // The heartbeat task may have found out first.
-        self.over().is_cancelled()
+        self.machine.borrow().is_over()
     }
 
     /// Stops the heartbeat, and returns when no more beats can be sent.
-    pub(super) async fn stop(self) {
-        if let Some(heartbeat) = self.heartbeat {
-            heartbeat.stop().await;
-        }
+    pub(super) async fn stop(mut self) {
+        self.end_heartbeat(HookEvent::Left).await;
     }
 
     /// Completes the hook, with retries within its life. Returns whether that succeeded.
@@ -162,20 +194,20 @@ impl KeptHook {
             case.emit(&Fact::DryRun { about: case.about(), instead });
             return true;
         }
-        self.link.completes.store(true, Ordering::Release);
         let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
         let returns = comes_back(&case.notice.detail).is_some();
         // An action that was over before was not completed by this call.
-        let (was_over, mut unanswered) = (self.over().is_cancelled(), None::<Instant>);
+        let (was_over, mut unanswered) = (self.machine.borrow().is_over(), None::<Instant>);
+        self.handle(HookEvent::Completing);
         loop {
             let Case { interrupter, notice, .. } = case;
-            let call = interrupter.hooks.complete(&self.hook, notice.instance.as_str(), completion, self.ends());
+            let call = interrupter.hooks.complete(&self.action.hook, notice.instance.as_str(), completion, self.ends());
             let error = match Box::pin(call).await {
                 Ok(answer) => {
                     let result = if answer == HookReply::Done { done } else { CompletionResult::Over };
                     case.emit(&Fact::HookCompleted { about: case.about(), result });
+                    self.end_heartbeat(HookEvent::Completed).await;
                     if let Some(node) = case.node.as_ref().filter(|_| returns) {
-                        self.stop_heartbeat().await;
                         // An action that is over may have been completed by our own earlier call, if the instance was there.
                         let was_there = || !was_over && !case.is_of_unknown_boot();
                         let is_ours = answer == HookReply::Done
@@ -189,8 +221,9 @@ impl KeptHook {
             let wait = match error.category {
                 // A retry doesn't create a group or hook, or make a request valid.
                 Category::Invalid | Category::NotFound => return give_up(case, &error),
+                // A missing permission must not keep an instance alive for two days.
                 Category::Denied => {
-                    self.stop_heartbeat().await;
+                    self.end_heartbeat(HookEvent::Left).await;
                     DENIED_RETRY
                 }
                 Category::Throttled | Category::Expired => backoff.step(),
@@ -210,11 +243,11 @@ impl KeptHook {
         }
     }
 
-    /// Leaves the hook to its own timeout: a missing permission must not keep an instance alive for two days.
-    async fn stop_heartbeat(&mut self) {
+    /// Ends the heartbeat by this event, and returns when no more beats can be sent.
+    async fn end_heartbeat(&mut self, event: HookEvent) {
         if let Some(heartbeat) = self.heartbeat.take() {
-            heartbeat.stop().await;
-            self.ends = Some(self.ends().min(Instant::now() + self.state.borrow().times.heartbeat));
+            self.handle(event);
+            heartbeat.ended().await;
         }
     }
 }
@@ -222,8 +255,7 @@ impl KeptHook {
 impl Case {
     /// Returns the Node if it has restarted since this notice's mark and its instance can return. Whether it has returned is not known yet.
     pub(super) fn restarted(&self) -> Option<Arc<Node>> {
-        let known = self.interrupter.index.newest(self.node.as_ref()?)?;
-        known.may_be_back(self.notice.key()).then_some(known)
+        restarted(&self.interrupter.index, self.node.as_ref()?, self.notice.key())
     }
 
     /// Returns when AWS last accepted a heartbeat of this process for the notice's hook: the instance waited at that time.
@@ -249,38 +281,38 @@ impl Case {
         if self.is_in_doubt(node) { mark.of_unknown_boot() } else { mark }
     }
 
-    /// Sends one heartbeat. If AWS accepts it for a Node that restarted before, records on the Node that the hook still waits.
-    pub(super) async fn beat(&self, hook: &Hook, by: Instant) -> Result<HookReply, AwsError> {
-        let Self { interrupter, notice, .. } = self;
-        let restarted = self.restarted();
-        let reply = interrupter.hooks.beat(hook, notice.instance.as_str(), by).await?;
-        if let Some(node) = restarted.filter(|_| reply == HookReply::Done) {
-            let by = (Class::List, Instant::now() + LAST_CALL);
-            // If the write fails, the next heartbeat repeats it.
-            let waits = |known: &NoticeRecord, current: &Node| {
-                let waited = known.has_hook() && known.boot.is_before(&node.boot) && current.boot == node.boot;
-                waited.then(|| known.in_boot(&node.boot))
-            };
-            let _ = interrupter.marker.revise(&node, notice.key(), by, waits).await;
+    /// Returns the lifecycle action of the notice, which waits at this hook.
+    pub(super) fn action(&self, hook: Arc<Hook>) -> LifecycleAction {
+        let Self { interrupter, notice, message, node, .. } = self;
+        LifecycleAction {
+            hook,
+            notice: Arc::clone(notice),
+            message: Arc::clone(message),
+            node: node.clone(),
+            hooks: interrupter.hooks.clone(),
+            index: interrupter.index.clone(),
+            marker: interrupter.marker.clone(),
+            clock: interrupter.clock,
+            facts: interrupter.facts.clone(),
         }
-        Ok(reply)
     }
 
-    /// Sends heartbeats to find out whether the lifecycle action waits or is over. `None` without an answer in time.
-    pub(super) async fn ask_hook(&self, hook: &Hook, mut backoff: Backoff, by: Instant) -> Option<HookReply> {
-        loop {
-            let error = match self.beat(hook, by).await {
-                Ok(reply) => return Some(reply),
-                Err(error) => error,
-            };
-            let about = self.about();
-            self.emit(&Fact::Heartbeat { about, result: HeartbeatResult::Failed(error.category), error: Some(&error) });
-            let wait = if error.category == Category::Denied { DENIED_RETRY } else { backoff.step() };
-            match error.category {
-                Category::Invalid | Category::NotFound => return None,
-                _ if Instant::now() + wait >= by => return None,
-                _ => sleep(wait).await,
-            }
+    /// Returns how far the notice's hook is trusted: an attacker who can write to the queue may have forged its message to end an
+    /// instance's pods. A launch ends none. `before` is the same hook before the steps started again.
+    pub(super) fn trust(&self, hook: &Hook, times: HookTimes, before: Option<&KeptHook>) -> Trust {
+        let Self { interrupter, notice, .. } = self;
+        let (policy, clock) = (&interrupter.policy, &interrupter.clock);
+        let is_doubted = policy.is_wary() && matches!(notice.detail, Detail::AsgTerminate(_));
+        let is_old = clock.notice_instant(notice.at()) + times.heartbeat / OLD < Instant::now();
+        // Only a heartbeat proves a hook.
+        if !policy.sends_heartbeats() || before.is_some_and(KeptHook::is_proven) {
+            return Trust::Trusted;
+        }
+        match (&hook.token, is_doubted) {
+            (None, _) => Trust::Unknown,
+            (Some(_), true) if is_old => Trust::Unknown,
+            (Some(_), true) => Trust::Unproven,
+            (Some(_), false) => Trust::Trusted,
         }
     }
 }

@@ -6,7 +6,7 @@ use super::policy::{
 };
 use super::step::Waits;
 use super::times;
-use super::times::HookTimes;
+use super::times::{HookTerms, HookTimes};
 use super::{Completion, NoticeOutcome};
 use crate::fact::{UndoReason, Wait};
 use crate::pipeline::drain::Deadline;
@@ -83,18 +83,16 @@ impl Policy {
         clock: &Clock,
         now: Instant,
     ) -> Deadline {
+        if let Some(times) = times {
+            return hook_terms(self, notice, node, clock).deadline(times);
+        }
         let at = clock.notice_instant(notice.at());
-        let hook = times.map(|times| (times, self.heartbeats));
         let timeout = self.drain_timeout.of(notice.kind());
         // If work on the change starts soon, the drain has its whole time from then on.
         let wait = timeout.unwrap_or(times::DEFAULT_DRAIN_TIMEOUT);
         let from = self.acts_from(notice).filter(|_| !notice.is_withdrawn()).map(|from| clock.instant_of(from));
         let begin = from.filter(|from| (now..now + wait).contains(from)).unwrap_or(now);
-        let deadline = times::deadline(&notice.detail, at, begin, timeout, hook, |time| clock.instant_of(time));
-        match times {
-            Some(times) => times::within_life(deadline, life_begin(notice, node, times, clock), times),
-            None => deadline,
-        }
+        times::deadline(&notice.detail, at, begin, timeout, |time| clock.instant_of(time))
     }
 
     /// Returns the end of the wait for an instance's Node; `None` if the instance can't register, or a Node would not matter.
@@ -338,10 +336,15 @@ impl Policy {
     }
 }
 
-/// Returns the start of the life of the notice's hook.
-#[must_use]
-pub fn life_begin(notice: &Notice, node: Option<&Node>, times: HookTimes, clock: &Clock) -> Instant {
-    times::life_begins(started_at(notice, node, clock), clock.notice_instant(notice.at()), times)
+/// Returns what bounds the work under the notice's hook; `node` is the instance's, if it is known.
+pub(super) fn hook_terms(policy: &Policy, notice: &Notice, node: Option<&Node>, clock: &Clock) -> HookTerms {
+    HookTerms {
+        kind: notice.kind(),
+        drain_timeout: policy.drain_timeout.of(notice.kind()),
+        heartbeats: policy.heartbeats,
+        found: clock.notice_instant(notice.at()),
+        since: started_at(notice, node, clock),
+    }
 }
 
 /// Returns the start of the announced event. An agent notice of a termination has no time; the mark's time counts then, so that a hook that

@@ -18,7 +18,6 @@ impl Case {
     /// Waits until the watch shows the instance's Node in service or excluded, until the action is over, or until the hook's times change.
     pub(super) async fn await_ready(&self, until: Instant, hook: Option<&KeptHook>) -> Finding {
         let Self { interrupter, notice, .. } = self;
-        let over = hook.map(KeptHook::over).unwrap_or_default();
         let at_most = until.saturating_duration_since(Instant::now());
         self.emit(&Fact::LaunchAwaited { about: self.about(), at_most });
         let in_service = |node: Option<&Arc<Node>>| {
@@ -27,7 +26,7 @@ impl Case {
         Finding::Launched(tokio::select! {
             biased;
             node = interrupter.index.until(&notice.instance, in_service) => Some(node),
-            () = over.cancelled() => None,
+            () = KeptHook::over(hook) => None,
             () = KeptHook::times_changed(hook.map(KeptHook::with_times)) => return Finding::Begun,
             () = sleep_until(until) => None,
         })
@@ -58,7 +57,8 @@ impl Case {
     /// queue can forge one, even for a group that Ebbtide has no permission for. Without heartbeats, or in a dry run, there is no proof.
     async fn is_shown(&self, hook: &Hook, by: Instant) -> bool {
         let backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
-        !self.interrupter.policy.sends_heartbeats() || self.ask_hook(hook, backoff, by).await == Some(HookReply::Done)
+        !self.interrupter.policy.sends_heartbeats()
+            || self.action(Arc::new(hook.clone())).ask(backoff, by).await == Some(HookReply::Done)
     }
 
     /// Removes the marks that `over` returns, with retries until `by`. Returns whether none is left.

@@ -1,4 +1,4 @@
-//! State that an interruption shares with the messages that brought its notice, and with the heartbeat of its hook.
+//! State that an interruption shares with the messages that brought its notice.
 
 use crate::pipeline::event::{Detail, Notice};
 use std::sync::Arc;
@@ -21,11 +21,6 @@ pub struct MessageLink {
     pub direct: AtomicBool,
     /// Whether a message announced the notice: then the Node's agent can't withdraw it.
     pub confirmed: AtomicBool,
-    /// Whether AWS has accepted a heartbeat for a hook that no message, or only an old one, announced. It proves that the instance waits at
-    /// the hook.
-    pub(super) proven: AtomicBool,
-    /// Whether such a hook is being completed: AWS's answers may be the effect of our own calls from now on.
-    pub(super) completes: AtomicBool,
 }
 
 impl MessageLink {
@@ -39,8 +34,6 @@ impl MessageLink {
             by_node: AtomicBool::new(false),
             direct: AtomicBool::new(false),
             confirmed: AtomicBool::new(false),
-            proven: AtomicBool::new(false),
-            completes: AtomicBool::new(false),
         }
     }
 
@@ -53,18 +46,6 @@ impl MessageLink {
                 known.clone_from(copy);
             }
             newer
-        });
-    }
-
-    /// Restarts the interruption of a termination without the hook, because the instance does not wait at it.
-    pub(super) fn disown_hook(&self) {
-        self.notice.send_if_modified(|known| {
-            let has_hook = matches!(known.detail, Detail::AsgTerminate(_));
-            if has_hook {
-                let detail = Detail::AsgTermination { sought: false };
-                *known = Arc::new(known.revised(known.time, detail));
-            }
-            has_hook
         });
     }
 }

@@ -319,7 +319,6 @@ impl Case {
         leads: bool,
     ) -> Finding {
         let own = || hook.map_or(target.deadline, |hook| hook.own_deadline().at_least(Instant::now() + LAST_CALL));
-        let over = hook.map(KeptHook::over).unwrap_or_default();
         let (seat, joined) = self.join_drain(target);
         if joined {
             self.emit(&Fact::DrainJoined { about: self.about() });
@@ -361,7 +360,7 @@ impl Case {
                     }
                     Err(TaskError::Panicked | TaskError::Cancelled) => Finding::Ended(NoticeOutcome::Crashed),
                 },
-                () = over.cancelled(), if !is_over => {
+                () = KeptHook::over(hook), if !is_over => {
                     // AWS waits for the other hook, or the instance has already restarted.
                     if deadline.has_other_hook() || self.restarted().is_some() {
                         self.move_mark(&target.node, Instant::now()).await;

@@ -113,6 +113,52 @@ impl HookRoom {
     }
 }
 
+/// What bounds the work under a hook, whatever its times are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HookTerms {
+    /// The notice's kind.
+    pub kind: NoticeKind,
+    /// The time that the user gives drains of this kind.
+    pub drain_timeout: Option<Duration>,
+    /// When heartbeats are sent.
+    pub heartbeats: Heartbeats,
+    /// The notice's time. A hook without a message was found then, and its action may have started before.
+    pub found: Instant,
+    /// The time since which the event is known.
+    pub since: Instant,
+}
+
+impl HookTerms {
+    /// Returns the start of the life of a hook with these times, which lives for at least one timeout after it was found.
+    #[must_use]
+    pub fn life_begins(self, times: HookTimes) -> Instant {
+        let latest = (self.found + times.heartbeat).checked_sub(times.life());
+        latest.map_or(self.since, |latest| latest.max(self.since))
+    }
+
+    /// Returns the end of that life.
+    #[must_use]
+    pub fn life_ends(self, times: HookTimes) -> Instant {
+        self.life_begins(times) + times.life()
+    }
+
+    /// Returns the deadline of the work under a hook with these times.
+    #[must_use]
+    pub fn deadline(self, times: HookTimes) -> Deadline {
+        let room = times.room(self.kind, self.drain_timeout, self.heartbeats);
+        self.within_life(room.deadline(self.found), times)
+    }
+
+    /// Returns the deadline, bounded by the hook's life, or by its earlier expiry if AWS denies heartbeats.
+    #[must_use]
+    pub fn within_life(self, deadline: Deadline, times: HookTimes) -> Deadline {
+        let Deadline::Hook(end) = deadline else { return deadline };
+        let over = times.expires.map_or(self.life_ends(times), |expires| expires.min(self.life_ends(times)));
+        let latest = over.checked_sub(times.margin()).unwrap_or(self.life_begins(times)).min(end.latest);
+        Deadline::Hook(HookEnd { ends: end.ends.min(latest), latest, ..end })
+    }
+}
+
 impl Policy {
     /// Returns the time that a hook with these times gives a drain for a notice of this kind.
     #[must_use]
@@ -132,15 +178,14 @@ pub const DEFAULT_DRAIN_TIMEOUT: Duration = Duration::from_hours(1);
 
 /// Returns when the drain for a notice must be over.
 ///
-/// `at` is the notice's time and `now` the present; `instant` turns a time that AWS names into an instant. A `drain_timeout` lengthens
-/// a hook's drain within the hook's life; for all other notices it shortens the drain.
+/// `at` is the notice's time and `now` the present; `instant` turns a time that AWS names into an instant. The times of a hook are not
+/// known yet. A `drain_timeout` lengthens a hook's drain within the hook's life; for all other notices it shortens the drain.
 #[must_use]
 pub fn deadline(
     detail: &Detail,
     at: Instant,
     now: Instant,
     drain_timeout: Option<Duration>,
-    hook: Option<(HookTimes, Heartbeats)>,
     instant: impl Fn(jiff::Timestamp) -> Instant,
 ) -> Deadline {
     let shortened = |hard: Instant| {
@@ -149,8 +194,7 @@ pub fn deadline(
     };
     match detail {
         Detail::AsgTerminate(_) | Detail::AsgLaunch(_) => {
-            let (times, heartbeats) = hook.unwrap_or((HookTimes::UNKNOWN, Heartbeats::Auto));
-            times.room(detail.kind(), drain_timeout, heartbeats).deadline(at)
+            HookTimes::UNKNOWN.room(detail.kind(), drain_timeout, Heartbeats::Auto).deadline(at)
         }
         Detail::Spot { action: InstanceAction::Hibernate } => Deadline::hard(now),
         Detail::Spot { .. } => shortened(at + WARNING_TIME),
@@ -172,22 +216,6 @@ pub fn deadline(
             start.map_or(patience, |start| patience.or_earlier(start))
         }
     }
-}
-
-/// Returns the start of the life of a hook that was found at `found`, for an instance whose termination was known since `since`. Its action
-/// may have started in between, so the hook lives for at least one timeout after `found`.
-#[must_use]
-pub fn life_begins(since: Instant, found: Instant, times: HookTimes) -> Instant {
-    (found + times.heartbeat).checked_sub(times.life()).map_or(since, |latest| latest.max(since))
-}
-
-/// Returns the deadline, bounded by the life of a hook that starts at `begins`, or by its earlier expiry if AWS denies heartbeats.
-#[must_use]
-pub fn within_life(deadline: Deadline, begins: Instant, times: HookTimes) -> Deadline {
-    let Deadline::Hook(end) = deadline else { return deadline };
-    let over = [Some(begins + times.life()), times.expires].into_iter().flatten().min();
-    let latest = over.and_then(|over| over.checked_sub(times.margin())).map_or(begins, |over| over.min(end.latest));
-    Deadline::Hook(HookEnd { ends: end.ends.min(latest), latest, ..end })
 }
 
 /// Returns when the next heartbeat is due for a hook that expires at `expires`.
@@ -221,26 +249,19 @@ pub fn due_beat(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pipeline::event::{Hook, InstanceState, ScheduledChange};
+    use crate::pipeline::event::{InstanceState, ScheduledChange};
 
     const fn s(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
     }
 
-    fn hook() -> Detail {
-        let name = || "x".to_owned();
-        Detail::AsgTerminate(Hook {
-            group: name(),
-            name: name(),
-            token: Some(name()),
-            pool: None,
-            replaces_root_volume: false,
-            direct: false,
-        })
+    /// The terms of a hook that was found at this time, and whose termination was known since then.
+    fn terms(since: Instant, found: Instant, drain_timeout: Option<u64>, heartbeats: Heartbeats) -> HookTerms {
+        HookTerms { kind: NoticeKind::AsgTerminate, drain_timeout: drain_timeout.map(s), heartbeats, found, since }
     }
 
     /// The deadline in seconds after the notice, which is 10 s old, and whether it is hard.
-    fn table(detail: &Detail, timeout: Option<u64>, beat: u64, heartbeats: Heartbeats) -> (u64, bool) {
+    fn table(detail: &Detail, timeout: Option<u64>) -> (u64, bool) {
         let at = Instant::now();
         let now = at + s(10);
         let noon: jiff::Timestamp = "2026-11-21T12:00:00Z".parse().unwrap();
@@ -248,33 +269,33 @@ mod tests {
             Ok(ahead) => now + ahead,
             Err(_) => at,
         };
-        let times = Some((HookTimes::of(s(beat)), heartbeats));
-        let deadline = deadline(detail, at, now, timeout.map(s), times, instant);
+        let deadline = deadline(detail, at, now, timeout.map(s), instant);
         ((deadline.at() - at).as_secs(), deadline.is_hard())
     }
 
     #[test]
     fn a_hook_has_its_timeout_less_a_margin() {
-        let auto = |timeout, beat| table(&hook(), timeout, beat, Heartbeats::Auto);
+        let of = |timeout, beat, heartbeats| {
+            let at = Instant::now();
+            let deadline = terms(at, at, timeout, heartbeats).deadline(HookTimes::of(s(beat)));
+            ((deadline.at() - at).as_secs(), deadline.is_hard())
+        };
+        let auto = |timeout, beat| of(timeout, beat, Heartbeats::Auto);
         assert_eq!(auto(None, 30), (897, true), "a quarter of an hour at least");
         assert_eq!(auto(None, 900), (870, true));
         assert_eq!(auto(None, 3600), (3570, true));
-        assert_eq!(table(&hook(), None, 60, Heartbeats::Off), (54, true), "which heartbeats carry");
+        assert_eq!(of(None, 60, Heartbeats::Off), (54, true), "which heartbeats carry");
         assert_eq!(auto(Some(300), 300), (270, true), "the user's word counts");
         assert_eq!(auto(Some(600), 60), (594, true), "lengthened");
         assert_eq!(auto(Some(100_000), 60), (5994, true), "at most 100 timeouts");
         assert_eq!(auto(Some(1_000_000), 7200), (172_770, true), "at most 48 h");
         assert_eq!(auto(Some(40), 60), (34, false), "shortened: our patience");
-        assert_eq!(
-            table(&hook(), Some(600), 60, Heartbeats::Off),
-            (54, true),
-            "nothing lengthens it without heartbeats"
-        );
+        assert_eq!(of(Some(600), 60, Heartbeats::Off), (54, true), "nothing lengthens it without heartbeats");
     }
 
     #[test]
     fn the_other_kinds() {
-        let of = |detail: &Detail, timeout| table(detail, timeout, 60, Heartbeats::Auto);
+        let of = table;
         let spot = |action| Detail::Spot { action };
         assert_eq!(of(&spot(InstanceAction::Terminate), None), (120, true));
         assert_eq!(of(&spot(InstanceAction::Stop), Some(60)), (70, false));
@@ -300,7 +321,7 @@ mod tests {
                 is_issue: false,
             })
         };
-        let of = |detail: &Detail, timeout| table(detail, timeout, 60, Heartbeats::Auto);
+        let of = table;
         assert_eq!(of(&change(Some("2026-11-21T12:10:00Z"), true), None), (610, true));
         assert_eq!(of(&change(Some("2026-11-21T12:10:00Z"), false), None), (610, false));
         assert_eq!(of(&change(Some("2026-11-21T12:10:00Z"), true), Some(60)), (70, false));
@@ -315,8 +336,8 @@ mod tests {
         // The end and the latest end, in seconds after the find, of a drain of 45 minutes.
         let plan = |known_for: u64| {
             let found = since + s(known_for);
-            let deadline = times.room(NoticeKind::AsgTerminate, Some(s(2700)), Heartbeats::Auto).deadline(found);
-            let Deadline::Hook(end) = within_life(deadline, life_begins(since, found, times), times) else { panic!() };
+            let deadline = terms(since, found, Some(2700), Heartbeats::Auto).deadline(times);
+            let Deadline::Hook(end) = deadline else { panic!() };
             ((end.ends - found).as_secs(), (end.latest - found).as_secs())
         };
         assert_eq!(plan(0), (2697, 2997));
@@ -324,15 +345,15 @@ mod tests {
         assert_eq!(plan(1200), (1797, 1797), "a takeover: the life is 50 minutes");
         assert_eq!(plan(3600), (27, 27), "it began after that, and lives for a timeout at least");
         let soft = Deadline::soft(since + s(9000));
-        assert_eq!(within_life(soft, since, times), soft);
+        assert_eq!(terms(since, since, None, Heartbeats::Auto).within_life(soft, times), soft);
     }
 
     #[test]
     fn without_heartbeats_the_life_ends_at_the_expiry() {
         let begun = Instant::now();
         let times = HookTimes { expires: Some(begun + s(400)), ..HookTimes::of(s(300)) };
-        let deadline = times.room(NoticeKind::AsgTerminate, None, Heartbeats::Auto).deadline(begun);
-        let Deadline::Hook(end) = within_life(deadline, begun, times) else { panic!() };
+        let deadline = terms(begun, begun, None, Heartbeats::Auto).deadline(times);
+        let Deadline::Hook(end) = deadline else { panic!() };
         assert_eq!((end.ends - begun, end.latest - begun), (s(370), s(370)));
     }
 

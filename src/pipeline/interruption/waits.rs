@@ -88,7 +88,7 @@ impl Case {
         if self.join_early(target, early) {
             return Finding::Delayed(target.clone());
         }
-        let in_wave = waits.put_off_until().map(|until| self.put_off(hook, until));
+        let in_wave = waits.put_off_until().map(|until| KeptHook::put_off(hook, until));
         let ends = hook.map_or(target.deadline, KeptHook::deadline).at();
         let started = async { while running.changed().await.is_ok() && !self.join_early(target, early) {} };
         let cut = async {
@@ -255,10 +255,9 @@ impl Case {
 /// Waits until the hook ends the waits of its interruption.
 async fn cut_by(hook: Option<&KeptHook>) -> Cut {
     let Some(hook) = hook else { return pending().await };
-    let over = hook.over();
     tokio::select! {
         biased;
-        () = over.cancelled() => Cut::Over,
+        () = KeptHook::over(Some(hook)) => Cut::Over,
         () = KeptHook::times_changed(Some(hook.with_times())) => Cut::Moved,
     }
 }

@@ -2,7 +2,8 @@
 
 use super::completion::KeptHook;
 use super::draining::DrainPlace;
-use super::heartbeat::{Absent, HookState};
+use super::hook::Trust;
+use super::node_work::EarlySeat;
 use super::policy::Policy;
 use super::retry;
 use super::settling::NoticeBurst;
@@ -14,13 +15,14 @@ use super::{
     Shifts, Slots, WaitLog, Waves,
 };
 use crate::clients::gate::LAST_CALL;
-use crate::fact::{Fact, Facts, HoldPoint, WaitOutcome};
+use crate::fact::{Fact, Facts, HoldPoint, HookLack, WaitOutcome};
 use crate::pipeline::drain::{Deadline, Deadlines, Drainer, Report};
-use crate::pipeline::event::Hook;
+use crate::pipeline::event::{Detail, Hook};
 use crate::pipeline::node::{Index, Marker, Node, OwnerLookup};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
 use futures_util::future::join4;
+use std::ops::ControlFlow;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -183,8 +185,30 @@ impl Interruption {
         self.link.pauses.send_replace(true);
     }
 
-    /// Executes the notice's steps. May be cancelled at any await.
+    /// Executes the notice's steps, and starts them again without the hook if the instance does not wait at it. May be cancelled at any
+    /// await.
     async fn run(&mut self) -> NoticeOutcome {
+        loop {
+            match self.steps().await {
+                Ok(outcome) => return outcome,
+                Err(lack) => self.forget_hook(&lack),
+            }
+        }
+    }
+
+    fn forget_hook(&mut self, why: &HookLack) {
+        let Case { notice, .. } = &self.case;
+        let hook = notice.hook().map_or("", |hook| &hook.name);
+        self.case.emit(&Fact::HookNotFound { about: self.case.about(), hook, why });
+        let without = notice.revised(notice.time, Detail::AsgTermination { sought: false });
+        (self.case.notice, self.hook) = (Arc::new(without), None);
+    }
+
+    /// Executes the notice's steps.
+    ///
+    /// # Errors
+    /// Why the instance does not wait at the hook.
+    async fn steps(&mut self) -> Result<NoticeOutcome, HookLack> {
         let Case { interrupter, notice, message, .. } = self.case.clone();
         let mut sequence = Sequence::new(&interrupter.policy, interrupter.clock, &notice, &message);
         let mut finding = Finding::Received;
@@ -197,7 +221,6 @@ impl Interruption {
             let present = self.present(node.as_deref(), &finding);
             let step = sequence.next(finding, present);
             drop(node);
-            let case = &self.case;
             // A seat in a running drain is only for the steps on its Node.
             if !matches!(step, Step::Cordon { .. } | Step::Delay { .. } | Step::Settle { .. } | Step::Drain(_)) {
                 early = None;
@@ -215,79 +238,94 @@ impl Interruption {
             // No later wait continues a dropped one.
             if matches!(step, Step::Drain(_) | Step::Complete(_) | Step::LeaveHook | Step::End(_)) {
                 let drains = matches!(step, Step::Drain(_));
-                case.end_dropped(&self.waited, if drains { WaitOutcome::CutShort } else { WaitOutcome::CalledOff });
+                let outcome = if drains { WaitOutcome::CutShort } else { WaitOutcome::CalledOff };
+                self.case.end_dropped(&self.waited, outcome);
             }
-            if matches!(step, Step::Complete(_) | Step::LeaveHook | Step::End(_)) {
-                case.end_waits(&self.waited).await;
-            }
-            // Futures that make calls are boxed, here and below: an interruption mostly waits, and would reserve memory for its calls.
-            finding = match step {
-                Step::FindOwner { by } => Box::pin(case.find_owner(&self.link, by)).await,
-                Step::MarkOutOfService { mark, by } => Box::pin(case.mark_out_of_service(&mark, by)).await,
-                Step::LookUpHook(hook) => Box::pin(self.look_up(hook)).await,
-                Step::Begin { deadline, times } => self.begin(deadline, times),
-                Step::AwaitReady { until } => Box::pin(case.await_ready(until, self.hook.as_ref())).await,
-                Step::ReleaseMarks { node, by } => Box::pin(case.release_marks(&node, by)).await,
-                Step::FindNode { by } => case.find_node(by).await,
-                Step::AwaitNode { until, by } => {
-                    self.unless_over(Box::pin(case.await_node(until, by)), Duration::ZERO, Finding::NoNodeInTime).await
-                }
-                Step::AskHook(node) => Box::pin(self.ask_hook(node)).await,
-                Step::Plan { node, plan, by } => Box::pin(case.plan(&node, &plan, by)).await,
-                Step::Admit { node, until } => {
-                    Box::pin(case.admit(node, until, self.hook.as_ref(), &self.waited, &mut self.admitted)).await
-                }
-                Step::Cordon { target, mark } => {
-                    // The drain continues to try it.
-                    let forgone = Finding::Cordoned(target.clone());
-                    self.unless_over(Box::pin(case.cordon(target, &mark, &mut early)), LAST_CALL, forgone).await
-                }
-                Step::Delay { target, waits } => {
-                    Box::pin(case.delay(&target, &waits, self.hook.as_ref(), &mut early, &self.waited)).await
-                }
-                Step::Settle { target, quiet, at_most } => case.settle(target, quiet, at_most, early.is_some()).await,
-                Step::Drain(target) => {
-                    let deregistration = case.start_deregistration();
-                    // At the same time as the drain: no eviction waits for these.
-                    let (found, (), (), ()) = join4(
-                        case.drain(&target, self.hook.as_ref(), early.take()),
-                        case.end_hold(&self.waited, HoldPoint::BeforeDrain, true),
-                        case.end_note(&self.waited),
-                        case.note_evictions(target.deadline),
-                    )
-                    .await;
-                    case.end_place(true).await;
-                    if let Some(deregistration) = deregistration {
-                        case.end_deregistration(deregistration, &found, target.deadline.at()).await;
-                    }
-                    found
-                }
-                Step::AwaitSuccessor(node, by) => case.await_successor(&node, by).await,
-                Step::Wait(waits, ended) => {
-                    case.end_hold(&self.waited, HoldPoint::BeforeDrain, false).await;
-                    Box::pin(case.wait(&waits, ended, self.hook.as_ref(), &self.waited)).await
-                }
-                Step::Complete(completion) => Finding::Completed(match &mut self.hook {
-                    Some(hook) => hook.complete(case, completion).await,
-                    None => true,
-                }),
-                Step::LeaveHook => {
-                    case.emit(&Fact::HookLeft { about: case.about() });
-                    Finding::HookLeft
-                }
-                Step::LeaveUnprovenHook => {
-                    case.emit(&Fact::HookUnproven { about: case.about() });
-                    Finding::HookLeft
-                }
-                Step::End(outcome) => {
-                    if outcome == NoticeOutcome::Excluded {
-                        case.forgo_drain();
-                    }
-                    return outcome;
-                }
+            let lack = KeptHook::not_found(self.hook.as_ref());
+            finding = tokio::select! {
+                biased;
+                lack = lack => return Err(lack),
+                found = self.execute(step, &mut early) => match found {
+                    ControlFlow::Continue(finding) => finding,
+                    ControlFlow::Break(outcome) => return Ok(outcome),
+                },
             };
             self.note(&finding);
         }
+    }
+
+    /// Executes a step, and returns its result or the end.
+    async fn execute(&mut self, step: Step<'_>, early: &mut Option<EarlySeat>) -> ControlFlow<NoticeOutcome, Finding> {
+        let case = &self.case;
+        if matches!(step, Step::Complete(_) | Step::LeaveHook | Step::End(_)) {
+            case.end_waits(&self.waited).await;
+        }
+        // Futures that make calls are boxed, here and below: an interruption mostly waits, and would reserve memory for its calls.
+        ControlFlow::Continue(match step {
+            Step::FindOwner { by } => Box::pin(case.find_owner(&self.link, by)).await,
+            Step::MarkOutOfService { mark, by } => Box::pin(case.mark_out_of_service(&mark, by)).await,
+            Step::LookUpHook(hook) => Box::pin(self.look_up(hook)).await,
+            Step::Begin { deadline, times } => self.begin(deadline, times),
+            Step::AwaitReady { until } => Box::pin(case.await_ready(until, self.hook.as_ref())).await,
+            Step::ReleaseMarks { node, by } => Box::pin(case.release_marks(&node, by)).await,
+            Step::FindNode { by } => case.find_node(by).await,
+            Step::AwaitNode { until, by } => {
+                self.unless_over(Box::pin(case.await_node(until, by)), Duration::ZERO, Finding::NoNodeInTime).await
+            }
+            Step::AskHook(node) => Box::pin(self.ask_hook(node)).await,
+            Step::Plan { node, plan, by } => Box::pin(case.plan(&node, &plan, by)).await,
+            Step::Admit { node, until } => {
+                Box::pin(case.admit(node, until, self.hook.as_ref(), &self.waited, &mut self.admitted)).await
+            }
+            Step::Cordon { target, mark } => {
+                // The drain continues to try it.
+                let forgone = Finding::Cordoned(target.clone());
+                self.unless_over(Box::pin(case.cordon(target, &mark, early)), LAST_CALL, forgone).await
+            }
+            Step::Delay { target, waits } => {
+                Box::pin(case.delay(&target, &waits, self.hook.as_ref(), early, &self.waited)).await
+            }
+            Step::Settle { target, quiet, at_most } => case.settle(target, quiet, at_most, early.is_some()).await,
+            Step::Drain(target) => {
+                let deregistration = case.start_deregistration();
+                // At the same time as the drain: no eviction waits for these.
+                let (found, (), (), ()) = join4(
+                    case.drain(&target, self.hook.as_ref(), early.take()),
+                    case.end_hold(&self.waited, HoldPoint::BeforeDrain, true),
+                    case.end_note(&self.waited),
+                    case.note_evictions(target.deadline),
+                )
+                .await;
+                case.end_place(true).await;
+                if let Some(deregistration) = deregistration {
+                    case.end_deregistration(deregistration, &found, target.deadline.at()).await;
+                }
+                found
+            }
+            Step::AwaitSuccessor(node, by) => case.await_successor(&node, by).await,
+            Step::Wait(waits, ended) => {
+                case.end_hold(&self.waited, HoldPoint::BeforeDrain, false).await;
+                Box::pin(case.wait(&waits, ended, self.hook.as_ref(), &self.waited)).await
+            }
+            Step::Complete(completion) => Finding::Completed(match &mut self.hook {
+                Some(hook) => hook.complete(case, completion).await,
+                None => true,
+            }),
+            Step::LeaveHook => {
+                case.emit(&Fact::HookLeft { about: case.about() });
+                Finding::HookLeft
+            }
+            Step::LeaveUnprovenHook => {
+                case.emit(&Fact::HookUnproven { about: case.about() });
+                Finding::HookLeft
+            }
+            Step::End(outcome) => {
+                if outcome == NoticeOutcome::Excluded {
+                    case.forgo_drain();
+                }
+                return ControlFlow::Break(outcome);
+            }
+        })
     }
 
     fn note(&mut self, found: &Finding) {
@@ -311,9 +349,8 @@ impl Interruption {
 
     /// Does a step, or returns `otherwise` some time (`spared`) after AWS has reported that the lifecycle action is over.
     async fn unless_over(&self, step: impl Future<Output = Finding>, spared: Duration, otherwise: Finding) -> Finding {
-        let over = self.hook.as_ref().map(KeptHook::over).unwrap_or_default();
         let ended = async {
-            over.cancelled().await;
+            KeptHook::over(self.hook.as_ref()).await;
             sleep(spared).await;
         };
         tokio::select! {
@@ -330,7 +367,7 @@ impl Interruption {
         });
         self.link.visibility_timeout.send_replace(times.visibility());
         // Until it is proven, the hook's expiry is only a soft deadline.
-        let assumed = times.assumed || self.case.must_be_proven(&self.link, hook, times);
+        let assumed = times.assumed || self.case.trust(hook, times, self.hook.as_ref()) == Trust::Unknown;
         Finding::HookTimes(HookTimes { assumed, ..times })
     }
 
@@ -351,14 +388,12 @@ impl Interruption {
         let pool = self.case.node.as_ref().map(|node| node.pool.named());
         let again = std::mem::replace(&mut self.has_begun, true);
         self.case.emit(&Fact::NoticeBegun { about, action, until, hard, again, pool });
-        self.hook = notice.hook().zip(times).map(|(hook, times)| {
-            let total = interrupter.drainer.gate.absence().total();
-            let absent = Absent { before: self.absent, counted: self.absent };
-            let mut state =
-                HookState { times, own_deadline: deadline, deadline, admitted: self.admitted.is_some(), absent };
-            state.put_off(total);
-            KeptHook::keep(&self.case, &self.link, hook, state)
-        });
+        let before = self.hook.take();
+        let kept = notice.hook().zip(times);
+        self.hook = kept.map(|kept| KeptHook::keep(&self.case, &self.link, kept, before.as_ref(), self.absent));
+        if self.admitted.is_some() {
+            self.hook.iter().for_each(KeptHook::admit);
+        }
         Finding::Begun
     }
 

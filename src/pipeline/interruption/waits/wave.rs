@@ -86,7 +86,7 @@ impl Case {
             };
             // As other replicas read it: the order must be the same for all.
             let at = whole_seconds(interrupter.clock.now());
-            let ends = self.ends_after(hook, interrupter.clock.instant_of(at));
+            let ends = hook.and_then(|hook| hook.deadline_from(interrupter.clock.instant_of(at)));
             let noted = self.note_place(node, Place::Evicts(at), ends).await;
             drop(claim);
             if let Err(error) = noted {
@@ -102,27 +102,8 @@ impl Case {
             }
             (room_since, passing) = (None, false);
             // If that fails, the mark still shows the place as taken, and it counts.
-            let _ = self.note_place(node, Place::Waits, self.ends_after(hook, waiting.until)).await;
+            let _ = self.note_place(node, Place::Waits, hook.and_then(|hook| hook.deadline_from(waiting.until))).await;
         }
-    }
-
-    /// Returns the deadline of a hook whose time for the drain starts at `begins`; `None` if heartbeats can't put it off.
-    fn ends_after(&self, hook: Option<&KeptHook>, begins: Instant) -> Option<Deadline> {
-        let Self { interrupter, notice, .. } = self;
-        let (_, times) = hook?.with_times();
-        let (node, clock) = (interrupter.index.get(&notice.instance), &interrupter.clock);
-        let deadline = interrupter.policy.deadline(notice, node.as_deref(), Some(times), clock, Instant::now());
-        let begun = clock.notice_instant(notice.at());
-        matches!(deadline, Deadline::Hook(_)).then(|| deadline.put_off(begins.saturating_duration_since(begun)))
-    }
-
-    /// Puts off the hook's deadline for a wait until `until`, and returns it, if heartbeats can do that.
-    pub(super) fn put_off(&self, hook: Option<&KeptHook>, until: Instant) -> Option<Deadline> {
-        let latest = self.ends_after(hook, until)?;
-        if let Some((hook, times)) = hook.map(KeptHook::with_times) {
-            hook.set_own_deadline(latest, times);
-        }
-        Some(latest)
     }
 
     /// Returns the target with the deadline that counts from the Node's place, or from now without one. `None` if it is not put off.
@@ -133,7 +114,7 @@ impl Case {
             Some(Place::Evicts(at)) => interrupter.clock.instant_of(at),
             _ => Instant::now(),
         };
-        let deadline = self.put_off(hook, begins)?.at_least(Instant::now() + LAST_CALL);
+        let deadline = KeptHook::put_off(hook, begins)?.at_least(Instant::now() + LAST_CALL);
         Some(Target { deadline, ..target.clone() })
     }
 
