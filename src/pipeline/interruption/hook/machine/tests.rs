@@ -71,7 +71,7 @@ fn each_state_has_its_answers() {
     let completing = || after(Trust::Trusted, TOKEN, [HookEvent::Completing], now);
     let unproven = State::Denied { is_proven: false };
     let proven = State::Denied { is_proven: true };
-    let rows = [
+    let rows = vec![
         (assumed(), found.clone(), State::Alive),
         (assumed(), over.clone(), State::Sought),
         (assumed(), beat(Denied), State::Assumed),
