@@ -3,7 +3,7 @@
 use super::completion::KeptHook;
 use super::late::{is_healthy_again, is_late, returns_by_boot};
 use super::step::{Finding, Target};
-use super::{Action, Case, Interrupter, MessageLink, NoticeOutcome, Seat};
+use super::{Action, Case, MessageLink, NoticeOutcome, Seat};
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Class, KubeError, LAST_CALL};
 use crate::fact::{DrainOutcome, Fact, UndoReason};
 use crate::pipeline::drain::{Deadline, DeadlineEntry, Deadlines, Report};
@@ -93,7 +93,7 @@ impl Case {
     /// the limit, made because another replica cordoned at the same time, is undone.
     pub(super) async fn cordon(&self, target: Target, mark: &Mark, early: &mut Option<EarlySeat>) -> Finding {
         let Self { interrupter, notice, .. } = self;
-        let Interrupter { hints, index, policy, .. } = &**interrupter;
+        let (hints, index, policy) = (&interrupter.hints, &interrupter.index, &interrupter.policy);
         let is_hint = notice.kind().is_hint() && policy.action(notice) == Action::Cordon;
         // A node that is already cordoned loses no capacity by this.
         let takes = |node: &Node| !node.cordoned && !self.has_mark(node);
@@ -303,8 +303,8 @@ impl Case {
     /// Waits before the drain until no more notices come. A running drain (`runs`) does not wait.
     pub(super) async fn settle(&self, target: Target, quiet: Duration, at_most: Duration, runs: bool) -> Finding {
         if !runs {
-            let Interrupter { settling, index, .. } = &*self.interrupter;
-            Box::pin(settling.settled(quiet, at_most, || index.marked_at())).await;
+            let interrupter = &self.interrupter;
+            Box::pin(interrupter.settling.settled(quiet, at_most, || interrupter.index.marked_at())).await;
         }
         Finding::Delayed(target)
     }
