@@ -3,10 +3,10 @@
 //!
 //! | state        | accepted | over                 | denied                  | no such hook           | searched, not found |
 //! | ------------ | -------- | -------------------- | ----------------------- | ---------------------- | ------------------- |
-//! | `Assumed`    | `Alive`  | `Sought`             | `Assumed`, `Denied` [1] | `Sought`               |                     |
-//! | `Alive`      | `Alive`  | `Over`, `Unkept` [2] | `Denied`                | `Unkept`               |                     |
-//! | `Denied`     | `Alive`  | `Over`, `Sought` [3] | `Denied`                | `Unkept`, `Sought` [3] |                     |
-//! | `Sought`     |          |                      |                         |                        | `NotFound`, `Over` [4] |
+//! | `Assumed`    | `Alive`  | `Sought`             | `Assumed`, `Denied` (1) | `Sought`               |                     |
+//! | `Alive`      | `Alive`  | `Over`, `Unkept` (2) | `Denied`                | `Unkept`               |                     |
+//! | `Denied`     | `Alive`  | `Over`, `Sought` (3) | `Denied`                | `Unkept`, `Sought` (3) |                     |
+//! | `Sought`     |          |                      |                         |                        | `NotFound`, `Over` (4) |
 //! | `Completing` | the same | `Over`               | the same                | `Unkept`               |                     |
 //!
 //! 1. `Assumed` if a message announced the hook, which may be forged: its expiry is only a soft deadline then. `Denied` if Auto Scaling
