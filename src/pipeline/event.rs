@@ -184,7 +184,9 @@ impl Notice {
     /// Returns the notice's version.
     #[must_use]
     pub fn version(&self) -> Version {
-        Version { identity: self.identity.clone(), start: self.start(), withdrawn: self.is_withdrawn() }
+        // A Node records whole seconds, and the notice that it keeps is the same.
+        let start = self.start().and_then(|start| Timestamp::from_second(start.as_second()).ok());
+        Version { identity: self.identity.clone(), start, withdrawn: self.is_withdrawn() }
     }
 
     /// Returns the start of the announced change, if the notice is about one and names it.
