@@ -1,9 +1,10 @@
 //! One notice being acted on.
 //!
 //! ```text
-//! steps          the next step: one pure sequence       work            executes the steps, owns the hook
-//! step           the types of the steps                 decisions       answers single questions for `steps`
-//! policy         the user's decisions                   times           deadlines, hooks, beats: arithmetic
+//! known          what is known about the notice         steps           the next step, from what is known: pure
+//! step           the types of the steps                 work            executes the steps, owns the hook
+//! policy         the user's decisions                   decisions       answers single questions for `steps`
+//! times          deadlines, hooks, beats: arithmetic    completion      a hook: its heartbeat, its completion
 //! completion     a hook: its heartbeat, its completion  hook            calls about hooks, and heartbeats
 //! groups         calls to Auto Scaling about groups     group_lookup    the groups and states of instances
 //! replaceable    whether a group can replace first      confirmation    AWS's confirmation of a notice
@@ -30,6 +31,7 @@ mod group_lookup;
 mod groups;
 mod hints;
 mod hook;
+mod known;
 mod late;
 mod launch;
 mod link;
@@ -57,6 +59,7 @@ pub use group_lookup::GroupLookup;
 pub use groups::{Groups, read as read_group};
 pub use hints::Hints;
 pub use hook::{Completion, HookEffect, HookEvent, HookMachine, HookReply, HookSearch, Hooks, Trust};
+pub use known::{Known, Owner, Progress};
 pub use link::MessageLink;
 pub use policy::{
     Action, Actions, Admission, AtMost, ForLoadBalancers, Heartbeats, Holds, HookSource, OnFailed, OnUncordon, PerKind,
@@ -66,8 +69,8 @@ pub use replaceable::{Group, replaceable};
 pub use settling::{NoticeBurst, QUIET_TIME};
 pub use shared_work::{Seat, Slots};
 pub use shifts::{Shifts, shifts_of};
-pub use step::{Finding, Present, Step, Target, Waits};
-pub use steps::Sequence;
+pub use step::{AwaitedNode, HookEnding, QuietTime, Step, Target, Waits};
+pub use steps::Steps;
 pub use times::{DEFAULT_DRAIN_TIMEOUT, HookRoom, HookTerms, HookTimes, MAX_MARGIN, WARNING_TIME, due_beat};
 use waits::WaitLog;
 pub use waits::{Attachments, LoadBalancers, MIN_DRAIN, Source, TargetGroup, TargetGroups, is_too_late, name_of};

@@ -15,7 +15,8 @@ use crate::fact::Wait;
 use crate::pipeline::drain::{Deadline, Remaining};
 use crate::pipeline::event::{Detail, Hook, Notice};
 use crate::pipeline::interruption::{
-    Action, Completion, Finding, HookTimes, NoticeOutcome, Policy, Present, Sequence, Step, Target, Waits, due_beat,
+    Action, AwaitedNode, Completion, HookEnding, HookTimes, Known, NoticeOutcome, Owner, Policy, Progress, QuietTime,
+    Step, Steps, Target, Waits, due_beat,
 };
 use crate::pipeline::node::mark::Mark;
 use crate::pipeline::node::shift::Shift;
@@ -91,93 +92,104 @@ impl<'a> Narration<'a> {
     /// Narrates the notice's steps as far as their findings are known now.
     pub async fn into_view(mut self, reader: &Reader<'_>) -> Result<NoticeView, KubeError> {
         let node = self.node.clone();
-        let shifted = self.shift.is_some();
-        let mut sequence = Sequence::new(self.policy(), self.clock, self.notice, MESSAGE);
-        let (mut finding, mut begun) = (Finding::Received, Instant::now());
+        let (policy, clock, notice) = (self.policy(), self.clock, self.notice);
+        let steps = Steps { policy, clock, notice, message: MESSAGE };
+        let mut begun = Instant::now();
+        let mut known = Known { node: node.clone(), is_shifted: self.shift.is_some(), ..Known::received(begun) };
         loop {
             // After the waits, whose time does not pass here.
             let now = begun.max(Instant::now());
-            let present = Present { now, node: node.as_deref(), deadline: None, shifted, waited: None };
-            finding = match sequence.next(finding, present) {
+            let progress = match steps.next(&known, now) {
                 Step::FindOwner { .. } => {
                     let owned = self.whose(reader).await;
                     if owned.is_none() {
                         self.note("the rest assumes that the instance is ours");
                     }
-                    Finding::Owner(Some(owned.unwrap_or(Ownership::Ours)))
+                    known.owner = Owner::Found(owned.unwrap_or(Ownership::Ours));
+                    continue;
                 }
                 Step::MarkOutOfService { mark, .. } => {
                     self.out_of_service(&mark);
-                    Finding::OutOfService
+                    Progress::Ended(NoticeOutcome::NothingToDrain)
                 }
-                Step::LookUpHook(hook) => Finding::HookTimes(reader.times(hook).await.unwrap_or_else(|error| {
-                    self.assumed = Some(error.to_string());
-                    HookTimes::UNKNOWN
-                })),
-                Step::Begin { deadline, times } => {
-                    self.times = times;
+                Step::Begin(hook) => {
+                    self.times = match hook {
+                        Some(hook) => Some(reader.times(hook).await.unwrap_or_else(|error| {
+                            self.assumed = Some(error.to_string());
+                            HookTimes::UNKNOWN
+                        })),
+                        None => None,
+                    };
+                    let deadline = policy.deadline(notice, node.as_deref(), self.times, &clock, now);
+                    known.hook_deadline = hook.map(|_| deadline);
                     self.begin(deadline, None);
-                    Finding::Begun
+                    Progress::Begun
                 }
-                Step::AskHook(node) => Finding::HookAsked(node, false),
+                Step::AskHook(node) => Progress::Waiting(node),
                 Step::AwaitReady { until } => {
-                    let Some(node) = node.clone().filter(|node| self.policy().in_service(self.notice, node)) else {
+                    let Some(node) = node.clone().filter(|node| policy.in_service(notice, node)) else {
                         self.awaits_ready(until);
                         return Ok(self.view);
                     };
-                    Finding::Launched(Some(node))
+                    Progress::Found(node)
                 }
-                Step::ReleaseMarks { .. } => Finding::MarksReleased(true),
-                Step::FindNode { .. } => node.clone().map_or(Finding::NoNode, Finding::Node),
-                Step::AwaitNode { until, .. } => {
-                    self.awaits_node(until);
-                    return Ok(self.view);
-                }
+                Step::ReleaseMarks { .. } => Progress::Released(true),
+                Step::FindNode(search) => match (search.awaits, &node) {
+                    (AwaitedNode::None, Some(node)) => Progress::Found(Arc::clone(node)),
+                    (AwaitedNode::None, None) => Progress::NoNode,
+                    (AwaitedNode::Registered(until), _) => {
+                        self.awaits_node(until);
+                        return Ok(self.view);
+                    }
+                    (AwaitedNode::Successor(_), _) => Progress::NoNodeInTime,
+                },
                 Step::Plan { .. } => {
-                    self.note(&reasons::planned(self.notice, self.policy()));
-                    Finding::Planned(true)
+                    self.note(&reasons::planned(notice, policy));
+                    Progress::Ended(NoticeOutcome::Planned)
                 }
                 Step::Admit { .. } => {
-                    self.note(&reasons::admitted(self.notice, self.policy()));
-                    Finding::Admitted
+                    self.note(&reasons::admitted(notice, policy));
+                    Progress::Admitted
                 }
                 Step::Cordon { target, mark } => {
                     self.view.marks = Some(self.marks(&target.node, &mark));
-                    Finding::Cordoned(target)
+                    Progress::Cordoned(target)
                 }
                 Step::Delay { target, waits } => {
-                    Finding::Delayed(self.delayed(reader, target, waits, &mut begun).await)
+                    Progress::Delayed(self.delayed(reader, target, waits, &mut begun).await)
                 }
-                Step::Settle { target, quiet, .. } => {
-                    begun = Instant::now() + quiet;
-                    self.view.evictions_begin =
-                        Some(BeginView { moment: self.moment(begun), why: "the quiet time, if no other drain begins" });
-                    Finding::Delayed(target)
-                }
-                Step::Drain(target) => {
+                Step::Drain { target, quiet } => {
+                    self.settled(quiet, &mut begun);
                     self.drained(reader, begun, &target).await?;
-                    let (groups, failures) =
-                        target_groups::of(self.notice, self.policy(), &self.view.pods, reader).await;
+                    let (groups, failures) = target_groups::of(notice, policy, &self.view.pods, reader).await;
                     self.view.target_groups = groups;
                     self.view.notes.extend(failures);
-                    let planned = planned::after(self.policy(), self.notice, &target.node, begun, target.deadline);
+                    let planned = planned::after(policy, notice, &target.node, begun, target.deadline);
                     self.view.planned_waits.extend(planned);
                     return Ok(self.view);
                 }
-                Step::AwaitSuccessor(..) => Finding::NoNodeInTime,
-                Step::Wait(..) => Finding::Waited,
-                Step::Complete(_) => Finding::Completed(true),
-                Step::LeaveHook => Finding::HookLeft,
-                Step::LeaveUnprovenHook => {
+                Step::EndWork(outcome) => Progress::Ended(outcome),
+                Step::Wait(_) => Progress::Waited,
+                Step::EndHook(HookEnding::Complete(_) | HookEnding::Leave) => Progress::HookEnded(known.outcome),
+                Step::EndHook(HookEnding::LeaveUnproven) => {
                     self.note("its lifecycle hook is left alone: the instance may belong to another cluster; tag it with its cluster, or give --managed-tag a value");
-                    Finding::HookLeft
+                    Progress::HookEnded(NoticeOutcome::NotOurs)
                 }
                 Step::End(outcome) => {
                     self.ends(outcome);
                     return Ok(self.view);
                 }
             };
+            known.advance(progress, now);
         }
+    }
+
+    /// Narrates the wait for the end of the burst of notices, and when that has `begun`.
+    fn settled(&mut self, quiet: Option<QuietTime>, begun: &mut Instant) {
+        let Some(QuietTime { quiet, .. }) = quiet else { return };
+        *begun = Instant::now() + quiet;
+        self.view.evictions_begin =
+            Some(BeginView { moment: self.moment(*begun), why: "the quiet time, if no other drain begins" });
     }
 
     /// Narrates the waits before evictions, and when those have `begun` at the latest. Returns the target with its deadline then.

@@ -3,7 +3,7 @@
 use super::completion::KeptHook;
 use super::confirmation::{Proof, SPOT_TOLERANCE};
 use super::draining::{DrainPlace, UnprovenWait};
-use super::step::Finding;
+use super::known::Progress;
 use super::waits::ActiveWait;
 use super::{Case, Interrupter, NoticeOutcome, Verify, WaitLog};
 use crate::clients::gate::Category;
@@ -30,7 +30,7 @@ impl Case {
         hook: Option<&KeptHook>,
         log: &WaitLog,
         admitted: &mut Option<DrainPlace>,
-    ) -> Finding {
+    ) -> Progress {
         let Self { interrupter, notice, .. } = self;
         let (verify, key) = (interrupter.policy.admission.verify, notice.key());
         let proof =
@@ -42,16 +42,16 @@ impl Case {
         let must_be_confirmed = verify == Verify::Always && proof.is_some() && !is_shown;
         // A revision that needed confirmation was confirmed before it was taken up.
         if admitted.is_some() {
-            return Finding::Admitted;
+            return Progress::Admitted;
         }
         if node.as_ref().is_some_and(|node| self.was_admitted(node)) {
             *admitted = Some(interrupter.draining.admit_anyway(&notice.instance));
-            return Finding::Admitted;
+            return Progress::Admitted;
         }
         match if must_be_confirmed { self.has_room().map(|()| None) } else { self.enter().map(Some) } {
             Ok(Some(entered)) => {
                 *admitted = Some(entered);
-                return Finding::Admitted;
+                return Progress::Admitted;
             }
             Ok(None) => {}
             Err(drains) => self.is_unusual(Unusual::TooManyDrains, Some(drains)),
@@ -111,26 +111,26 @@ impl Case {
             interrupter.drainer.missing(&node).await;
             node
         };
-        let (outcome, finding) = tokio::select! {
+        let (outcome, progress) = tokio::select! {
             biased;
-            gone = gone => (WaitOutcome::CalledOff, Finding::NodeGone(gone, NoticeOutcome::NothingToDrain)),
+            gone = gone => (WaitOutcome::CalledOff, Progress::Gone(gone, NoticeOutcome::NothingToDrain)),
             () = confirmed => {
                 *admitted = Some(interrupter.draining.admit_anyway(&notice.instance));
-                (WaitOutcome::Met, Finding::Admitted)
+                (WaitOutcome::Met, Progress::Admitted)
             }
             entered = room => {
                 *admitted = Some(entered);
-                (WaitOutcome::Met, Finding::Admitted)
+                (WaitOutcome::Met, Progress::Admitted)
             }
             () = crowded_out.cancelled() => {
                 waiting.set_reason("too many notices wait that AWS has not confirmed");
-                (WaitOutcome::CutShort, Finding::NotAdmitted)
+                (WaitOutcome::CutShort, Progress::Ended(NoticeOutcome::NotAdmitted))
             }
-            () = KeptHook::over(hook) => (WaitOutcome::CutShort, Finding::NotAdmitted),
-            () = sleep_until(until) => (WaitOutcome::TimeOver, Finding::NotAdmitted),
+            () = KeptHook::over(hook) => (WaitOutcome::CutShort, Progress::Ended(NoticeOutcome::NotAdmitted)),
+            () = sleep_until(until) => (WaitOutcome::TimeOver, Progress::Ended(NoticeOutcome::NotAdmitted)),
         };
         waiting.end(outcome);
-        finding
+        progress
     }
 
     /// Whether the notice has left its mark before a takeover. A notice with an earlier deadline than the mark's is not the one that left

@@ -4,7 +4,7 @@ use super::Case;
 use super::completion::KeptHook;
 use super::decisions::ended_marks;
 use super::hook::HookReply;
-use super::step::Finding;
+use super::known::Progress;
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, KubeError};
 use crate::fact::Fact;
 use crate::pipeline::event::{Detail, Hook};
@@ -16,33 +16,33 @@ use tokio::time::{Instant, sleep_until};
 
 impl Case {
     /// Waits until the watch shows the instance's Node in service or excluded, until the action is over, or until the hook's times change.
-    pub(super) async fn await_ready(&self, until: Instant, hook: Option<&KeptHook>) -> Finding {
+    pub(super) async fn await_ready(&self, until: Instant, hook: Option<&KeptHook>) -> Progress {
         let Self { interrupter, notice, .. } = self;
         let at_most = until.saturating_duration_since(Instant::now());
         self.emit(&Fact::LaunchAwaited { about: self.about(), at_most });
         let in_service = |node: Option<&Arc<Node>>| {
             node.filter(|node| node.is_excluded() || interrupter.policy.in_service(notice, node)).map(Arc::clone)
         };
-        Finding::Launched(tokio::select! {
+        tokio::select! {
             biased;
-            node = interrupter.index.until(&notice.instance, in_service) => Some(node),
-            () = KeptHook::over(hook) => None,
-            () = KeptHook::times_changed(hook.map(KeptHook::with_times)) => return Finding::Begun,
-            () = sleep_until(until) => None,
-        })
+            node = interrupter.index.until(&notice.instance, in_service) => Progress::Found(node),
+            () = KeptHook::over(hook) => Progress::NoNodeInTime,
+            () = KeptHook::times_changed(hook.map(KeptHook::with_times)) => Progress::Begun,
+            () = sleep_until(until) => Progress::NoNodeInTime,
+        }
     }
 
-    /// Removes the marks that the notice ends. An instance that was stopped in the warm pool has a new boot ID, which releases it; one that
-    /// continued to run has not.
-    pub(super) async fn release_marks(&self, node: &Node, by: Instant) -> Finding {
+    /// Removes the marks that the notice ends, and returns whether none is left. An instance that was stopped in the warm pool has a new boot
+    /// ID, which releases it; one that continued to run has not.
+    pub(super) async fn release_marks(&self, node: &Node, by: Instant) -> bool {
         let others = self.interrupter.index.others(node);
         let has_marks = |node: &Node| ended_marks(&self.notice, node).is_some();
         if let Detail::AsgLaunch(hook) = &self.notice.detail {
             if !has_marks(node) && !others.iter().any(|other| has_marks(other)) {
-                return Finding::MarksReleased(true);
+                return true;
             }
             if !self.is_shown(hook, by).await {
-                return Finding::MarksReleased(false);
+                return false;
             }
         }
         let over = |current: &Node| ended_marks(&self.notice, current);
@@ -50,7 +50,7 @@ impl Case {
         for other in others {
             all &= self.release_marks_of(&other, by, over).await;
         }
-        Finding::MarksReleased(all)
+        all
     }
 
     /// Whether Auto Scaling knows the lifecycle action of a launch, which it shows by accepting a heartbeat. An attacker with access to the

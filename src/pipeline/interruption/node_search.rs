@@ -1,9 +1,10 @@
 //! Finds the Node of an instance.
 
 use super::Case;
-use super::step::Finding;
+use super::known::Progress;
+use super::step::{AwaitedNode, NodeSearch};
 use crate::fact::Fact;
-use crate::pipeline::node::{Index, Node};
+use crate::pipeline::node::Node;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
@@ -12,48 +13,31 @@ use tokio::time::{Instant, timeout_at};
 const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Case {
-    /// Finds the instance's Node.
-    pub(super) async fn find_node(&self, by: Instant) -> Finding {
-        let index = &self.interrupter.index;
-        if let Some(node) = index.get(&self.notice.instance) {
-            return Finding::Node(node);
-        }
-        // The time for registration does not run while the index is blind.
-        if timeout_at(by, index.live()).await.is_err() {
-            return Finding::NodesUnknown;
-        }
-        index.get(&self.notice.instance).map_or(Finding::NoNode, Finding::Node)
-    }
-
-    /// Waits until the instance registers as a Node, or until `until`. While the watch of Nodes is silent, waits until `by` at most.
-    pub(super) async fn await_node(&self, until: Instant, by: Instant) -> Finding {
-        let at_most = until.saturating_duration_since(Instant::now());
-        self.emit(&Fact::NodeAwaited { about: self.about(), at_most });
-        let index = &self.interrupter.index;
-        let registered = index.until(&self.notice.instance, |node| node.map(Arc::clone));
-        if let Ok(node) = timeout_at(until, registered).await {
-            return Finding::Node(node);
+    /// Finds the instance's Node, and waits for the one that the search awaits.
+    pub(super) async fn find_node(&self, NodeSearch { awaits, by }: &NodeSearch) -> Progress {
+        let (index, instance) = (&self.interrupter.index, &self.notice.instance);
+        let (gone, until) = match awaits {
+            AwaitedNode::None => {
+                if index.get(instance).is_none() && timeout_at(*by, index.live()).await.is_err() {
+                    // The time for registration does not run while the index is blind.
+                    return Progress::NodesUnknown;
+                }
+                return index.get(instance).map_or(Progress::NoNode, Progress::Found);
+            }
+            AwaitedNode::Registered(until) => {
+                let at_most = until.saturating_duration_since(Instant::now());
+                self.emit(&Fact::NodeAwaited { about: self.about(), at_most });
+                (None, *until)
+            }
+            AwaitedNode::Successor(gone) => (Some(&gone.uid), Instant::now() + SUCCESSOR_TIMEOUT),
+        };
+        let awaited = |node: Option<&Arc<Node>>| node.filter(|node| gone != Some(&node.uid)).map(Arc::clone);
+        if let Ok(node) = timeout_at(until, index.until(instance, awaited)).await {
+            return Progress::Found(node);
         }
         // The wait ends at the deadline in any case.
-        let _ = timeout_at(by, index.shows(until)).await;
-        index.get(&self.notice.instance).map_or_else(|| none_in_time(index), Finding::Node)
+        let _ = timeout_at(*by, index.shows(until)).await;
+        let missing = if index.is_live() { Progress::NoNodeInTime } else { Progress::NodesUnknown };
+        awaited(index.get(instance).as_ref()).map_or(missing, Progress::Found)
     }
-
-    /// Waits until another Node has replaced this one. While the watch of Nodes is silent, waits until `by` at most.
-    pub(super) async fn await_successor(&self, node: &Node, by: Instant) -> Finding {
-        let index = &self.interrupter.index;
-        let other = |known: Option<&Arc<Node>>| known.filter(|known| known.uid != node.uid).map(Arc::clone);
-        let until = Instant::now() + SUCCESSOR_TIMEOUT;
-        if let Ok(node) = timeout_at(until, index.until(&self.notice.instance, other)).await {
-            return Finding::Node(node);
-        }
-        // As above.
-        let _ = timeout_at(by, index.shows(until)).await;
-        other(index.get(&self.notice.instance).as_ref()).map_or_else(|| none_in_time(index), Finding::Node)
-    }
-}
-
-/// Returns the finding that there is no Node in time, if the index is current.
-fn none_in_time(index: &Index) -> Finding {
-    if index.is_live() { Finding::NoNodeInTime } else { Finding::NodesUnknown }
 }

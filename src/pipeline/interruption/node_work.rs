@@ -1,8 +1,9 @@
 //! Cordons and drains the Node of an instance.
 
 use super::completion::KeptHook;
+use super::known::Progress;
 use super::late::{is_healthy_again, is_late, returns_by_boot};
-use super::step::{Finding, Target};
+use super::step::{QuietTime, Target};
 use super::{Action, Case, MessageLink, NoticeOutcome, Seat};
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Class, KubeError, LAST_CALL};
 use crate::fact::{DrainOutcome, Fact, UndoReason};
@@ -91,7 +92,7 @@ impl Case {
 
     /// Cordons the Node and the instance's other Nodes. For a hint this is limited by the number of nodes that hints hold. A cordon beyond
     /// the limit, made because another replica cordoned at the same time, is undone.
-    pub(super) async fn cordon(&self, target: Target, mark: &Mark, early: &mut Option<EarlySeat>) -> Finding {
+    pub(super) async fn cordon(&self, target: Target, mark: &Mark, early: &mut Option<EarlySeat>) -> Progress {
         let Self { interrupter, notice, .. } = self;
         let (hints, index, policy) = (&interrupter.hints, &interrupter.index, &interrupter.policy);
         let is_hint = notice.kind().is_hint() && policy.action(notice) == Action::Cordon;
@@ -104,12 +105,12 @@ impl Case {
             Ok(seat) => seat,
             Err(FullOfHints { group, held, of }) => {
                 self.emit(&Fact::CordonLimited { about: self.about(), group: &group, held, of });
-                return Finding::Ended(NoticeOutcome::Reported);
+                return Progress::Ended(NoticeOutcome::Reported);
             }
         };
         let by = target.deadline.at();
         let found = self.cordon_all(target, mark, early).await;
-        if !matches!(found, Finding::Cordoned(_)) || policy.dry_run {
+        if !matches!(found, Progress::Cordoned(_)) || policy.dry_run {
             return found;
         }
         sleep(RECOUNTED_AFTER).await;
@@ -123,10 +124,10 @@ impl Case {
         for other in index.others(&node) {
             all &= self.release_marks_of(&other, by, own).await;
         }
-        if all { Finding::Ended(NoticeOutcome::Reported) } else { found }
+        if all { Progress::Ended(NoticeOutcome::Reported) } else { found }
     }
 
-    async fn cordon_all(&self, target: Target, mark: &Mark, early: &mut Option<EarlySeat>) -> Finding {
+    async fn cordon_all(&self, target: Target, mark: &Mark, early: &mut Option<EarlySeat>) -> Progress {
         let others = self.others(&target);
         // A named future that is awaited at two places takes memory for each.
         if others.is_empty() {
@@ -142,7 +143,7 @@ impl Case {
     }
 
     /// Drains the Node and the instance's other Nodes. The worst result counts.
-    pub(super) async fn drain(&self, target: &Target, hook: Option<&KeptHook>, early: Option<EarlySeat>) -> Finding {
+    pub(super) async fn drain(&self, target: &Target, hook: Option<&KeptHook>, early: Option<EarlySeat>) -> Progress {
         let others = self.others(target);
         if others.is_empty() {
             return self.drain_marked(target, hook, early).await;
@@ -156,13 +157,13 @@ impl Case {
             }
             case.drain_one(target, hook, None, false).await
         });
-        let (found, others) = Box::pin(join(self.drain_marked(target, hook, early), join_all(others))).await;
-        let failed = |found: &Finding| matches!(found, Finding::Ended(outcome) if outcome.failed());
-        if failed(&found) { found } else { others.into_iter().find(failed).unwrap_or(found) }
+        let (progress, others) = Box::pin(join(self.drain_marked(target, hook, early), join_all(others))).await;
+        let failed = |progress: &Progress| matches!(progress, Progress::Ended(outcome) if outcome.failed());
+        if failed(&progress) { progress } else { others.into_iter().find(failed).unwrap_or(progress) }
     }
 
     /// Drains the Node. If its cordon was forgone, tries meanwhile to set it, with the mark that carries the undo.
-    async fn drain_marked(&self, target: &Target, hook: Option<&KeptHook>, early: Option<EarlySeat>) -> Finding {
+    async fn drain_marked(&self, target: &Target, hook: Option<&KeptHook>, early: Option<EarlySeat>) -> Progress {
         let known = self.interrupter.index.newest(&target.node);
         if self.interrupter.policy.dry_run || known.is_none_or(|node| self.has_mark(&node)) {
             return self.drain_one(target, hook, early, true).await;
@@ -171,7 +172,7 @@ impl Case {
             let try_cordon = || Box::pin(self.try_cordon(target, self.mark(target), Instant::now() + CALL_TIMEOUT));
             let backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
             match backoff.retry(None, try_cordon, |_| true).await {
-                Ok(CordonOutcome::Late) => Finding::Ended(NoticeOutcome::Stale),
+                Ok(CordonOutcome::Late) => Progress::Ended(NoticeOutcome::Stale),
                 // The drain itself notices that its Node is excluded or gone.
                 _ => pending().await,
             }
@@ -258,7 +259,7 @@ impl Case {
 
     /// Cordons the Node, with retries until the deadline. Before a hard deadline only a third of the time is spent on that: afterwards pods
     /// are evicted without a cordon, and the drain continues to try to set it.
-    async fn cordon_one(&self, target: Target, mark: &Mark, early: &mut Option<EarlySeat>) -> Finding {
+    async fn cordon_one(&self, target: Target, mark: &Mark, early: &mut Option<EarlySeat>) -> Progress {
         let Self { interrupter, notice, .. } = self;
         let about = self.about();
         let drains = interrupter.policy.action(notice).drains();
@@ -276,11 +277,11 @@ impl Case {
                 Ok(CordonOutcome::Cordoned { already }) => {
                     let after = interrupter.clock.notice_instant(notice.at()).elapsed();
                     self.emit(&Fact::NodeCordoned { about, already, after });
-                    return Finding::Cordoned(target);
+                    return Progress::Cordoned(target);
                 }
-                Ok(CordonOutcome::Late) => return Finding::Ended(NoticeOutcome::Stale),
-                Ok(CordonOutcome::Excluded) => return Finding::Ended(NoticeOutcome::Excluded),
-                Ok(CordonOutcome::NodeGone) => return Finding::NodeGone(target.node, NoticeOutcome::NothingToDrain),
+                Ok(CordonOutcome::Late) => return Progress::Ended(NoticeOutcome::Stale),
+                Ok(CordonOutcome::Excluded) => return Progress::Ended(NoticeOutcome::Excluded),
+                Ok(CordonOutcome::NodeGone) => return Progress::Gone(target.node, NoticeOutcome::NothingToDrain),
                 Err(error) => error,
             };
             if drains {
@@ -290,23 +291,20 @@ impl Case {
             let wait = error.wait(backoff.step());
             if drains && forgo_at.is_some_and(|forgo_at| Instant::now() + wait >= forgo_at) {
                 self.emit(&Fact::CordonForgone { about });
-                return Finding::Cordoned(target);
+                return Progress::Cordoned(target);
             }
             // The last try is made at the deadline: until then the hook keeps the instance, and its pods run.
             if Instant::now() >= give_up {
-                return Finding::Ended(NoticeOutcome::Failed);
+                return Progress::Ended(NoticeOutcome::Failed);
             }
             sleep_until(give_up.min(Instant::now() + wait)).await;
         }
     }
 
-    /// Waits before the drain until no more notices come. A running drain (`runs`) does not wait.
-    pub(super) async fn settle(&self, target: Target, quiet: Duration, at_most: Duration, runs: bool) -> Finding {
-        if !runs {
-            let interrupter = &self.interrupter;
-            Box::pin(interrupter.settling.settled(quiet, at_most, || interrupter.index.marked_at())).await;
-        }
-        Finding::Delayed(target)
+    /// Waits before the drain until no more notices come.
+    pub(super) async fn settle(&self, QuietTime { quiet, at_most }: QuietTime) {
+        let interrupter = &self.interrupter;
+        Box::pin(interrupter.settling.settled(quiet, at_most, || interrupter.index.marked_at())).await;
     }
 
     /// Joins the Node's drain, or starts it, and waits for its end or for this notice's soft deadline. When the lifecycle action is over,
@@ -317,7 +315,7 @@ impl Case {
         hook: Option<&KeptHook>,
         early: Option<EarlySeat>,
         leads: bool,
-    ) -> Finding {
+    ) -> Progress {
         let own = || hook.map_or(target.deadline, |hook| hook.own_deadline().at_least(Instant::now() + LAST_CALL));
         let (seat, joined) = self.join_drain(target);
         if joined {
@@ -353,19 +351,19 @@ impl Case {
                     Ok(report) => {
                         self.remember(&report);
                         if report.outcome == DrainOutcome::NodeGone {
-                            Finding::NodeGone(Arc::clone(&target.node), report.outcome.into())
+                            Progress::Gone(Arc::clone(&target.node), report.outcome.into())
                         } else {
-                            Finding::Ended(report.outcome.into())
+                            Progress::Ended(report.outcome.into())
                         }
                     }
-                    Err(TaskError::Panicked | TaskError::Cancelled) => Finding::Ended(NoticeOutcome::Crashed),
+                    Err(TaskError::Panicked | TaskError::Cancelled) => Progress::Ended(NoticeOutcome::Crashed),
                 },
                 () = KeptHook::over(hook), if !is_over => {
                     // AWS waits for the other hook, or the instance has already restarted.
                     if deadline.has_other_hook() || self.restarted().is_some() {
                         self.move_mark(&target.node, Instant::now()).await;
                         deadline.outlive();
-                        return Finding::Ended(shared.progress.outcome().into());
+                        return Progress::Ended(shared.progress.outcome().into());
                     }
                     is_over = true;
                     deadline.set(Deadline::hard(Instant::now() + LAST_CALL));
@@ -390,7 +388,7 @@ impl Case {
                 Ok(()) = plan.changed() => {}
                 () = deadline.out_of_patience() => {
                     deadline.outlive();
-                    return Finding::Ended(shared.progress.outcome().into());
+                    return Progress::Ended(shared.progress.outcome().into());
                 }
             }
         }

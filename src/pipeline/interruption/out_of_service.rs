@@ -1,7 +1,6 @@
 //! Taints the Node of an instance that is gone, so that its pods can be moved.
 
 use super::Case;
-use super::step::Finding;
 use crate::clients::gate::Backoff;
 use crate::fact::Fact;
 use crate::pipeline::node::mark::Mark;
@@ -13,9 +12,8 @@ use tokio::time::{Instant, sleep, timeout_at};
 impl Case {
     /// Taints the Node of an instance that is stopped or terminated, once EC2 confirms that. Gives up when EC2 has not confirmed it by
     /// the deadline, or the API server has not taken the patch.
-    pub(super) async fn mark_out_of_service(&self, mark: &Mark, by: Instant) -> Finding {
+    pub(super) async fn mark_out_of_service(&self, mark: &Mark, by: Instant) {
         let _ = timeout_at(by, self.taint_once_gone(mark, by)).await;
-        Finding::OutOfService
     }
 
     async fn taint_once_gone(&self, mark: &Mark, by: Instant) {

@@ -1,8 +1,8 @@
 //! The owner of an instance.
 
 use super::Case;
+use super::known::Owner;
 use super::link::MessageLink;
-use super::step::Finding;
 use crate::clients::gate::Backoff;
 use crate::fact::Fact;
 use crate::pipeline::event::Detail;
@@ -16,12 +16,11 @@ const VISIBLE_AFTER: Duration = Duration::from_mins(1);
 
 impl Case {
     /// Finds out which cluster owns the instance. `link` has the source of the notice.
-    pub(super) async fn find_owner(&self, link: &MessageLink, by: Instant) -> Finding {
-        let ours = self.owned_without_asking(link, self.node.is_some());
-        if ours.is_some() {
-            return Finding::Owner(ours);
+    pub(super) async fn find_owner(&self, link: &MessageLink, by: Instant) -> Owner {
+        if let Some(ours) = self.owned_without_asking(link, self.node.is_some()) {
+            return Owner::Found(ours);
         }
-        Finding::Owner(timeout_at(by, self.ask_for_owner(link)).await.ok())
+        timeout_at(by, self.ask_for_owner(link)).await.map_or(Owner::NotFound, Owner::Found)
     }
 
     fn owned_without_asking(&self, link: &MessageLink, has_node: bool) -> Option<Ownership> {

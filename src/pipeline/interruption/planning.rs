@@ -1,6 +1,6 @@
 //! Keeps the notice of a change on its Node until the change is near.
 
-use super::step::Finding;
+use super::known::Progress;
 use super::{Case, Interrupter, NoticeOutcome};
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, KubeError};
 use crate::fact::Fact;
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 impl Case {
     /// Writes the plan on the Node, with retries until `by`.
-    pub(super) async fn plan(&self, node: &Arc<Node>, plan: &NoticeRecord, by: Instant) -> Finding {
+    pub(super) async fn plan(&self, node: &Arc<Node>, plan: &NoticeRecord, by: Instant) -> Progress {
         let Interrupter { marker, index, .. } = &*self.interrupter;
         let write = || marker.plan(node, plan, true, Instant::now() + CALL_TIMEOUT);
         let failed = |error: &KubeError| {
@@ -24,15 +24,16 @@ impl Case {
         let written = backoff.retry(Some(by), write, failed).await;
         if matches!(written, Ok(false)) {
             // The instance's next Node keeps it.
-            return Finding::NodeGone(Arc::clone(node), NoticeOutcome::NothingToDrain);
+            return Progress::Gone(Arc::clone(node), NoticeOutcome::NothingToDrain);
         }
         // Other plans of the same burst may have taken the space.
         if written.is_err() || index.newest(node).is_some_and(|node| !fits(plan, &node)) {
-            return Finding::Planned(false);
+            // The change is near by now, or there is no room.
+            return Progress::Received;
         }
         if let Some(start) = plan.start {
             self.emit(&Fact::ChangePlanned { about: self.about(), start });
         }
-        Finding::Planned(true)
+        Progress::Ended(NoticeOutcome::Planned)
     }
 }

@@ -1,19 +1,17 @@
-//! The types of the steps: the next step, its result, and the state of the world when it is chosen.
+//! The types of the steps of a notice.
 
-use super::times::HookTimes;
 use super::{Completion, NoticeOutcome};
 use crate::fact::Wait;
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::Hook;
+use crate::pipeline::node::Node;
 use crate::pipeline::node::mark::Mark;
 use crate::pipeline::node::record::NoticeRecord;
-use crate::pipeline::node::{Node, Ownership};
-use jiff::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The next step for a notice.
+/// The next step for a notice. Those with a time end then, whatever they have reached.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step<'a> {
     /// Find out which cluster owns the instance.
@@ -28,20 +26,17 @@ pub enum Step<'a> {
         /// The deadline of the attempt.
         by: Instant,
     },
-    /// Look up the times of the lifecycle hook.
-    LookUpHook(&'a Hook),
-    /// Start the work: report it, and keep the hook alive.
-    Begin {
-        /// The deadline of the work.
-        deadline: Deadline,
-        /// The times of the hook, if the notice has one to complete.
-        times: Option<HookTimes>,
-    },
+    /// Start the work: look up the times of this hook, if the notice has one to complete, report the start, and keep the hook alive.
+    Begin(Option<&'a Hook>),
     /// Wait until the launched instance's Node is in service, or excluded.
     AwaitReady {
         /// The deadline of the wait.
         until: Instant,
     },
+    /// Find the instance's Node.
+    FindNode(NodeSearch),
+    /// Ask AWS whether the lifecycle action is over, because the Node may have come back from it.
+    AskHook(Arc<Node>),
     /// Remove the marks that the notice ends: those from before the warm pool, or that of a notice which AWS has withdrawn.
     ReleaseMarks {
         /// The Node.
@@ -49,20 +44,6 @@ pub enum Step<'a> {
         /// The deadline of the attempt.
         by: Instant,
     },
-    /// Find the instance's Node, without waiting for one that has not registered.
-    FindNode {
-        /// The deadline of the search.
-        by: Instant,
-    },
-    /// Wait until the instance registers as a Node.
-    AwaitNode {
-        /// The end of the wait.
-        until: Instant,
-        /// The latest end, if the watch of Nodes is silent.
-        by: Instant,
-    },
-    /// Ask AWS whether the lifecycle action is over, because the Node may have come back from it.
-    AskHook(Arc<Node>),
     /// Keep the notice on the Node, without a cordon, until the announced change is near.
     Plan {
         /// The Node.
@@ -93,30 +74,61 @@ pub enum Step<'a> {
         /// The waits.
         waits: Waits,
     },
-    /// Wait before evictions until no more notices come.
-    Settle {
+    /// Drain the Node.
+    Drain {
         /// The Node.
         target: Target,
-        /// The time without a notice.
-        quiet: Duration,
-        /// Maximum wait.
-        at_most: Duration,
+        /// The wait for the end of the burst of notices, if others of it may not be cordoned yet.
+        quiet: Option<QuietTime>,
     },
-    /// Drain the Node.
-    Drain(Target),
-    /// Wait for another Node of the same instance: a Node that is deleted while its kubelet runs registers again. The time is the latest end
-    /// of the wait, if the watch of Nodes is silent.
-    AwaitSuccessor(Arc<Node>, Instant),
-    /// Wait between the work, which ended with this outcome, and the hook's completion.
-    Wait(Waits, NoticeOutcome),
-    /// Complete the hook.
-    Complete(Completion),
-    /// Leave the hook to its own timeout.
-    LeaveHook,
-    /// Leave the hook of an instance that may belong to another cluster.
-    LeaveUnprovenHook,
+    /// End the work with this outcome. What is left is the hook.
+    EndWork(NoticeOutcome),
+    /// Wait between the work and the hook's completion.
+    Wait(Waits),
+    /// End the hook's keeping.
+    EndHook(HookEnding),
     /// Stop, with this outcome of the notice.
     End(NoticeOutcome),
+}
+
+/// A search for an instance's Node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeSearch {
+    /// The Node that is waited for, if there is none.
+    pub awaits: AwaitedNode,
+    /// The latest end, if the watch of Nodes is silent.
+    pub by: Instant,
+}
+
+/// The Node that a search waits for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum AwaitedNode {
+    /// None: one that has not registered is not waited for.
+    None,
+    /// Any that registers until this time.
+    Registered(Instant),
+    /// Another than this one, which is gone: a Node that is deleted while its kubelet runs registers again.
+    Successor(Arc<Node>),
+}
+
+/// The wait for the end of a burst of notices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuietTime {
+    /// The time without a notice.
+    pub quiet: Duration,
+    /// Maximum wait.
+    pub at_most: Duration,
+}
+
+/// The end of a hook's keeping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HookEnding {
+    /// It is completed.
+    Complete(Completion),
+    /// It is left to its own timeout.
+    Leave,
+    /// It is left to its own timeout, because its instance may belong to another cluster.
+    LeaveUnproven,
 }
 
 /// The Node to work on.
@@ -179,70 +191,4 @@ impl Waits {
     pub fn end(&self) -> Option<Instant> {
         self.iter().map(|(_, until)| until).max()
     }
-}
-
-/// The result of a step.
-#[derive(Clone, Debug)]
-pub enum Finding {
-    /// The notice has been received.
-    Received,
-    /// The owner of the instance; `None` if it was not found in time.
-    Owner(Option<Ownership>),
-    /// The attempt to mark the Node as out of service is over.
-    OutOfService,
-    /// The times of the hook.
-    HookTimes(HookTimes),
-    /// The work has started, or its deadline has moved during the wait for a launched instance.
-    Begun,
-    /// The launched instance's Node, in service or excluded; `None` if neither was so in time.
-    Launched(Option<Arc<Node>>),
-    /// Whether the marks that the notice ends were removed.
-    MarksReleased(bool),
-    /// The instance's Node.
-    Node(Arc<Node>),
-    /// The instance has no Node now.
-    NoNode,
-    /// The instance has got no Node in time.
-    NoNodeInTime,
-    /// The watch of Nodes has shown nothing in time.
-    NodesUnknown,
-    /// The Node, and whether AWS reports that the lifecycle action is over.
-    HookAsked(Arc<Node>, bool),
-    /// Whether the Node keeps the notice until the announced change is near.
-    Planned(bool),
-    /// The notice may have its Node cordoned and drained.
-    Admitted,
-    /// There was no room until the end, and AWS did not confirm the notice.
-    NotAdmitted,
-    /// The Node carries the mark and is cordoned.
-    Cordoned(Target),
-    /// The wait before evictions is over.
-    Delayed(Target),
-    /// The Node is gone; the outcome is the notice's, unless another Node takes its place.
-    NodeGone(Arc<Node>, NoticeOutcome),
-    /// The work has ended.
-    Ended(NoticeOutcome),
-    /// The waits before the completion are over.
-    Waited,
-    /// The deadline has moved during the waits before the completion.
-    DeadlineMoved,
-    /// Whether the hook was completed.
-    Completed(bool),
-    /// The hook is left to its own timeout.
-    HookLeft,
-}
-
-/// The state of the world when a step is chosen.
-#[derive(Clone, Copy, Debug)]
-pub struct Present<'a> {
-    /// The time.
-    pub now: Instant,
-    /// The instance's Node, if it has one.
-    pub node: Option<&'a Node>,
-    /// The deadline of the work, if the hook's times or the pods have moved it since the start.
-    pub deadline: Option<Deadline>,
-    /// Whether traffic is shifted away from a zone other than the found Node's.
-    pub shifted: bool,
-    /// When AWS last accepted a heartbeat for the notice's hook, as far as this process knows.
-    pub waited: Option<Timestamp>,
 }

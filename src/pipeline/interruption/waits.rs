@@ -34,8 +34,9 @@ pub use replacement::{MIN_DRAIN, is_too_late};
 pub use target_groups::{Source, TargetGroup, TargetGroups, name_of};
 
 use super::completion::KeptHook;
+use super::known::Progress;
 use super::node_work::EarlySeat;
-use super::step::{Finding, Target, Waits};
+use super::step::{Target, Waits};
 use super::{Case, NoticeOutcome};
 use crate::clients::gate::{Backoff, Category, KubeError, LAST_CALL};
 use crate::fact::{DrainStep, Fact, HoldPoint, Wait, WaitOutcome};
@@ -82,11 +83,11 @@ impl Case {
         hook: Option<&KeptHook>,
         early: &mut Option<EarlySeat>,
         log: &WaitLog,
-    ) -> Finding {
+    ) -> Progress {
         let drainer = &self.interrupter.drainer;
         let mut running = drainer.running.subscribe();
         if self.join_early(target, early) {
-            return Finding::Delayed(target.clone());
+            return Progress::Delayed(target.clone());
         }
         let in_wave = waits.put_off_until().map(|until| KeptHook::put_off(hook, until));
         let ends = hook.map_or(target.deadline, KeptHook::deadline).at();
@@ -114,12 +115,12 @@ impl Case {
         };
         let target = &in_wave.and_then(|_| self.counted_from_place(target, hook)).unwrap_or_else(|| target.clone());
         match (cut, hook) {
-            (Some(Cut::Uncordoned), _) => Finding::Ended(NoticeOutcome::Uncordoned),
+            (Some(Cut::Uncordoned), _) => Progress::Ended(NoticeOutcome::Uncordoned),
             (Some(Cut::Moved), Some(hook)) => {
                 let deadline = hook.own_deadline().at_least(Instant::now() + LAST_CALL);
-                Finding::Cordoned(Target { deadline, ..target.clone() })
+                Progress::Cordoned(Target { deadline, ..target.clone() })
             }
-            _ => Finding::Delayed(target.clone()),
+            _ => Progress::Delayed(target.clone()),
         }
     }
 
@@ -138,7 +139,7 @@ impl Case {
         ended: NoticeOutcome,
         hook: Option<&KeptHook>,
         log: &WaitLog,
-    ) -> Finding {
+    ) -> Progress {
         let uncordoned = async {
             match self.node.as_deref().filter(|_| ended != NoticeOutcome::Uncordoned) {
                 Some(node) => self.interrupter.drainer.uncordoned(node, self.has_had_mark()).await,
@@ -154,10 +155,11 @@ impl Case {
             }
         };
         match self.side_by_side(waits, cut, hook, log).await {
-            Some(Cut::Moved) => Finding::DeadlineMoved,
+            // The waits start again, with other ends.
+            Some(Cut::Moved) => Progress::Ended(ended),
             // The Node's owner completes the hook, as if the drain had ended like this.
-            Some(Cut::Uncordoned) => Finding::Ended(NoticeOutcome::Uncordoned),
-            _ => Finding::Waited,
+            Some(Cut::Uncordoned) => Progress::Ended(NoticeOutcome::Uncordoned),
+            _ => Progress::Waited,
         }
     }
 

@@ -3,12 +3,13 @@
 use super::completion::KeptHook;
 use super::draining::DrainPlace;
 use super::hook::Trust;
+use super::known::{Known, Progress};
 use super::node_work::EarlySeat;
 use super::policy::Policy;
 use super::retry;
 use super::settling::NoticeBurst;
-use super::step::{Finding, Present, Step};
-use super::steps::Sequence;
+use super::step::{AwaitedNode, HookEnding, Step};
+use super::steps::Steps;
 use super::times::HookTimes;
 use super::{
     Attachments, Case, Confirmations, DrainingNodes, Groups, Hints, Hooks, LoadBalancers, MessageLink, NoticeOutcome,
@@ -16,13 +17,12 @@ use super::{
 };
 use crate::clients::gate::LAST_CALL;
 use crate::fact::{Fact, Facts, HoldPoint, HookLack, WaitOutcome};
-use crate::pipeline::drain::{Deadline, Deadlines, Drainer, Report};
+use crate::pipeline::drain::{Deadlines, Drainer, Report};
 use crate::pipeline::event::{Detail, Hook};
-use crate::pipeline::node::{Index, Marker, Node, OwnerLookup};
+use crate::pipeline::node::{Index, Marker, OwnerLookup};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
 use futures_util::future::join4;
-use std::ops::ControlFlow;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -97,6 +97,7 @@ impl Interrupter {
         let mut interruption = Interruption {
             case,
             link,
+            known: Known::received(Instant::now()),
             hook: None,
             begun: Instant::now(),
             has_begun: false,
@@ -149,6 +150,7 @@ impl Interrupter {
 struct Interruption {
     case: Case,
     link: Arc<MessageLink>,
+    known: Known,
     /// The hook to complete, once the work has started.
     hook: Option<KeptHook>,
     /// The start of this try.
@@ -210,86 +212,104 @@ impl Interruption {
     /// Why the instance does not wait at the hook.
     async fn steps(&mut self) -> Result<NoticeOutcome, HookLack> {
         let Case { interrupter, notice, message, .. } = self.case.clone();
-        let mut sequence = Sequence::new(&interrupter.policy, interrupter.clock, &notice, &message);
-        let mut finding = Finding::Received;
+        let steps = Steps { policy: &interrupter.policy, clock: interrupter.clock, notice: &notice, message: &message };
+        self.known = self.known.restarted(Instant::now());
         let mut early = None;
         // Until its own cordon, so that the evictions from nodes cordoned before wait for it.
         let mut arriving = (interrupter.policy.action(&notice).drains() && self.case.node.is_some())
             .then(|| interrupter.settling.cordoning(interrupter.policy.settle));
         loop {
-            let node = interrupter.index.get(&notice.instance);
-            let present = self.present(node.as_deref(), &finding);
-            let step = sequence.next(finding, present);
-            drop(node);
+            self.observe();
+            let step = steps.next(&self.known, Instant::now());
             // A seat in a running drain is only for the steps on its Node.
-            if !matches!(step, Step::Cordon { .. } | Step::Delay { .. } | Step::Settle { .. } | Step::Drain(_)) {
+            if !matches!(step, Step::Cordon { .. } | Step::Delay { .. } | Step::Drain { .. }) {
                 early = None;
             }
-            if !matches!(
-                step,
-                Step::FindOwner { .. }
-                    | Step::LookUpHook(_)
-                    | Step::Begin { .. }
-                    | Step::FindNode { .. }
-                    | Step::Cordon { .. }
-            ) {
+            let is_before = matches!(step, Step::FindOwner { .. } | Step::Begin(_) | Step::Cordon { .. })
+                || matches!(&step, Step::FindNode(search) if search.awaits == AwaitedNode::None);
+            if !is_before {
                 drop(arriving.take());
             }
             // No later wait continues a dropped one.
-            if matches!(step, Step::Drain(_) | Step::Complete(_) | Step::LeaveHook | Step::End(_)) {
-                let drains = matches!(step, Step::Drain(_));
-                let outcome = if drains { WaitOutcome::CutShort } else { WaitOutcome::CalledOff };
-                self.case.end_dropped(&self.waited, outcome);
+            match step {
+                Step::Drain { .. } => self.case.end_dropped(&self.waited, WaitOutcome::CutShort),
+                Step::EndHook(_) | Step::End(_) => {
+                    self.case.end_dropped(&self.waited, WaitOutcome::CalledOff);
+                    self.case.end_waits(&self.waited).await;
+                }
+                _ => {}
+            }
+            if let Step::End(outcome) = step {
+                if outcome == NoticeOutcome::Excluded {
+                    self.case.forgo_drain();
+                }
+                return Ok(outcome);
             }
             let lack = KeptHook::not_found(self.hook.as_ref());
-            finding = tokio::select! {
+            tokio::select! {
                 biased;
                 lack = lack => return Err(lack),
-                found = self.execute(step, &mut early) => match found {
-                    ControlFlow::Continue(finding) => finding,
-                    ControlFlow::Break(outcome) => return Ok(outcome),
-                },
-            };
-            self.note(&finding);
+                () = self.execute(step, &mut early) => {}
+            }
         }
     }
 
-    /// Executes a step, and returns its result or the end.
-    async fn execute(&mut self, step: Step<'_>, early: &mut Option<EarlySeat>) -> ControlFlow<NoticeOutcome, Finding> {
+    /// Updates what is known about the instance and the hook.
+    fn observe(&mut self) {
+        let Self { case, known, hook, .. } = self;
+        known.node = case.interrupter.index.get(&case.notice.instance);
+        known.waited = case.waited();
+        known.hook_deadline = hook.as_ref().map(KeptHook::deadline);
+    }
+
+    /// Executes a step.
+    async fn execute(&mut self, step: Step<'_>, early: &mut Option<EarlySeat>) {
         let case = &self.case;
-        if matches!(step, Step::Complete(_) | Step::LeaveHook | Step::End(_)) {
-            case.end_waits(&self.waited).await;
-        }
         // Futures that make calls are boxed, here and below: an interruption mostly waits, and would reserve memory for its calls.
-        ControlFlow::Continue(match step {
-            Step::FindOwner { by } => Box::pin(case.find_owner(&self.link, by)).await,
-            Step::MarkOutOfService { mark, by } => Box::pin(case.mark_out_of_service(&mark, by)).await,
-            Step::LookUpHook(hook) => Box::pin(self.look_up(hook)).await,
-            Step::Begin { deadline, times } => self.begin(deadline, times),
-            Step::AwaitReady { until } => Box::pin(case.await_ready(until, self.hook.as_ref())).await,
-            Step::ReleaseMarks { node, by } => Box::pin(case.release_marks(&node, by)).await,
-            Step::FindNode { by } => case.find_node(by).await,
-            Step::AwaitNode { until, by } => {
-                self.unless_over(Box::pin(case.await_node(until, by)), Duration::ZERO, Finding::NoNodeInTime).await
+        let progress = match step {
+            Step::FindOwner { by } => {
+                self.known.owner = Box::pin(case.find_owner(&self.link, by)).await;
+                return;
             }
-            Step::AskHook(node) => Box::pin(self.ask_hook(node)).await,
+            Step::MarkOutOfService { mark, by } => {
+                Box::pin(case.mark_out_of_service(&mark, by)).await;
+                Progress::Ended(NoticeOutcome::NothingToDrain)
+            }
+            Step::Begin(hook) => {
+                self.begin(hook).await;
+                Progress::Begun
+            }
+            Step::AwaitReady { until } => Box::pin(case.await_ready(until, self.hook.as_ref())).await,
+            Step::FindNode(search) => {
+                // The drain's own time bounds the other searches.
+                let awaits = matches!(search.awaits, AwaitedNode::Registered(_));
+                let find = Box::pin(case.find_node(&search));
+                if awaits { self.unless_over(find, Duration::ZERO, Progress::NoNodeInTime).await } else { find.await }
+            }
+            Step::AskHook(node) => match &self.hook {
+                Some(hook) if Box::pin(hook.is_over(case)).await => Progress::ActionOver,
+                _ => Progress::Waiting(node),
+            },
+            Step::ReleaseMarks { node, by } => Progress::Released(Box::pin(case.release_marks(&node, by)).await),
             Step::Plan { node, plan, by } => Box::pin(case.plan(&node, &plan, by)).await,
             Step::Admit { node, until } => {
                 Box::pin(case.admit(node, until, self.hook.as_ref(), &self.waited, &mut self.admitted)).await
             }
             Step::Cordon { target, mark } => {
                 // The drain continues to try it.
-                let forgone = Finding::Cordoned(target.clone());
+                let forgone = Progress::Cordoned(target.clone());
                 self.unless_over(Box::pin(case.cordon(target, &mark, early)), LAST_CALL, forgone).await
             }
             Step::Delay { target, waits } => {
                 Box::pin(case.delay(&target, &waits, self.hook.as_ref(), early, &self.waited)).await
             }
-            Step::Settle { target, quiet, at_most } => case.settle(target, quiet, at_most, early.is_some()).await,
-            Step::Drain(target) => {
+            Step::Drain { target, quiet } => {
+                if let Some(quiet) = quiet.filter(|_| early.is_none()) {
+                    case.settle(quiet).await;
+                }
                 let deregistration = case.start_deregistration();
                 // At the same time as the drain: no eviction waits for these.
-                let (found, (), (), ()) = join4(
+                let (progress, (), (), ()) = join4(
                     case.drain(&target, self.hook.as_ref(), early.take()),
                     case.end_hold(&self.waited, HoldPoint::BeforeDrain, true),
                     case.end_note(&self.waited),
@@ -298,69 +318,101 @@ impl Interruption {
                 .await;
                 case.end_place(true).await;
                 if let Some(deregistration) = deregistration {
-                    case.end_deregistration(deregistration, &found, target.deadline.at()).await;
+                    case.end_deregistration(deregistration, &progress, target.deadline.at()).await;
                 }
-                found
+                progress
             }
-            Step::AwaitSuccessor(node, by) => case.await_successor(&node, by).await,
-            Step::Wait(waits, ended) => {
+            Step::EndWork(outcome) => Progress::Ended(outcome),
+            Step::Wait(waits) => {
                 case.end_hold(&self.waited, HoldPoint::BeforeDrain, false).await;
-                Box::pin(case.wait(&waits, ended, self.hook.as_ref(), &self.waited)).await
+                let outcome = self.known.outcome;
+                Box::pin(case.wait(&waits, outcome, self.hook.as_ref(), &self.waited)).await
             }
-            Step::Complete(completion) => Finding::Completed(match &mut self.hook {
-                Some(hook) => hook.complete(case, completion).await,
-                None => true,
-            }),
-            Step::LeaveHook => {
-                case.emit(&Fact::HookLeft { about: case.about() });
-                Finding::HookLeft
+            Step::EndHook(ending) => self.end_hook(ending).await,
+            Step::End(outcome) => Progress::HookEnded(outcome),
+        };
+        self.advance(progress);
+    }
+
+    fn advance(&mut self, progress: Progress) {
+        let Self { case, known, hook, .. } = self;
+        let Interrupter { shifts, clock, .. } = &*case.interrupter;
+        match (&progress, hook) {
+            (Progress::Admitted, Some(hook)) => hook.admit(),
+            (Progress::Found(node), _) => {
+                known.is_shifted = shifts.holding_back(node, clock.now()).is_some();
+                case.node = Some(Arc::clone(node));
             }
-            Step::LeaveUnprovenHook => {
-                case.emit(&Fact::HookUnproven { about: case.about() });
-                Finding::HookLeft
+            _ => {}
+        }
+        known.advance(progress, Instant::now());
+    }
+
+    async fn end_hook(&mut self, ending: HookEnding) -> Progress {
+        let Self { case, known, hook, .. } = self;
+        let about = case.about();
+        Progress::HookEnded(match ending {
+            HookEnding::Complete(completion) => {
+                let completes = match hook {
+                    Some(hook) => hook.complete(case, completion).await,
+                    None => true,
+                };
+                if completes { known.outcome } else { NoticeOutcome::HookFailed }
             }
-            Step::End(outcome) => {
-                if outcome == NoticeOutcome::Excluded {
-                    case.forgo_drain();
-                }
-                return ControlFlow::Break(outcome);
+            HookEnding::Leave => {
+                case.emit(&Fact::HookLeft { about });
+                known.outcome
+            }
+            HookEnding::LeaveUnproven => {
+                case.emit(&Fact::HookUnproven { about });
+                NoticeOutcome::NotOurs
             }
         })
     }
 
-    fn note(&mut self, found: &Finding) {
-        match (found, &self.hook) {
-            (Finding::Admitted, Some(hook)) => hook.admit(),
-            (Finding::Node(node) | Finding::Launched(Some(node)), _) => self.case.node = Some(Arc::clone(node)),
-            _ => {}
-        }
-    }
-
-    /// Returns the state of the world after this finding.
-    fn present<'a>(&self, node: Option<&'a Node>, found: &Finding) -> Present<'a> {
-        let Interrupter { shifts, clock, .. } = &*self.case.interrupter;
-        let shifted = match found {
-            Finding::Node(node) => shifts.holding_back(node, clock.now()).is_some(),
-            _ => false,
-        };
-        let deadline = self.hook.as_ref().map(KeptHook::deadline);
-        Present { now: Instant::now(), node, deadline, shifted, waited: self.case.waited() }
-    }
-
-    /// Does a step, or returns `otherwise` some time (`spared`) after AWS has reported that the lifecycle action is over.
-    async fn unless_over(&self, step: impl Future<Output = Finding>, spared: Duration, otherwise: Finding) -> Finding {
+    /// Executes a step, or returns `otherwise` some time (`spared`) after AWS has reported that the lifecycle action is over.
+    async fn unless_over(
+        &self,
+        step: impl Future<Output = Progress>,
+        spared: Duration,
+        otherwise: Progress,
+    ) -> Progress {
         let ended = async {
             KeptHook::over(self.hook.as_ref()).await;
             sleep(spared).await;
         };
         tokio::select! {
             biased;
-            found = step => found,
+            progress = step => progress,
             () = ended => otherwise,
         }
     }
 
-    async fn look_up(&self, hook: &Hook) -> Finding {
+    /// Looks up the hook's times, reports the start, and starts the heartbeat.
+    async fn begin(&mut self, hook: Option<&Hook>) {
+        let kept = match hook {
+            Some(hook) => Some((hook, Box::pin(self.look_up(hook)).await)),
+            None => None,
+        };
+        let Case { interrupter, notice, .. } = &self.case;
+        let (policy, now) = (&interrupter.policy, Instant::now());
+        let node = interrupter.index.get(&notice.instance);
+        let times = kept.map(|(_, times)| times);
+        let deadline = policy.deadline(notice, node.as_deref(), times, &interrupter.clock, now);
+        let until = Some(deadline.at().saturating_duration_since(now));
+        let (about, action, hard) = (self.case.about(), policy.action(notice), deadline.is_hard());
+        let pool = self.case.node.as_ref().map(|node| node.pool.named());
+        let again = std::mem::replace(&mut self.has_begun, true);
+        self.case.emit(&Fact::NoticeBegun { about, action, until, hard, again, pool });
+        let before = self.hook.take();
+        self.hook = kept.map(|kept| KeptHook::keep(&self.case, &self.link, kept, before.as_ref(), self.absent));
+        if self.admitted.is_some() {
+            self.hook.iter().for_each(KeptHook::admit);
+        }
+    }
+
+    /// Returns the hook's times, assumed ones if Auto Scaling does not answer.
+    async fn look_up(&self, hook: &Hook) -> HookTimes {
         let times = self.case.interrupter.hooks.times(hook).await.unwrap_or_else(|error| {
             self.case.emit(&Fact::HookUnknown { about: self.case.about(), error: &*error });
             HookTimes::UNKNOWN
@@ -368,33 +420,7 @@ impl Interruption {
         self.link.visibility_timeout.send_replace(times.visibility());
         // Until it is proven, the hook's expiry is only a soft deadline.
         let assumed = times.assumed || self.case.trust(hook, times, self.hook.as_ref()) == Trust::Unknown;
-        Finding::HookTimes(HookTimes { assumed, ..times })
-    }
-
-    async fn ask_hook(&self, node: Arc<Node>) -> Finding {
-        let is_over = match &self.hook {
-            Some(hook) => hook.is_over(&self.case).await,
-            None => false,
-        };
-        Finding::HookAsked(node, is_over)
-    }
-
-    /// Reports the start, and starts the heartbeat.
-    fn begin(&mut self, deadline: Deadline, times: Option<HookTimes>) -> Finding {
-        let Case { interrupter, notice, .. } = &self.case;
-        let action = interrupter.policy.action(notice);
-        let until = Some(deadline.at().saturating_duration_since(Instant::now()));
-        let (about, hard) = (self.case.about(), deadline.is_hard());
-        let pool = self.case.node.as_ref().map(|node| node.pool.named());
-        let again = std::mem::replace(&mut self.has_begun, true);
-        self.case.emit(&Fact::NoticeBegun { about, action, until, hard, again, pool });
-        let before = self.hook.take();
-        let kept = notice.hook().zip(times);
-        self.hook = kept.map(|kept| KeptHook::keep(&self.case, &self.link, kept, before.as_ref(), self.absent));
-        if self.admitted.is_some() {
-            self.hook.iter().for_each(KeptHook::admit);
-        }
-        Finding::Begun
+        HookTimes { assumed, ..times }
     }
 
     /// Stops the heartbeat, and returns when no more beats can be sent. Returns how the waits ended, in words.

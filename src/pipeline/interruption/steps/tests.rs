@@ -4,6 +4,7 @@ use super::super::policy::{
     Actions, Admission, AtMost, ForLoadBalancers, Heartbeats, Holds, HookSource, OnFailed, OnUncordon, PerKind,
     ShiftedResources, Verify, WaitPolicy, Wave,
 };
+use super::super::times::HookTimes;
 use super::*;
 use crate::pipeline::event::{
     Identity, InstanceAction, InstanceId, InstanceState, NoticeKind, NoticeTime, ScheduledChange,
@@ -66,60 +67,75 @@ fn hook(name: &str, pool: Option<WarmPool>) -> Hook {
 
 const SPOT: Detail = Detail::Spot { action: InstanceAction::Terminate };
 
-/// The names of the steps that `detail` leads to. The instance has `node`; `answer` gives findings that differ from those of work
-/// that succeeds.
+/// The names of the steps that `detail` leads to. The instance has `node`; `answer` gives results that differ from those of work that
+/// succeeds.
 fn path(
     policy: &Policy,
     detail: Detail,
     node: Option<&Arc<Node>>,
-    answer: impl Fn(&Step<'_>) -> Option<Finding>,
+    answer: impl Fn(&Step<'_>) -> Option<Progress>,
+) -> String {
+    path_from(policy, detail, node, Owner::Found(Ownership::Ours), answer)
+}
+
+/// The same for an instance of which `owner` is found out.
+fn path_from(
+    policy: &Policy,
+    detail: Detail,
+    node: Option<&Arc<Node>>,
+    owner: Owner,
+    answer: impl Fn(&Step<'_>) -> Option<Progress>,
 ) -> String {
     let clock = Clock::showing("2026-11-21T12:00:00Z".parse().unwrap());
     let instance = InstanceId::new("i-00000001").unwrap();
     let identity = Identity::HealthEvent { arn: "arn".to_owned(), instance: instance.clone() };
     let notice = Notice::new(identity, instance, NoticeTime::Announced(clock.now()), detail);
-    let mut sequence = Sequence::new(policy, clock, &notice, "message");
-    let (mut finding, mut names) = (Finding::Received, Vec::new());
+    let steps = Steps { policy, clock, notice: &notice, message: "message" };
+    let mut known = Known { node: node.cloned(), ..Known::received(Instant::now()) };
+    let mut names = Vec::new();
     while names.len() < 40 {
-        let step = sequence.next(
-            finding,
-            Present {
-                now: Instant::now(),
-                node: node.map(|node| &**node),
-                deadline: None,
-                shifted: false,
-                waited: None,
-            },
-        );
+        let now = Instant::now();
+        let step = steps.next(&known, now);
+        assert_eq!(steps.next(&known, now), step, "it follows from what is known");
         let debug = format!("{step:?}");
-        if let Step::End(_) | Step::Complete(_) = step {
-            names.push(debug);
-        } else {
-            names.extend(debug.split(|c: char| !c.is_alphabetic()).next().map(str::to_owned));
+        match step {
+            Step::End(_) | Step::EndHook(_) => names.push(debug),
+            // The outcome shows in the end.
+            Step::EndWork(_) => {}
+            _ => names.extend(debug.split(|c: char| !c.is_alphabetic()).next().map(str::to_owned)),
         }
-        finding = match answer(&step) {
-            Some(finding) => finding,
-            None => match step {
-                Step::FindOwner { .. } => Finding::Owner(Some(Ownership::Ours)),
-                Step::MarkOutOfService { .. } => Finding::OutOfService,
-                Step::LookUpHook(_) => Finding::HookTimes(HookTimes::of(300 * S)),
-                Step::Begin { .. } => Finding::Begun,
-                Step::AwaitReady { .. } => Finding::Launched(node.cloned()),
-                Step::AskHook(node) => Finding::HookAsked(node, false),
-                Step::Plan { .. } => Finding::Planned(true),
-                Step::ReleaseMarks { .. } => Finding::MarksReleased(true),
-                Step::FindNode { .. } => node.map_or(Finding::NoNode, |node| Finding::Node(Arc::clone(node))),
-                Step::AwaitNode { .. } | Step::AwaitSuccessor(..) => Finding::NoNodeInTime,
-                Step::Admit { .. } => Finding::Admitted,
-                Step::Cordon { target, .. } => Finding::Cordoned(target),
-                Step::Delay { target, .. } | Step::Settle { target, .. } => Finding::Delayed(target),
-                Step::Drain(_) => Finding::Ended(NoticeOutcome::Drained),
-                Step::Wait(..) => Finding::Waited,
-                Step::Complete(_) => Finding::Completed(true),
-                Step::LeaveHook | Step::LeaveUnprovenHook => Finding::HookLeft,
-                Step::End(_) => return names.join(" "),
-            },
-        };
+        let progress = answer(&step).unwrap_or_else(|| match step {
+            Step::MarkOutOfService { .. } => Progress::Ended(NoticeOutcome::NothingToDrain),
+            Step::FindOwner { .. } | Step::End(_) => known.progress.clone(),
+            Step::Begin(hook) => {
+                let times = hook.map(|_| HookTimes::of(300 * S));
+                known.hook_deadline = times.map(|times| policy.deadline(&notice, None, Some(times), &clock, now));
+                Progress::Begun
+            }
+            Step::AwaitReady { .. } => node.cloned().map_or(Progress::NoNodeInTime, Progress::Found),
+            Step::AskHook(node) => Progress::Waiting(node),
+            Step::Plan { .. } => Progress::Ended(NoticeOutcome::Planned),
+            Step::ReleaseMarks { .. } => Progress::Released(true),
+            Step::FindNode(NodeSearch { awaits: AwaitedNode::None, .. }) => {
+                node.cloned().map_or(Progress::NoNode, Progress::Found)
+            }
+            Step::FindNode(_) => Progress::NoNodeInTime,
+            Step::Admit { .. } => Progress::Admitted,
+            Step::Cordon { target, .. } => Progress::Cordoned(target),
+            Step::Delay { target, .. } => Progress::Delayed(target),
+            Step::Drain { .. } => Progress::Ended(NoticeOutcome::Drained),
+            Step::EndWork(outcome) => Progress::Ended(outcome),
+            Step::Wait(_) => Progress::Waited,
+            Step::EndHook(HookEnding::LeaveUnproven) => Progress::HookEnded(NoticeOutcome::NotOurs),
+            Step::EndHook(_) => Progress::HookEnded(known.outcome),
+        });
+        if names.last().is_some_and(|name| name.starts_with("End(")) {
+            return names.join(" ");
+        }
+        if names.last().is_some_and(|name| name == "FindOwner") {
+            known.owner = owner;
+        }
+        known.advance(progress, now);
     }
     panic!("it does not end: {names:?}")
 }
@@ -134,7 +150,7 @@ fn a_drain_with_and_without_a_hook() {
     assert_eq!(path_of(&policy(), SPOT), "FindOwner Begin FindNode Cordon Drain End(Drained)");
     assert_eq!(
         path_of(&policy(), Detail::AsgTerminate(hook("hook", None))),
-        "FindOwner LookUpHook Begin FindNode Cordon Drain Complete(Continue) End(Drained)"
+        "FindOwner Begin FindNode Cordon Drain EndHook(Complete(Continue)) End(Drained)"
     );
 }
 
@@ -146,12 +162,13 @@ fn waits_stand_before_the_drain_and_before_the_completion() {
     let detail = || Detail::AsgTerminate(hook("hook", None));
     assert_eq!(
         path_of(&policy, detail()),
-        "FindOwner LookUpHook Begin FindNode Cordon Delay Drain Wait Complete(Continue) End(Drained)"
+        "FindOwner Begin FindNode Cordon Delay Drain Wait EndHook(Complete(Continue)) End(Drained)"
     );
-    let blocked = |step: &Step<'_>| matches!(step, Step::Drain(_)).then_some(Finding::Ended(NoticeOutcome::Blocked));
+    let blocked =
+        |step: &Step<'_>| matches!(step, Step::Drain { .. }).then_some(Progress::Ended(NoticeOutcome::Blocked));
     assert_eq!(
         path(&policy, detail(), Some(&Arc::new(node())), blocked),
-        "FindOwner LookUpHook Begin FindNode Cordon Delay Drain LeaveHook End(Blocked)",
+        "FindOwner Begin FindNode Cordon Delay Drain EndHook(Leave) End(Blocked)",
         "a hook is held back after a drain only"
     );
 }
@@ -192,10 +209,11 @@ fn a_node_is_touched_only_once_its_notice_is_admitted() {
     let of_rebalance = path_of(&policy, Detail::Rebalance);
     assert_eq!(of_rebalance, "FindOwner Begin FindNode Admit FindNode Cordon Drain End(Drained)");
     policy.on_failed_drain = OnFailed::Continue;
-    let refused = |step: &Step<'_>| matches!(step, Step::Admit { .. }).then_some(Finding::NotAdmitted);
+    let refused =
+        |step: &Step<'_>| matches!(step, Step::Admit { .. }).then_some(Progress::Ended(NoticeOutcome::NotAdmitted));
     assert_eq!(
         path(&policy, Detail::AsgTerminate(hook("hook", None)), Some(&Arc::new(node())), refused),
-        "FindOwner LookUpHook Begin FindNode Admit LeaveHook End(NotAdmitted)",
+        "FindOwner Begin FindNode Admit EndHook(Leave) End(NotAdmitted)",
         "whatever is done after a failed drain"
     );
     policy.actions.set(NoticeKind::Spot, Action::Cordon);
@@ -216,9 +234,18 @@ fn what_is_settled_at_once_asks_nobody() {
 
 #[test]
 fn the_owner_decides() {
-    for (owner, expected) in [(None, "FindOwner End(Failed)"), (Some(Ownership::Foreign), "FindOwner End(NotOurs)")] {
-        let answer = |step: &Step<'_>| matches!(step, Step::FindOwner { .. }).then_some(Finding::Owner(owner));
-        assert_eq!(path(&policy(), SPOT, None, answer), expected);
+    let unproven = Ownership::Unproven { launched: None };
+    for (owner, detail, expected) in [
+        (Owner::NotFound, SPOT, "FindOwner End(Failed)"),
+        (Owner::Found(Ownership::Foreign), SPOT, "FindOwner End(NotOurs)"),
+        (Owner::Found(unproven), SPOT, "FindOwner Begin FindNode FindNode End(NothingToDrain)"),
+        (
+            Owner::Found(unproven),
+            Detail::AsgTerminate(hook("hook", None)),
+            "FindOwner EndHook(LeaveUnproven) End(NotOurs)",
+        ),
+    ] {
+        assert_eq!(path_from(&policy(), detail, None, owner, |_| None), expected);
     }
 }
 
@@ -228,12 +255,12 @@ fn an_excluded_node_is_left_alone_and_its_hook_too() {
     assert_eq!(path(&policy(), SPOT, Some(&excluded), |_| None), "FindOwner End(Excluded)");
     // It is excluded while the hook is looked up.
     let late = |step: &Step<'_>| match step {
-        Step::FindNode { .. } => Some(Finding::Node(Arc::clone(&excluded))),
+        Step::FindNode(_) => Some(Progress::Found(Arc::clone(&excluded))),
         _ => None,
     };
     assert_eq!(
         path(&policy(), Detail::AsgTerminate(hook("hook", None)), None, late),
-        "FindOwner LookUpHook Begin FindNode LeaveHook End(Excluded)"
+        "FindOwner Begin FindNode EndHook(Leave) End(Excluded)"
     );
 }
 
@@ -248,8 +275,8 @@ fn an_instance_that_runs_no_more_is_not_drained() {
 #[test]
 fn an_instance_without_a_node_is_waited_for_unless_it_is_in_a_warm_pool() {
     let terminating = |pool| path(&policy(), Detail::AsgTerminate(hook("hook", pool)), None, |_| None);
-    let (begin, end) = ("FindOwner LookUpHook Begin FindNode", "Complete(Continue) End(NothingToDrain)");
-    assert_eq!(terminating(None), format!("{begin} AwaitNode {end}"));
+    let (begin, end) = ("FindOwner Begin FindNode", "EndHook(Complete(Continue)) End(NothingToDrain)");
+    assert_eq!(terminating(None), format!("{begin} FindNode {end}"));
     assert_eq!(terminating(Some(WarmPool::From)), format!("{begin} {end}"));
 }
 
@@ -257,13 +284,15 @@ fn an_instance_without_a_node_is_waited_for_unless_it_is_in_a_warm_pool() {
 fn a_node_that_is_replaced_is_followed_for_a_while() {
     let there = Arc::new(node());
     let gone = |step: &Step<'_>| match step {
-        Step::Drain(target) => Some(Finding::NodeGone(Arc::clone(&target.node), NoticeOutcome::Drained)),
+        Step::Drain { target, .. } => Some(Progress::Gone(Arc::clone(&target.node), NoticeOutcome::Drained)),
         _ => None,
     };
-    let once = "Cordon Drain AwaitSuccessor";
+    let once = "Cordon Drain FindNode";
     assert_eq!(path(&policy(), SPOT, Some(&there), gone), format!("FindOwner Begin FindNode {once} End(Drained)"));
     let for_ever = |step: &Step<'_>| match step {
-        Step::AwaitSuccessor(node, _) => Some(Finding::Node(Arc::clone(node))),
+        Step::FindNode(NodeSearch { awaits: AwaitedNode::Successor(node), .. }) => {
+            Some(Progress::Found(Arc::clone(node)))
+        }
         step => gone(step),
     };
     let followed = [once; MAX_NODES - 1].join(" ");
@@ -276,14 +305,14 @@ fn a_node_that_is_replaced_is_followed_for_a_while() {
 #[test]
 fn a_launch_ends_with_its_node_in_service() {
     let launch = |pool, node| path(&policy(), Detail::AsgLaunch(hook("hook", pool)), node, |_| None);
-    let (ready, begin) = (Arc::new(node()), "FindOwner LookUpHook Begin AwaitReady");
-    assert_eq!(launch(None, Some(&ready)), format!("{begin} Complete(Continue) End(Ready)"));
+    let (ready, begin) = (Arc::new(node()), "FindOwner Begin AwaitReady");
+    assert_eq!(launch(None, Some(&ready)), format!("{begin} EndHook(Complete(Continue)) End(Ready)"));
     assert_eq!(
         launch(Some(WarmPool::From), Some(&ready)),
-        format!("{begin} ReleaseMarks Complete(Continue) End(Ready)")
+        format!("{begin} ReleaseMarks EndHook(Complete(Continue)) End(Ready)")
     );
-    assert_eq!(launch(None, None), format!("{begin} Complete(Abandon) End(NotReady)"));
-    assert_eq!(launch(Some(WarmPool::To), None), format!("{begin} Complete(Continue) End(NotReady)"));
+    assert_eq!(launch(None, None), format!("{begin} EndHook(Complete(Abandon)) End(NotReady)"));
+    assert_eq!(launch(Some(WarmPool::To), None), format!("{begin} EndHook(Complete(Continue)) End(NotReady)"));
 }
 
 #[test]
@@ -295,8 +324,8 @@ fn a_withdrawn_change_takes_its_mark_back() {
     // Another replica may wait for its Node.
     let start = Some("2026-11-21T12:10:00Z".parse().unwrap());
     let ahead = Detail::ScheduledChange(ScheduledChange { start, ..change.clone() });
-    assert_eq!(path(&policy(), ahead, None, |_| None), "FindNode FindOwner AwaitNode End(Withdrawn)");
-    let fails = |step: &Step<'_>| matches!(step, Step::ReleaseMarks { .. }).then_some(Finding::MarksReleased(false));
+    assert_eq!(path(&policy(), ahead, None, |_| None), "FindNode FindOwner FindNode End(Withdrawn)");
+    let fails = |step: &Step<'_>| matches!(step, Step::ReleaseMarks { .. }).then_some(Progress::Released(false));
     let node = Arc::new(node());
     assert_eq!(path(&policy(), withdrawn(), Some(&node), fails), "FindNode ReleaseMarks End(Failed)");
 }
@@ -329,17 +358,174 @@ fn the_code_of_a_fault_decides_its_action() {
 
 #[test]
 fn a_crash_leaves_the_hook_to_the_next_receiver() {
-    let crash = |step: &Step<'_>| matches!(step, Step::Drain(_)).then_some(Finding::Ended(NoticeOutcome::Crashed));
+    let crash = |step: &Step<'_>| matches!(step, Step::Drain { .. }).then_some(Progress::Ended(NoticeOutcome::Crashed));
     let detail = Detail::AsgTerminate(hook("hook", None));
     assert_eq!(
         path(&policy(), detail, Some(&Arc::new(node())), crash),
-        "FindOwner LookUpHook Begin FindNode Cordon Drain End(Crashed)"
+        "FindOwner Begin FindNode Cordon Drain End(Crashed)"
     );
 }
 
 #[test]
 fn a_hook_that_could_not_be_completed_is_the_outcome() {
-    let fails = |step: &Step<'_>| matches!(step, Step::Complete(_)).then_some(Finding::Completed(false));
+    let fails =
+        |step: &Step<'_>| matches!(step, Step::EndHook(_)).then_some(Progress::HookEnded(NoticeOutcome::HookFailed));
     let path = path(&policy(), Detail::AsgTerminate(hook("hook", None)), Some(&Arc::new(node())), fails);
-    assert!(path.ends_with("Complete(Continue) End(HookFailed)"), "{path}");
+    assert!(path.ends_with("EndHook(Complete(Continue)) End(HookFailed)"), "{path}");
+}
+
+#[test]
+fn work_that_starts_again_asks_for_the_owner_once() {
+    let mut known = Known::received(Instant::now());
+    for (owner, kept) in [
+        (Owner::Found(Ownership::Ours), true),
+        (Owner::Found(Ownership::Unproven { launched: None }), false),
+        (Owner::NotFound, false),
+    ] {
+        known.owner = owner;
+        known.advance(Progress::Begun, Instant::now());
+        let again = known.restarted(Instant::now());
+        assert_eq!(again.progress, Progress::Received);
+        assert_eq!(again.owner == owner, kept, "a copy of the message or another try may find more about {owner:?}");
+    }
+}
+
+/// Returns the results that a step may have.
+fn results(step: &Step<'_>, nodes: &[Arc<Node>], known: &Known) -> Vec<Progress> {
+    let ended = [NoticeOutcome::Drained, NoticeOutcome::Blocked, NoticeOutcome::Crashed, NoticeOutcome::Uncordoned];
+    let ended = || ended.into_iter().map(Progress::Ended);
+    let found = || nodes.iter().cloned().map(Progress::Found);
+    let gone = |node: &Arc<Node>| Progress::Gone(Arc::clone(node), NoticeOutcome::NothingToDrain);
+    match step.clone() {
+        Step::FindOwner { .. } => vec![known.progress.clone()],
+        Step::MarkOutOfService { .. } => vec![Progress::Ended(NoticeOutcome::NothingToDrain)],
+        Step::Begin(_) => vec![Progress::Begun],
+        Step::AwaitReady { .. } => found().chain([Progress::NoNodeInTime, Progress::Begun]).collect(),
+        Step::FindNode(NodeSearch { awaits: AwaitedNode::None, .. }) => {
+            found().chain([Progress::NoNode, Progress::NodesUnknown]).collect()
+        }
+        Step::FindNode(_) => found().chain([Progress::NoNodeInTime, Progress::NodesUnknown]).collect(),
+        Step::AskHook(node) => vec![Progress::Waiting(node), Progress::ActionOver],
+        Step::ReleaseMarks { .. } => vec![Progress::Released(true), Progress::Released(false)],
+        Step::Plan { node, .. } => vec![Progress::Ended(NoticeOutcome::Planned), Progress::Received, gone(&node)],
+        Step::Admit { node, .. } => {
+            let refused = Progress::Ended(NoticeOutcome::NotAdmitted);
+            [Progress::Admitted, refused].into_iter().chain(node.as_ref().map(gone)).collect()
+        }
+        Step::Cordon { target, .. } => {
+            let gone = gone(&target.node);
+            ended().chain([Progress::Cordoned(target), gone]).collect()
+        }
+        Step::Delay { target, .. } => {
+            ended().chain([Progress::Cordoned(target.clone()), Progress::Delayed(target)]).collect()
+        }
+        Step::Drain { target, .. } => ended().chain([gone(&target.node)]).collect(),
+        Step::EndWork(outcome) => vec![Progress::Ended(outcome)],
+        Step::Wait(_) => vec![Progress::Waited, known.progress.clone(), Progress::Ended(NoticeOutcome::Uncordoned)],
+        Step::EndHook(_) => vec![Progress::HookEnded(known.outcome), Progress::HookEnded(NoticeOutcome::HookFailed)],
+        Step::End(_) => Vec::new(),
+    }
+}
+
+/// A policy with any of the settings that make steps.
+fn any_policy(random: &mut fastrand::Rng) -> Policy {
+    let mut policy = policy();
+    let actions = [Action::Drain, Action::Cordon, Action::Report, Action::Ignore, Action::Replace];
+    for kind in NoticeKind::ALL.into_iter().filter(|kind| *kind != NoticeKind::AsgLaunch) {
+        policy.actions.set(kind, actions[random.usize(..actions.len())]);
+    }
+    policy.admission.max_draining = random.bool().then_some(AtMost::Number(1));
+    policy.admission.verify = if random.bool() { Verify::Always } else { Verify::Unusual };
+    policy.out_of_service_taint = random.bool();
+    policy.dry_run = random.u8(..4) == 0;
+    policy.settle = u32::from(random.u8(..2)) * S;
+    policy.waits.complete_after = u32::from(random.u8(..2)) * S;
+    policy.waits.delay = PerKind::all(random.bool().then_some(S));
+    policy
+}
+
+fn any_detail(random: &mut fastrand::Rng) -> Detail {
+    let pool = [None, Some(WarmPool::From), Some(WarmPool::To)][random.usize(..3)];
+    let start = [None, Some("2026-11-21T12:10:00Z"), Some("2026-11-23T12:00:00Z")][random.usize(..3)];
+    match random.u8(..8) {
+        0 => SPOT,
+        1 => Detail::Rebalance,
+        2 => Detail::AsgLaunch(hook("hook", pool)),
+        3 => Detail::StateChange { state: InstanceState::Stopped },
+        4 => Detail::AsgTermination { sought: random.bool() },
+        5 => Detail::ScheduledChange(ScheduledChange {
+            code: "AWS_EC2_SYSTEM_REBOOT_SCHEDULED".to_owned(),
+            start: start.map(|start| start.parse().unwrap()),
+            hard: random.bool(),
+            withdrawn: random.bool(),
+            is_issue: false,
+        }),
+        _ => Detail::AsgTerminate(Hook { replaces_root_volume: random.u8(..4) == 0, ..hook("hook", pool) }),
+    }
+}
+
+#[test]
+fn any_course_of_the_work_ends_and_keeps_to_its_order() {
+    let mut random = fastrand::Rng::with_seed(52);
+    let clock = Clock::showing("2026-11-21T12:00:00Z".parse().unwrap());
+    let excluded = Node { ignored: true, ..node() };
+    let ready_since = "2026-11-21T12:00:30Z".parse().ok();
+    let restarted = Node { boot: "other".into(), has_volumes: true, ready_since, ..node() };
+    let nodes = [node(), excluded, restarted].map(Arc::new);
+    let owners = [Ownership::Ours, Ownership::Foreign, Ownership::Unproven { launched: None }].map(Owner::Found);
+    let mut seen = std::collections::BTreeSet::new();
+    for course in 0..20_000 {
+        let (policy, detail) = (any_policy(&mut random), any_detail(&mut random));
+        let instance = InstanceId::new("i-00000001").unwrap();
+        let identity = Identity::HealthEvent { arn: "arn".to_owned(), instance: instance.clone() };
+        let notice = Notice::new(identity, instance, NoticeTime::Announced(clock.now()), detail);
+        let steps = Steps { policy: &policy, clock, notice: &notice, message: "message" };
+        let mut now = Instant::now();
+        let mut known = Known::received(now);
+        let (mut names, mut is_admitted, mut is_cordoned) = (Vec::new(), false, false);
+        let (mut kept, mut hook_ends) = (false, 0);
+        loop {
+            known.node = random.bool().then(|| Arc::clone(&nodes[random.usize(..nodes.len())]));
+            let step = steps.next(&known, now);
+            let name: String = format!("{step:?}").chars().take_while(|c| c.is_alphabetic()).collect();
+            seen.insert(name.clone());
+            names.push(name);
+            let about = || format!("course {course} of {notice:?}: {names:?}");
+            assert!(names.len() < 400, "it does not end: {}", about());
+            match &step {
+                Step::Begin(hook) => kept = hook.is_some(),
+                Step::Cordon { target, .. } => {
+                    assert!(!target.node.is_excluded() && !notice.is_withdrawn(), "{}", about());
+                    assert!(is_admitted || !policy.admits(&notice), "{}", about());
+                }
+                Step::Delay { .. } | Step::Drain { .. } => {
+                    assert!(is_cordoned && policy.action(&notice).drains(), "{}", about());
+                }
+                Step::EndHook(_) => hook_ends += 1,
+                Step::End(outcome) => {
+                    let unproven = names.iter().any(|name| name == "EndHook") && !kept;
+                    assert!(!unproven || *outcome != NoticeOutcome::Drained, "{}", about());
+                    let is_left_over = kept && *outcome == NoticeOutcome::Crashed;
+                    assert_eq!(hook_ends, usize::from((kept || unproven) && !is_left_over), "{}", about());
+                    break;
+                }
+                _ => assert_eq!(hook_ends, 0, "nothing comes after it: {}", about()),
+            }
+            let asks = matches!(step, Step::FindOwner { .. });
+            let mut results = results(&step, &nodes, &known);
+            let progress = results.swap_remove(random.usize(..results.len()));
+            is_admitted |= matches!(progress, Progress::Admitted | Progress::ActionOver);
+            is_cordoned = match progress {
+                Progress::Cordoned(_) => true,
+                Progress::Gone(..) | Progress::Found(_) => false,
+                _ => is_cordoned,
+            };
+            now += Duration::from_millis(random.u64(..2000));
+            known.advance(progress, now);
+            if asks {
+                known.owner = if random.u8(..9) == 0 { Owner::NotFound } else { owners[random.usize(..owners.len())] };
+            }
+        }
+    }
+    assert_eq!(seen.len(), 16, "each step was taken: {seen:?}");
 }

@@ -10,8 +10,8 @@ use crate::clients::gate::{Backoff, Gate};
 use crate::fact::{Facts, TaskKind, WaitOutcome};
 use crate::pipeline::drain::PodAddresses;
 use crate::pipeline::interruption::group_lookup::GroupLookup;
+use crate::pipeline::interruption::known::Progress;
 use crate::pipeline::interruption::policy::ForLoadBalancers;
-use crate::pipeline::interruption::step::Finding;
 use crate::pipeline::interruption::{Case, NoticeOutcome};
 use crate::runtime::task::{Handle, Tasks};
 use futures_util::future::join_all;
@@ -140,7 +140,7 @@ impl Case {
     pub(in crate::pipeline::interruption) async fn end_deregistration(
         &self,
         deregistration: Handle<()>,
-        drained: &Finding,
+        drained: &Progress,
         deadline: Instant,
     ) {
         if drained.is_success() && self.notice.hook().is_none() {
@@ -204,9 +204,9 @@ impl States {
     }
 }
 
-impl Finding {
+impl Progress {
     /// Whether no pod is left that must leave.
     const fn is_success(&self) -> bool {
-        matches!(self, Self::Ended(NoticeOutcome::Drained | NoticeOutcome::NodeDead) | Self::NodeGone(..))
+        matches!(self, Self::Ended(NoticeOutcome::Drained | NoticeOutcome::NodeDead) | Self::Gone(..))
     }
 }
