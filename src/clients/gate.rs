@@ -12,7 +12,7 @@ mod class;
 mod error;
 
 pub use crate::fact::Category;
-pub use absence::Absence;
+pub use absence::{Absence, AbsenceSince};
 pub use backoff::{Backoff, Failure};
 pub use class::{AwsClass, CallClass, Class, Limits};
 #[cfg(test)]

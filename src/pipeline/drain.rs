@@ -44,7 +44,7 @@ mod tier;
 mod wire;
 mod work;
 
-pub use deadline::{Deadline, HookEnd};
+pub use deadline::{Deadline, HookEnd, Plan};
 pub use deadlines::{DeadlineEntry, Deadlines};
 pub use grace::{AtDeadline, DEFAULT_GRACE, Grace};
 pub use list::Room;

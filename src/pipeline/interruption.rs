@@ -4,19 +4,19 @@
 //! known          what is known about the notice         steps           the next step, from what is known: pure
 //! step           the types of the steps                 work            executes the steps, owns the hook
 //! policy         the user's decisions                   decisions       answers single questions for `steps`
-//! times          deadlines, hooks, beats: arithmetic    completion      a hook: its heartbeat, its completion
-//! completion     a hook: its heartbeat, its completion  hook            calls about hooks, and heartbeats
-//! groups         calls to Auto Scaling about groups     group_lookup    the groups and states of instances
-//! replaceable    whether a group can replace first      confirmation    AWS's confirmation of a notice
-//! admission      within the maximum, or confirmed       settling        the end of a burst of cordons
+//! times          deadlines, hooks, beats: arithmetic    late            whether a notice is late
+//! completion     a hook: its heartbeat, its completion  hook            the machine of a hook, and its calls
+//! ownership      the owner of an instance               node_search     the Node of an instance
+//! confirmation   AWS's confirmation of a notice         admission       within the maximum, or confirmed
 //! draining       the nodes being drained                hints           the nodes cordoned because of hints
+//! planning       keeps a change on its Node             retry           another try, while a change is ahead
+//! node_work      the steps on a Node                    settling        the end of a burst of cordons
+//! shared_work    one drain for all notices of a Node    shared_drain    a notice's part in it
+//! drain_part     the machine of that part               launch          the end of a launch
 //! waits          before evictions and completion        waves           places among the nodes of a label's value
-//! shifts         the zones with shifted traffic         node_search     the Node of an instance
-//! node_work      the steps on a Node                    retry           another try, while a change is ahead
-//! late           whether a notice is late               launch          the end of a launch
-//! ownership      the owner of an instance               planning        keeps a change on its Node until it is near
+//! shifts         the zones with shifted traffic         groups          calls to Auto Scaling about groups
+//! group_lookup   the groups and states of instances     replaceable     whether a group can replace first
 //! out_of_service the taint of an instance that is gone  link            between an interruption and its messages
-//! shared_work    one drain for all notices of a Node
 //! ```
 //!
 //! The interruption owns its hook and the hook's heartbeat. Its only end consumes both and waits until no more beats can be sent. If it is
@@ -26,6 +26,7 @@ mod admission;
 mod completion;
 mod confirmation;
 mod decisions;
+mod drain_part;
 mod draining;
 mod group_lookup;
 mod groups;
@@ -44,6 +45,7 @@ mod policy;
 mod replaceable;
 mod retry;
 mod settling;
+mod shared_drain;
 mod shared_work;
 mod shifts;
 mod step;

@@ -153,6 +153,7 @@ mod architecture {
     mod docs;
     mod layering;
     mod methods;
+    mod situations;
     mod sources;
     mod tokens;
     mod words;

@@ -92,6 +92,12 @@ impl Absence {
         self.0.borrow().total(Instant::now())
     }
 
+    /// Returns the absences from now on.
+    #[must_use]
+    pub fn since_now(&self) -> AbsenceSince {
+        AbsenceSince { absence: self.clone(), before: self.total() }
+    }
+
     /// Waits until the sum has grown beyond `counted`: at the end of an absence, and about each second while one runs.
     pub async fn grown(&self, counted: Duration) {
         let mut changes = self.0.subscribe();
@@ -141,6 +147,26 @@ impl Absence {
                 sleep(interval).await;
             }
         }
+    }
+}
+
+/// The server's absences since some time.
+#[derive(Clone, Debug)]
+pub struct AbsenceSince {
+    absence: Absence,
+    before: Duration,
+}
+
+impl AbsenceSince {
+    /// Returns their sum.
+    #[must_use]
+    pub fn total(&self) -> Duration {
+        self.absence.total().saturating_sub(self.before)
+    }
+
+    /// As [`Absence::grown`].
+    pub async fn grown(&self, counted: Duration) {
+        self.absence.grown(self.before + counted).await;
     }
 }
 

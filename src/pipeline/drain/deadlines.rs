@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 /// The deadlines and the progress of a drain.
 #[derive(Debug)]
@@ -145,11 +145,6 @@ impl DeadlineEntry {
         self.deadlines.insert(&mut self.deadlines.entries.lock(), self.id, deadline);
     }
 
-    /// Puts off the deadline. The hook's deadline has room for the pods that were left then; this one gets room for those left now.
-    pub fn put_off(&mut self, by: Duration) {
-        self.set(self.own.put_off(by));
-    }
-
     /// Whether another lifecycle hook keeps the instance.
     #[must_use]
     pub fn has_other_hook(&self) -> bool {
@@ -170,18 +165,6 @@ impl DeadlineEntry {
     #[must_use]
     pub fn deadline(&self) -> Deadline {
         self.own.lengthened(self.deadlines.entries.lock().remaining)
-    }
-
-    /// Returns when this interruption's soft deadline has passed while the drain continues for others; never, if the drain ends at that
-    /// deadline. Must be called again when the deadline has moved.
-    pub async fn out_of_patience(&self) {
-        let mut plan = self.deadlines.plan();
-        let deadline = self.deadline();
-        let continues = |plan: &Plan| plan.end().at() > deadline.at();
-        sleep_until(deadline.at()).await;
-        if deadline.is_hard() || plan.wait_for(continues).await.is_err() {
-            std::future::pending::<()>().await;
-        }
     }
 }
 

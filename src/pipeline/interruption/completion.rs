@@ -4,7 +4,7 @@ use super::decisions::{comes_back, hook_terms};
 use super::hook::{DENIED_RETRY, Heartbeat, HookEvent, HookMachine, HookReply, LifecycleAction, Trust, restarted};
 use super::late::may_be_over;
 use super::{Case, Completion, HookTimes, MessageLink};
-use crate::clients::gate::{Absence, AwsError, Backoff, CALL_TIMEOUT, Category, Class, KubeError};
+use crate::clients::gate::{AbsenceSince, AwsError, Backoff, CALL_TIMEOUT, Category, Class, KubeError};
 use crate::fact::{CompletionResult, Fact, HookLack};
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{Detail, Hook};
@@ -32,38 +32,33 @@ pub(super) struct KeptHook {
     action: Arc<LifecycleAction>,
     machine: watch::Sender<HookMachine>,
     heartbeat: Option<Heartbeat>,
-    /// The API server's absences.
-    absence: Absence,
-    /// The sum of the absences before the work.
-    before: Duration,
 }
 
 impl KeptHook {
     /// Starts the heartbeat of a hook with these times; a dry run has none. `before` is the same hook before the steps started again, and
-    /// `absent` the sum of the API server's absences before the work.
+    /// `absence` has the API server's absences since the start of the work.
     pub(super) fn keep(
         case: &Case,
         link: &MessageLink,
         (hook, times): (&Hook, HookTimes),
         before: Option<&Self>,
-        absent: Duration,
+        absence: &AbsenceSince,
     ) -> Self {
         let Case { interrupter, notice, .. } = case;
         let (policy, clock, now) = (&interrupter.policy, &interrupter.clock, Instant::now());
         let node = interrupter.index.get(&notice.instance);
         let terms = hook_terms(policy, notice, node.as_deref(), clock);
         let (trust, last) = (case.trust(hook, times, before), interrupter.hooks.last_beat(hook));
-        let absence = interrupter.drainer.gate.absence().clone();
         let action = Arc::new(case.action(Arc::new(hook.clone())));
         let mut machine = HookMachine::new(Arc::clone(&action.hook), terms, times, trust, last, now);
-        machine.handle(HookEvent::Absent(absence.total().saturating_sub(absent)), now);
+        machine.handle(HookEvent::Absent(absence.total()), now);
         let machine = watch::Sender::new(machine);
         let start = || {
             let visibility = link.visibility_timeout.clone();
-            Heartbeat::start(&interrupter.tasks, Arc::clone(&action), machine.clone(), visibility)
+            Heartbeat::start(&interrupter.tasks, Arc::clone(&action), machine.clone(), visibility, absence.clone())
         };
         let heartbeat = (!policy.dry_run).then(start);
-        Self { action, machine, heartbeat, absence, before: absent }
+        Self { action, machine, heartbeat }
     }
 
     fn handle(&self, event: HookEvent) {
@@ -115,9 +110,31 @@ impl KeptHook {
         self.machine.borrow().is_proven()
     }
 
+    /// Returns the hook's times.
+    pub(super) fn times(&self) -> HookTimes {
+        self.machine.borrow().times()
+    }
+
+    /// Whether AWS has reported that the lifecycle action is over.
+    pub(super) fn has_ended(&self) -> bool {
+        self.machine.borrow().is_over()
+    }
+
+    /// Returns the changes of the hook.
+    pub(super) fn changes(&self) -> watch::Receiver<HookMachine> {
+        self.machine.subscribe()
+    }
+
+    /// Waits until the hook changes; without one, forever.
+    pub(super) async fn changed(changes: &mut Option<watch::Receiver<HookMachine>>) {
+        let Some(changes) = changes else { return pending().await };
+        // The sender is here.
+        let _ = changes.changed().await;
+    }
+
     /// Returns the hook with its current times.
     pub(super) fn with_times(&self) -> (&Self, HookTimes) {
-        (self, self.machine.borrow().times())
+        (self, self.times())
     }
 
     /// Waits until the hook's times are no longer the known ones; without a hook, forever.
@@ -125,21 +142,6 @@ impl KeptHook {
         let Some((hook, known)) = known else { return pending().await };
         // The sender is here.
         let _ = hook.machine.subscribe().wait_for(|machine| machine.times() != known).await;
-    }
-
-    /// Returns the sum of the API server's absences that the deadline counts; 0 without a hook.
-    pub(super) fn absent(hook: Option<&Self>) -> Duration {
-        hook.map_or(Duration::ZERO, |hook| hook.machine.borrow().absent())
-    }
-
-    /// Waits until the API server's absences exceed `known`, puts the deadline off by the difference, and returns the sum. Called in a loop,
-    /// it returns about once a second while the API server is unreachable. Without a hook, waits forever.
-    pub(super) async fn put_off_by_absence(hook: Option<&Self>, known: Duration) -> Duration {
-        let Some(hook) = hook else { return pending().await };
-        hook.absence.grown(hook.before + known).await;
-        let total = hook.absence.total().saturating_sub(hook.before);
-        hook.handle(HookEvent::Absent(total));
-        total
     }
 
     /// Returns the end of the hook's life, until which it can be completed.

@@ -3,18 +3,17 @@
 use super::completion::KeptHook;
 use super::known::Progress;
 use super::late::{is_healthy_again, is_late, returns_by_boot};
+use super::shared_drain::{EarlySeat, SharedDrain};
 use super::step::{QuietTime, Target};
-use super::{Action, Case, MessageLink, NoticeOutcome, Seat};
-use crate::clients::gate::{Backoff, CALL_TIMEOUT, Class, KubeError, LAST_CALL};
-use crate::fact::{DrainOutcome, Fact, UndoReason};
-use crate::pipeline::drain::{Deadline, DeadlineEntry, Deadlines, Report};
+use super::{Action, Case, MessageLink, NoticeOutcome};
+use crate::clients::gate::{Backoff, CALL_TIMEOUT, Class, KubeError};
+use crate::fact::{Fact, UndoReason};
 use crate::pipeline::event::{Detail, Notice, NoticeTime, ScheduledChange};
 use crate::pipeline::node::mark::Mark;
 use crate::pipeline::node::record::TERMINATION_GRACE;
 use crate::pipeline::node::record::{Record, has_had};
 use crate::pipeline::node::release::NodeRelease;
 use crate::pipeline::node::{CordonOutcome, FullOfHints, Node};
-use crate::runtime::task::{Ending, TaskError};
 use futures_util::future::{join, join_all};
 use jiff::Timestamp;
 use std::convert::Infallible;
@@ -28,22 +27,6 @@ const OTHERS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time after a cordon at which the index shows other replicas' cordons of the same time.
 const RECOUNTED_AFTER: Duration = Duration::from_secs(2);
-
-/// A seat in a Node's drain.
-type DrainSeat = Seat<Arc<str>, Deadlines, Arc<Report>>;
-
-impl Ending for Arc<Report> {
-    fn failed(&self) -> bool {
-        !self.outcome.is_success()
-    }
-}
-
-/// A seat in a drain of the Node that is already running before the interruption's own step: the drain gets the deadline at once, whatever
-/// happens to the mark and the delay.
-pub(super) struct EarlySeat {
-    _deadline: DeadlineEntry,
-    _seat: DrainSeat,
-}
 
 impl Case {
     /// Passes on newer copies of the notice that other replicas have received. A copy may wait for AWS's confirmation while the work
@@ -155,10 +138,10 @@ impl Case {
                 let (mark, mut early) = (case.mark(target), None);
                 let _ = timeout(OTHERS_TIMEOUT, Box::pin(case.cordon_one(target.clone(), &mark, &mut early))).await;
             }
-            case.drain_one(target, hook, None, false).await
+            SharedDrain { case, target, hook }.run(None, false).await
         });
         let (progress, others) = Box::pin(join(self.drain_marked(target, hook, early), join_all(others))).await;
-        let failed = |progress: &Progress| matches!(progress, Progress::Ended(outcome) if outcome.failed());
+        let failed = |progress: &Progress| matches!(progress, Progress::Ended(outcome) if outcome.is_failure());
         if failed(&progress) { progress } else { others.into_iter().find(failed).unwrap_or(progress) }
     }
 
@@ -166,7 +149,7 @@ impl Case {
     async fn drain_marked(&self, target: &Target, hook: Option<&KeptHook>, early: Option<EarlySeat>) -> Progress {
         let known = self.interrupter.index.newest(&target.node);
         if self.interrupter.policy.dry_run || known.is_none_or(|node| self.has_mark(&node)) {
-            return self.drain_one(target, hook, early, true).await;
+            return SharedDrain { case: self, target, hook }.run(early, true).await;
         }
         let cordon = async {
             let try_cordon = || Box::pin(self.try_cordon(target, self.mark(target), Instant::now() + CALL_TIMEOUT));
@@ -179,8 +162,8 @@ impl Case {
         };
         tokio::select! {
             biased;
-            found = Box::pin(self.drain_one(target, hook, early, true)) => found,
-            found = cordon => found,
+            progress = Box::pin(SharedDrain { case: self, target, hook }.run(early, true)) => progress,
+            progress = cordon => progress,
         }
     }
 
@@ -216,20 +199,9 @@ impl Case {
         has_had(self.notice.key())
     }
 
-    /// Records on the Node that this notice's hook keeps the instance until `at`, for a replica that works on another hook.
-    async fn move_mark(&self, node: &Node, at: Instant) {
+    /// Records on the Node that the work continues until `at`: a restart before that is no return.
+    pub(super) async fn put_off_mark(&self, node: &Node, at: Instant) {
         let Self { interrupter, notice, .. } = self;
-        let (key, at) = (notice.key(), interrupter.clock.timestamp_of(at));
-        let by = (Class::Cordon, Instant::now() + LAST_CALL);
-        // If the write fails, the other replica waits until the time recorded before, but only while its own hook lives.
-        let _ = Box::pin(interrupter.marker.revise(node, key, by, |known, _| known.moved(at))).await;
-    }
-
-    /// Records on the Node, at its mark's deadline, that the drain continues until `at`: a restart before that is no return.
-    async fn put_off_mark(&self, node: &Node, deadline: Instant, at: Instant) {
-        let Self { interrupter, notice, .. } = self;
-        // Most drains end earlier, and need no call.
-        sleep_until(deadline).await;
         let (key, at) = (notice.key(), interrupter.clock.timestamp_of(at));
         let put_off = || {
             let by = (Class::Cordon, Instant::now() + CALL_TIMEOUT);
@@ -243,14 +215,16 @@ impl Case {
         if let (Some(node), Some(ends)) = (&self.node, ends) {
             let marked = self.marked_deadline(node);
             if let Some(marked) = marked.filter(|marked| ends > *marked + TERMINATION_GRACE) {
-                Box::pin(self.put_off_mark(node, marked, ends)).await;
+                // Most work ends earlier, and needs no call.
+                sleep_until(marked).await;
+                Box::pin(self.put_off_mark(node, ends)).await;
             }
         }
         pending().await
     }
 
     /// Returns the deadline of the notice's mark on the Node.
-    fn marked_deadline(&self, node: &Node) -> Option<Instant> {
+    pub(super) fn marked_deadline(&self, node: &Node) -> Option<Instant> {
         let Self { interrupter, notice, .. } = self;
         let known = interrupter.index.newest(node)?;
         let marked = known.record.deadline(notice.key(), notice.start())?;
@@ -305,123 +279,5 @@ impl Case {
     pub(super) async fn settle(&self, QuietTime { quiet, at_most }: QuietTime) {
         let interrupter = &self.interrupter;
         Box::pin(interrupter.settling.settled(quiet, at_most, || interrupter.index.marked_at())).await;
-    }
-
-    /// Joins the Node's drain, or starts it, and waits for its end or for this notice's soft deadline. When the lifecycle action is over,
-    /// the instance is being terminated, and the deadline is now.
-    async fn drain_one(
-        &self,
-        target: &Target,
-        hook: Option<&KeptHook>,
-        early: Option<EarlySeat>,
-        leads: bool,
-    ) -> Progress {
-        let own = || hook.map_or(target.deadline, |hook| hook.own_deadline().at_least(Instant::now() + LAST_CALL));
-        let (seat, joined) = self.join_drain(target);
-        if joined {
-            self.emit(&Fact::DrainJoined { about: self.about() });
-        }
-        let shared = seat.shared();
-        let (mut known, mut absent) = (hook.map(KeptHook::with_times), KeptHook::absent(hook));
-        let (mut deadline, mut plan) = (shared.add(self.notice.key(), own()), shared.plan());
-        // The early seat's deadline does not move.
-        drop(early);
-        // Another replica's mark has an earlier end, if our soft deadline started later.
-        let (mut is_over, mut marked) = (false, self.marked_deadline(&target.node).unwrap_or(target.deadline.at()));
-        let end = own().at();
-        if known.is_some() && end.max(marked).duration_since(end.min(marked)) > TERMINATION_GRACE {
-            // The hook's times have become known since the cordon.
-            self.move_mark(&target.node, end).await;
-            marked = end;
-        }
-        loop {
-            let lengthened = deadline.deadline();
-            let ends = lengthened.at();
-            if let Some((hook, times)) = known {
-                // The drain makes room for its pods, and the hook lives until it ends. With several Nodes, the latest end counts.
-                if leads || ends > hook.deadline().at() {
-                    hook.set_deadline(lengthened, times);
-                }
-            }
-            // The drain continues while another hook keeps the instance.
-            let stays = known.and(plan.borrow().hooks_end()).map_or(ends, |hooks_end| hooks_end.max(ends));
-            tokio::select! {
-                biased;
-                ended = seat.ended() => return match ended {
-                    Ok(report) => {
-                        self.remember(&report);
-                        if report.outcome == DrainOutcome::NodeGone {
-                            Progress::Gone(Arc::clone(&target.node), report.outcome.into())
-                        } else {
-                            Progress::Ended(report.outcome.into())
-                        }
-                    }
-                    Err(TaskError::Panicked | TaskError::Cancelled) => Progress::Ended(NoticeOutcome::Crashed),
-                },
-                () = KeptHook::over(hook), if !is_over => {
-                    // AWS waits for the other hook, or the instance has already restarted.
-                    if deadline.has_other_hook() || self.restarted().is_some() {
-                        self.move_mark(&target.node, Instant::now()).await;
-                        deadline.outlive();
-                        return Progress::Ended(shared.progress.outcome().into());
-                    }
-                    is_over = true;
-                    deadline.set(Deadline::hard(Instant::now() + LAST_CALL));
-                    if returns_by_boot(&self.notice, self.interrupter.clock.now()) {
-                        // The hook may be left to its timeout, and the mark stays then.
-                        self.move_mark(&target.node, Instant::now()).await;
-                    }
-                }
-                () = KeptHook::times_changed(known) => {
-                    (known, absent) = (hook.map(KeptHook::with_times), KeptHook::absent(hook));
-                    deadline.set(own());
-                    marked = own().at();
-                    self.move_mark(&target.node, marked).await;
-                }
-                total = KeptHook::put_off_by_absence(hook, absent), if !is_over => {
-                    deadline.put_off(total.saturating_sub(absent));
-                    absent = total;
-                }
-                () = Box::pin(self.put_off_mark(&target.node, marked, stays)), if stays > marked + TERMINATION_GRACE => {
-                    marked = stays;
-                }
-                Ok(()) = plan.changed() => {}
-                () = deadline.out_of_patience() => {
-                    deadline.outlive();
-                    return Progress::Ended(shared.progress.outcome().into());
-                }
-            }
-        }
-    }
-
-    /// Keeps the parts of the drain's report that the waits after it need.
-    fn remember(&self, report: &Report) {
-        if !report.addresses.is_empty() {
-            let mut addresses = self.drained_addresses.lock();
-            addresses.extend(report.addresses.iter().cloned());
-        }
-    }
-
-    fn join_drain(&self, Target { node, deadline }: &Target) -> (DrainSeat, bool) {
-        let drainer = Arc::clone(&self.interrupter.drainer);
-        self.interrupter.drains.join(
-            Arc::clone(&node.uid),
-            || Deadlines::new(*deadline),
-            // A drain that no interruption waits for is aborted, without a report.
-            |deadlines, _stop| {
-                let node = Arc::clone(node);
-                async move { Arc::new(drainer.run(&node, &deadlines).await) }
-            },
-        )
-    }
-
-    /// Takes a seat in the Node's drain, if one runs. Returns whether there is a seat.
-    pub(super) fn join_early(&self, target: &Target, early: &mut Option<EarlySeat>) -> bool {
-        if early.is_none() {
-            let seat = self.interrupter.drains.join_running(&target.node.uid);
-            let entry = |seat: &DrainSeat| seat.shared().add(self.notice.key(), target.deadline);
-            *early = seat.map(|seat| EarlySeat { _deadline: entry(&seat), _seat: seat });
-        }
-        early.is_some()
     }
 }

@@ -35,7 +35,7 @@ pub use target_groups::{Source, TargetGroup, TargetGroups, name_of};
 
 use super::completion::KeptHook;
 use super::known::Progress;
-use super::node_work::EarlySeat;
+use super::shared_drain::EarlySeat;
 use super::step::{Target, Waits};
 use super::{Case, NoticeOutcome};
 use crate::clients::gate::{Backoff, Category, KubeError, LAST_CALL};

@@ -4,10 +4,10 @@ use super::completion::KeptHook;
 use super::draining::DrainPlace;
 use super::hook::Trust;
 use super::known::{Known, Progress};
-use super::node_work::EarlySeat;
 use super::policy::Policy;
 use super::retry;
 use super::settling::NoticeBurst;
+use super::shared_drain::EarlySeat;
 use super::step::{AwaitedNode, HookEnding, Step};
 use super::steps::Steps;
 use super::times::HookTimes;
@@ -15,7 +15,7 @@ use super::{
     Attachments, Case, Confirmations, DrainingNodes, Groups, Hints, Hooks, LoadBalancers, MessageLink, NoticeOutcome,
     Shifts, Slots, WaitLog, Waves,
 };
-use crate::clients::gate::LAST_CALL;
+use crate::clients::gate::{AbsenceSince, LAST_CALL};
 use crate::fact::{Fact, Facts, HoldPoint, HookLack, WaitOutcome};
 use crate::pipeline::drain::{Deadlines, Drainer, Report};
 use crate::pipeline::event::{Detail, Hook};
@@ -93,7 +93,7 @@ impl Interrupter {
             let node = interrupter.index.until(&instance, |known| known.map(Arc::clone)).await;
             interrupter.drainer.probe(&node).await
         });
-        let absent = case.interrupter.drainer.gate.absence().total();
+        let absence = case.interrupter.drainer.gate.absence().since_now();
         let mut interruption = Interruption {
             case,
             link,
@@ -103,7 +103,7 @@ impl Interrupter {
             has_begun: false,
             waited: WaitLog::default(),
             admitted: None,
-            absent,
+            absence,
         };
         let (mut ended, mut pause, mut pauses) = (None, None, retry::PAUSES);
         let outcome = loop {
@@ -161,8 +161,8 @@ struct Interruption {
     waited: WaitLog,
     /// Its place among the nodes being drained.
     admitted: Option<DrainPlace>,
-    /// The sum of the absences of the API server before the work.
-    absent: Duration,
+    /// The absences of the API server since the start of the work.
+    absence: AbsenceSince,
 }
 
 impl Interruption {
@@ -405,7 +405,7 @@ impl Interruption {
         let again = std::mem::replace(&mut self.has_begun, true);
         self.case.emit(&Fact::NoticeBegun { about, action, until, hard, again, pool });
         let before = self.hook.take();
-        self.hook = kept.map(|kept| KeptHook::keep(&self.case, &self.link, kept, before.as_ref(), self.absent));
+        self.hook = kept.map(|kept| KeptHook::keep(&self.case, &self.link, kept, before.as_ref(), &self.absence));
         if self.admitted.is_some() {
             self.hook.iter().for_each(KeptHook::admit);
         }

@@ -11,7 +11,7 @@ const LIMIT: usize = 25;
 const LARGE_TYPES: [(&str, usize); 6] = [
     ("cli::settings::problems::Problems", 52),
     ("pipeline::delivery::Deliverer", 50),
-    ("pipeline::interruption::Case", 104),
+    ("pipeline::interruption::Case", 101),
     ("pipeline::interruption::policy::Policy", 28),
     ("pipeline::node::index::Index", 36),
     ("telemetry::history::state::State", 28),

@@ -4,7 +4,7 @@
 
 use super::machine::{HookEffect, HookEvent, HookMachine};
 use super::{HookReply, LifecycleAction};
-use crate::clients::gate::{AwsError, Category};
+use crate::clients::gate::{AbsenceSince, AwsError, Category};
 use crate::fact::{Fact, HeartbeatResult, TaskKind};
 use crate::runtime::clock;
 use crate::runtime::task::{Handle, Tasks};
@@ -21,14 +21,16 @@ use tokio::time::Instant;
 pub struct Heartbeat(Handle<()>);
 
 impl Heartbeat {
-    /// Starts the heartbeat of the action. `visibility` is the visibility timeout that its messages need.
+    /// Starts the heartbeat of the action. `visibility` is the visibility timeout that its messages need; the API server's absences put off the
+    /// deadline of the work.
     pub fn start(
         tasks: &Tasks,
         action: Arc<LifecycleAction>,
         machine: watch::Sender<HookMachine>,
         visibility: watch::Sender<Duration>,
+        absence: AbsenceSince,
     ) -> Self {
-        Self(tasks.spawn(TaskKind::Heartbeat, HeartbeatTask { action, machine, visibility }.run()))
+        Self(tasks.spawn(TaskKind::Heartbeat, HeartbeatTask { action, machine, visibility, absence }.run()))
     }
 
     /// Waits until no more calls can be made: the machine is at rest.
@@ -42,13 +44,21 @@ struct HeartbeatTask {
     action: Arc<LifecycleAction>,
     machine: watch::Sender<HookMachine>,
     visibility: watch::Sender<Duration>,
+    absence: AbsenceSince,
 }
 
 impl HeartbeatTask {
     async fn run(self) {
         let (mut changes, mut calls) = (self.machine.subscribe(), FuturesUnordered::new());
         // A call in flight is cancelled at the end: it may arrive, but no other follows.
-        while !changes.borrow_and_update().is_at_rest() {
+        loop {
+            let counted = {
+                let machine = changes.borrow_and_update();
+                if machine.is_at_rest() {
+                    return;
+                }
+                machine.absent()
+            };
             let (effect, wakes_at) = self.next();
             if let Some(effect) = effect {
                 calls.extend(self.call(effect));
@@ -58,10 +68,15 @@ impl HeartbeatTask {
                 biased;
                 // The sender is here.
                 _ = changes.changed() => {}
-                Some(event) = calls.next() => self.machine.send_modify(|machine| machine.handle(event, Instant::now())),
+                Some(event) = calls.next() => self.handle(event),
+                () = self.absence.grown(counted) => self.handle(HookEvent::Absent(self.absence.total())),
                 () = clock::until(wakes_at) => {}
             }
         }
+    }
+
+    fn handle(&self, event: HookEvent) {
+        self.machine.send_modify(|machine| machine.handle(event, Instant::now()));
     }
 
     /// Returns what is to be done now, and when to ask again.

@@ -20,7 +20,7 @@ impl Oracle {
         seen.sent.iter().find(|sent| sent.token.as_deref() == Some(named) || by_instance(sent))
     }
 
-    /// Returns why a hook is not ours to touch: docs/settings.md, "Notices"; docs/design.md, rule 4.
+    /// Returns why a hook is not ours to touch: docs/settings.md, "Notices"; docs/design.md, rule 6.
     pub(super) fn not_ours(&self, seen: &Seen, sent: Option<&Sent>) -> Option<&'static str> {
         let Some(sent) = sent else { return Some("nobody told of it") };
         let notice = &self.plan.notices[sent.notice];
@@ -163,7 +163,7 @@ impl Oracle {
         }
     }
 
-    /// docs/design.md, rule 3, and docs/events.md: a message is deleted when all its notices have ended.
+    /// docs/design.md, rule 5, and docs/events.md: a message is deleted when all its notices have ended.
     pub(super) fn deletes(&self, seen: &mut Seen) {
         let deleted = self.world.aws.sqs.deleted();
         for message in &deleted[seen.deleted..] {

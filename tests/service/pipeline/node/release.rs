@@ -262,6 +262,34 @@ async fn a_cordon_removed_by_a_human_removes_all_other_marks() {
     stage.rest(&[&replica]).await;
 }
 
+/// Another version of the service has written the record, or a user has edited it: what it means is unknown, so it holds the node.
+#[tokio::test(start_paused = true)]
+async fn a_record_of_a_later_version_holds_its_node_until_a_user_ends_it() {
+    for changed in ["\"v\":9", "\"v\":1,\"hook\":\"later\""] {
+        let stage = Stage::new(1, 1);
+        let replica = stage.start(&[]).await;
+        stage.rebalance(0);
+        stage.until_handled(s(10)).await;
+        let (name, text) =
+            stage.annotations(0).into_iter().find(|(name, _)| name.starts_with("ebbtide/notice.")).unwrap();
+        let edited = text.replace("\"v\":1", changed);
+        stage.annotate(0, &name, &edited);
+        // Neither its expiry, nor a restart, nor another notice's end touches it.
+        stage.reboot(0).await;
+        sleep(s(3600)).await;
+        stage.spot(0);
+        stage.until_handled(s(130)).await;
+        stage.reboot(0).await;
+        sleep(s(3600)).await;
+        assert_eq!((stage.cordoned(0), stage.annotations(0).remove(&name)), (true, Some(edited)), "{changed}");
+        stage.set_cordon(0, false);
+        stage.until("the user has ended it", s(60), || !stage.annotations(0).contains_key(&name)).await;
+        sleep(s(600)).await;
+        assert!(!stage.cordoned(0), "{changed}");
+        stage.rest(&[&replica]).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn another_notice_keeps_the_cordon() {
     let stage = Stage::new(1, 1);
