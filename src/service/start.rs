@@ -4,6 +4,7 @@ use crate::cli::settings::{Settings, Sources};
 use crate::clients::connect::Clients;
 use crate::clients::gate::Gate;
 use crate::fact::{Fact, Facts, TaskKind};
+use crate::pipeline::delivery::Sources as OtherSources;
 use crate::pipeline::node::{Index, node_api};
 use crate::pipeline::queue::Poller;
 use crate::runtime::clock::Clock;
@@ -153,12 +154,14 @@ impl Service {
         let ready = Ready { nodes_synced, queue_answered, readiness: readiness.clone(), facts: facts.clone() };
         let poller = Poller { queue: queue.clone(), messages: sender, answered, stop: stop.clone() };
         let poller = ready.spawned(&tasks, sources, poller, &fixed);
-        let deliverer = Arc::new(wiring.deliverer(queue, interrupter));
+        let interruptions = Arc::new(wiring.interruptions(interrupter));
+        let deliverer = Arc::new(wiring.deliverer(queue, &interruptions));
+        let offers = Arc::new(wiring.offers(interruptions));
         let node_source = sources.nodes.then(|| {
-            let work = Arc::clone(&deliverer).act_on_nodes(wiring.nodes_election(), stop);
+            let work = Arc::clone(&offers).act_on_nodes(wiring.nodes_election(), stop.clone());
             tasks.spawn(TaskKind::NodeSource, work)
         });
-        let planner = Arc::clone(&deliverer).act_without_messages(wiring.polling());
+        let planner = OtherSources { offers, polling: wiring.polling() }.run(stop);
         fixed.push(tasks.spawn(TaskKind::Planner, planner));
         Ok(Self {
             deliverer,

@@ -7,7 +7,7 @@ use crate::fact::{Facts, TaskKind};
 use crate::leases::collector::Collector;
 use crate::leases::election::{Election, Office};
 use crate::pipeline::delivery::{
-    Deliverer, FailingChecks, MAX_NOTICES, NodeRefusals, OutcomeCache, PollSettings, Unclaimed,
+    Deliverer, Interruptions, MAX_NOTICES, NodeRefusals, Offers, OutcomeCache, PollSettings, RepairBrake, Unclaimed,
 };
 use crate::pipeline::drain::{Drainer, PodWatch, pod_api};
 use crate::pipeline::interruption::{
@@ -161,20 +161,35 @@ impl Wiring {
         self.settings.ec2_poll_interval.map(|interval| PollSettings { listing: listing(), interval })
     }
 
-    pub fn deliverer(&self, queue: Queue, interrupter: Interrupter) -> Deliverer {
-        let refusals = NodeRefusals::new(interrupter.index.clone(), self.facts.clone());
-        Deliverer {
-            queue,
-            refusals,
-            interruptions: Slots::new(self.tasks.clone(), TaskKind::Interruption),
+    pub fn interruptions(&self, interrupter: Interrupter) -> Interruptions {
+        Interruptions {
+            running: Slots::new(self.tasks.clone(), TaskKind::Interruption),
+            outcomes: OutcomeCache::default(),
             interrupter: Arc::new(interrupter),
             facts: self.facts.clone(),
-            failing: FailingChecks::new(self.settings.ec2_poll_interval.is_some()),
-            has_other_sources: self.settings.sources.ec2 || self.settings.sources.nodes,
-            hears_aws: self.settings.sources.queue,
-            outcomes: OutcomeCache::default(),
+        }
+    }
+
+    pub fn deliverer(&self, queue: Queue, interruptions: &Arc<Interruptions>) -> Deliverer {
+        Deliverer {
+            queue,
+            interruptions: Arc::clone(interruptions),
+            interrupter: Arc::clone(&interruptions.interrupter),
+            facts: self.facts.clone(),
             unclaimed: Unclaimed::default(),
+            has_other_sources: self.settings.sources.ec2 || self.settings.sources.nodes,
             permits: Semaphore::new(MAX_NOTICES),
+        }
+    }
+
+    pub fn offers(&self, interruptions: Arc<Interruptions>) -> Offers {
+        let interrupter = Arc::clone(&interruptions.interrupter);
+        Offers {
+            refusals: Arc::new(NodeRefusals::new(interrupter.index.clone(), self.facts.clone())),
+            brake: Arc::new(RepairBrake::new(Arc::clone(&interrupter), self.settings.ec2_poll_interval.is_some())),
+            hears_aws: self.settings.sources.queue,
+            interruptions,
+            interrupter,
         }
     }
 }

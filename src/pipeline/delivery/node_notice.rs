@@ -1,8 +1,9 @@
 //! The work on a notice that a Node reports: an agent notice, or a condition.
 
 use super::nodes::{Done, RETRY_DELAY};
-use super::plans::is_work;
-use super::{CRASH_DELAY, Deliverer, NoticeCopy, Verdict, verdict};
+use super::offers::Offers;
+use super::work::is_work;
+use super::{CRASH_DELAY, Verdict, verdict};
 use crate::clients::gate::CALL_TIMEOUT;
 use crate::fact::{Fact, NoticeRef};
 use crate::pipeline::event::{Detail, Identity, Notice, NoticeTime};
@@ -11,13 +12,11 @@ use crate::pipeline::node::Node;
 use crate::pipeline::node::agent_notices::is_reported;
 use crate::pipeline::node::handled::{NodeNotice, is_handled};
 use crate::pipeline::node::record::has_had;
-use crate::pipeline::queue::VISIBILITY_TIMEOUT;
 use crate::runtime::task::TaskError;
 use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -56,7 +55,7 @@ enum TurnEnd {
     Searched(Detail),
 }
 
-impl Deliverer {
+impl Offers {
     /// Works on a notice until it has ended, and notes that on its Node. A notice that a message `confirmed` is only noted.
     pub(super) async fn carry_out_node_notice(
         &self,
@@ -96,7 +95,7 @@ impl Deliverer {
         let writes = !notice.is_withdrawn();
         if is_gone || !writes {
             // The Node may report the same again.
-            self.outcomes.forget(&notice.identity);
+            self.interruptions.outcomes.forget(&notice.identity);
         }
         if is_gone && writes {
             return Ok(());
@@ -109,7 +108,7 @@ impl Deliverer {
         };
         noted.map(drop).map_err(|error| {
             let (on, category) = (node.named(), error.category);
-            self.facts.emit(&Fact::ReleaseFailed { on, category, error: &error });
+            self.interrupter.facts.emit(&Fact::ReleaseFailed { on, category, error: &error });
             CRASH_DELAY
         })
     }
@@ -125,7 +124,7 @@ impl Deliverer {
         let (kind, instance) = (notice.kind(), notice.instance.clone());
         let about = NoticeRef { kind, instance: instance.as_str(), node: Some(&node.name), message: &message };
         let has_failed = |outcome: &NoticeOutcome| *outcome == NoticeOutcome::Failed;
-        let ended = self.outcomes.get(&notice.version()).filter(|outcome| !has_failed(outcome));
+        let ended = self.interruptions.outcomes.get(&notice.version()).filter(|outcome| !has_failed(outcome));
         if let Some(outcome) = ended.filter(|_| self.seeks(&notice)) {
             // Only the note was not written. The hook can't be found any more.
             return self.work_end(&notice, Ok(outcome));
@@ -140,25 +139,24 @@ impl Deliverer {
             // The notice for which the group was asked drains the node.
             return WorkEnd::Handled;
         }
-        let visibility = watch::Sender::new(VISIBILITY_TIMEOUT);
         loop {
-            let outcome = self.outcomes.get(&notice.version());
+            let outcome = self.interruptions.outcomes.get(&notice.version());
             if notice.hook().is_some() && outcome != Some(NoticeOutcome::Uncordoned) {
                 // The drain may be over while the hook is not.
-                self.outcomes.forget(&notice.identity);
+                self.interruptions.outcomes.forget(&notice.identity);
             }
-            let copy = self.join(notice.clone(), &message);
-            if let NoticeCopy::Running(_, seat) = &copy {
+            let copy = self.interruptions.join(notice.clone(), &message);
+            if let Some(link) = copy.link() {
                 // A Node of this cluster reports it.
-                seat.shared().by_node.store(true, Ordering::Release);
+                link.by_node.store(true, Ordering::Release);
             }
             let end = loop {
                 tokio::select! {
                     biased;
-                    end = self.ended(&copy, &visibility) => break TurnEnd::Ended(end),
+                    end = self.interruptions.ended(&copy) => break TurnEnd::Ended(end),
                     () = cut.cancelled() => break TurnEnd::Left,
                     () = self.confirmed_with_hook(&notice) => break TurnEnd::Left,
-                    () = self.dropped_before_start(node, &notice, |node| reports(node, &notice.identity)) => break TurnEnd::Left,
+                    () = self.brake.dropped_before_start(node, &notice, |node| reports(node, &notice.identity)) => break TurnEnd::Left,
                     detail = self.search_ended(&instance, &mut search, &about) => if detail != notice.detail {
                         break TurnEnd::Searched(detail);
                     }
@@ -193,7 +191,7 @@ impl Deliverer {
                         Next::Room => return WorkEnd::Again(Duration::ZERO),
                         Next::Left => {
                             // Another replica may undo the work, or the Node may report the notice again: then it is new.
-                            self.outcomes.forget(&notice.identity);
+                            self.interruptions.outcomes.forget(&notice.identity);
                             return WorkEnd::Again(RETRY_DELAY);
                         }
                     }
@@ -216,12 +214,12 @@ impl Deliverer {
             // The withdrawal failed, is not confirmed by AWS, or joined work that ended before the change could be called off: the mark
             // stays until the next try.
             (_, Ok(outcome)) if notice.is_withdrawn() && is_undone(outcome) => {
-                self.outcomes.forget(&notice.identity);
+                self.interruptions.outcomes.forget(&notice.identity);
                 WorkEnd::Again(CRASH_DELAY)
             }
             // The Node withdrew the notice during the work, and the withdrawal removes the note.
             (_, Ok(NoticeOutcome::Withdrawn)) if !notice.is_withdrawn() => {
-                self.outcomes.forget(&notice.identity);
+                self.interruptions.outcomes.forget(&notice.identity);
                 WorkEnd::Again(Duration::ZERO)
             }
             // There may be room later, while the Node still reports the notice.

@@ -5,7 +5,7 @@
 //! replica can take the Lease, and the drains continue: work that is done twice is harmless, and each write names the version that it
 //! replaces.
 
-use super::Deliverer;
+use super::offers::Offers;
 use super::repairs::Repairs;
 use crate::clients::gate::Category;
 use crate::clients::server_date;
@@ -76,7 +76,7 @@ struct Work<'a> {
     cut: CancellationToken,
 }
 
-impl Deliverer {
+impl Offers {
     /// Works on the Nodes' notices while this replica has the turn, until `stop`. Without an election it always has.
     pub async fn act_on_nodes(self: Arc<Self>, mut election: Option<Election>, stop: CancellationToken) {
         let compared = self.compare_clock().await;
@@ -99,7 +99,8 @@ impl Deliverer {
         if !(self.hears_aws && clock.is_trusted()) {
             let by = Instant::now() + TIME_TIMEOUT;
             // In a storm the gate may be full for longer, and the turn must not be lost meanwhile.
-            let asked = server_date::ask_api_server(&drainer.client, &drainer.gate, *clock, &self.facts, by);
+            let asked =
+                server_date::ask_api_server(&drainer.client, &drainer.gate, *clock, &self.interrupter.facts, by);
             timeout_at(by, asked).await.ok()?.ok()?;
         }
         Some(Instant::now())
@@ -140,7 +141,7 @@ impl Deliverer {
                     reported = None;
                     let ours = matches!(turn, Turn::Ours { .. });
                     if election.is_some() && had.replace(ours) != Some(ours) {
-                        self.facts.emit(&Fact::NodesTurn { ours });
+                        self.interrupter.facts.emit(&Fact::NodesTurn { ours });
                     }
                     holder.send_replace(match turn {
                         Turn::Ours { until, term } => Holder::Ours { until, term },
@@ -151,7 +152,7 @@ impl Deliverer {
                     let category = error.category;
                     had = None;
                     if reported.replace(category) != Some(category) {
-                        self.facts.emit(&Fact::NodesTurnUnknown { category, error: &error });
+                        self.interrupter.facts.emit(&Fact::NodesTurnUnknown { category, error: &error });
                     }
                 }
             }
@@ -177,7 +178,7 @@ impl Deliverer {
                     let now = *holder.borrow_and_update();
                     if now == Holder::Theirs {
                         work.cut_short().await;
-                        work.repairs.report(NoticeKind::NodeCondition, &self.facts);
+                        work.repairs.report(NoticeKind::NodeCondition, &self.interrupter.facts);
                     }
                     let passed = match now {
                         Holder::Ours { term, .. } => last_term.replace(term) != Some(term),
@@ -185,7 +186,7 @@ impl Deliverer {
                     };
                     if passed {
                         // Another replica may have undone the work, and may have been killed while it worked on the same again.
-                        work.ended.drain().for_each(|version| self.outcomes.forget(version.identity()));
+                        work.ended.drain().for_each(|version| self.interruptions.outcomes.forget(version.identity()));
                     }
                     if !is_ours {
                         next = Instant::now();
@@ -204,7 +205,7 @@ impl Deliverer {
             if is_ours && index.is_live() {
                 changes.mark_unchanged();
                 next = self.take_up(&mut work).into_iter().chain([next]).min().unwrap_or(next);
-                work.repairs.report(NoticeKind::NodeCondition, &self.facts);
+                work.repairs.report(NoticeKind::NodeCondition, &self.interrupter.facts);
             }
         }
     }
@@ -246,11 +247,8 @@ impl Deliverer {
                 if !reported.notice.is_withdrawn() && !self.refusals.heeds(&node) {
                     continue;
                 }
-                if self.starts_repair(&node, &reported.notice) {
-                    // Without EC2's answer the unhealthy Nodes can't be counted yet.
-                    if !self.knows_unhealthy() || work.repairs.hold(brake.get_or_insert_with(|| self.brake()), &node) {
-                        continue;
-                    }
+                if self.brake.holds_back((&node, &reported.notice), &mut brake, &mut work.repairs) {
+                    continue;
                 }
                 if work.versions.insert(version) {
                     let (node, cut, confirmed) = (Arc::clone(&node), work.cut.clone(), standing == Standing::Announced);
@@ -261,7 +259,7 @@ impl Deliverer {
         for version in work.ended.extract_if(|version| !given.contains(version)) {
             // The Node may have the condition again, or another Node of the instance.
             if let Some(identity) = version.of_condition() {
-                self.outcomes.forget(identity);
+                self.interruptions.outcomes.forget(identity);
             }
         }
         work.given = given;
