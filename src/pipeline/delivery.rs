@@ -7,9 +7,7 @@
 mod confirmations;
 mod ec2;
 mod hooks;
-mod inherited;
 mod interruptions;
-mod node_notice;
 mod nodes;
 mod offers;
 mod outcome_cache;
@@ -21,8 +19,9 @@ mod sources;
 mod unclaimed;
 mod work;
 
-pub use ec2::PollSettings;
+pub use ec2::Ec2;
 pub use interruptions::Interruptions;
+pub use nodes::Nodes;
 pub use offers::Offers;
 pub use outcome_cache::OutcomeCache;
 pub use refusals::NodeRefusals;
@@ -189,13 +188,13 @@ impl Deliverer {
         let called_off = copies.called_off.into_inner();
         match (end, copies.lost.is_cancelled()) {
             (DeliveryEnd::Verdict(Verdict::Delete), true) => {
-                Box::pin(unclaimed::note_called_off(&self.interrupter, &id, called_off)).await;
+                Box::pin(self.note_called_off(&id, called_off)).await;
                 // If that fails, the next receiver finds nothing to do.
                 let _ = Box::pin(self.queue.delete_late(message)).await;
             }
             (DeliveryEnd::Verdict(Verdict::Delete), false) => {
                 if !self.delete(message).await {
-                    Box::pin(unclaimed::note_called_off(&self.interrupter, &id, called_off)).await;
+                    Box::pin(self.note_called_off(&id, called_off)).await;
                 }
             }
             (DeliveryEnd::Superseded, _) | (_, true) => {}

@@ -4,7 +4,6 @@ use crate::cli::settings::{Settings, Sources};
 use crate::clients::connect::Clients;
 use crate::clients::gate::Gate;
 use crate::fact::{Fact, Facts, TaskKind};
-use crate::pipeline::delivery::Sources as OtherSources;
 use crate::pipeline::node::{Index, node_api};
 use crate::pipeline::queue::Poller;
 use crate::runtime::clock::Clock;
@@ -156,13 +155,7 @@ impl Service {
         let poller = ready.spawned(&tasks, sources, poller, &fixed);
         let interruptions = Arc::new(wiring.interruptions(interrupter));
         let deliverer = Arc::new(wiring.deliverer(queue, &interruptions));
-        let offers = Arc::new(wiring.offers(interruptions));
-        let node_source = sources.nodes.then(|| {
-            let work = Arc::clone(&offers).act_on_nodes(wiring.nodes_election(), stop.clone());
-            tasks.spawn(TaskKind::NodeSource, work)
-        });
-        let planner = OtherSources { offers, polling: wiring.polling() }.run(stop);
-        fixed.push(tasks.spawn(TaskKind::Planner, planner));
+        let sources = tasks.spawn(TaskKind::Sources, wiring.sources(interruptions).run(stop)).fuse();
         Ok(Self {
             deliverer,
             deliveries: tasks.group(TaskKind::Message),
@@ -171,7 +164,7 @@ impl Service {
             shutdown,
             readiness,
             poller,
-            node_source: node_source.into_iter().collect(),
+            sources,
             messages,
             fixed,
             event_writer,

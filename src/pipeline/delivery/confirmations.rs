@@ -2,11 +2,11 @@
 
 use super::Deliverer;
 use super::interruptions::NoticeCopy;
-use super::work::is_work;
+use super::outcome_cache::is_work;
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category, KubeError};
 use crate::fact::Fact;
 use crate::pipeline::event::Notice;
-use crate::pipeline::interruption::NoticeOutcome;
+use crate::pipeline::interruption::{Interrupter, NoticeOutcome};
 use crate::pipeline::node::Node;
 use crate::pipeline::node::agent_notices::reported_copy;
 use crate::pipeline::node::confirmation;
@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Maximum time to write the note that a message confirms an agent notice.
+/// Maximum time to write a note of what a message announces, or of what a user has ended.
 const NOTE_TIMEOUT: Duration = Duration::from_mins(1);
 
 impl Deliverer {
@@ -69,14 +69,26 @@ impl Deliverer {
         let patch = |current: &Node| {
             if notice.is_withdrawn() { called_off(current) } else { confirmation::patch(current, &notice, message) }
         };
-        let note = || self.interrupter.marker.note(&node, Instant::now() + CALL_TIMEOUT, patch);
+        self.noted(&node, || self.interrupter.marker.note(&node, Instant::now() + CALL_TIMEOUT, patch)).await;
+    }
+
+    /// Notes on the Nodes that these notices are handled, so that a replica that receives the message again doesn't overrule the user.
+    pub(super) async fn note_called_off(&self, message: &str, notices: Vec<Arc<Notice>>) {
+        let Interrupter { index, marker, .. } = &*self.interrupter;
+        for notice in notices {
+            let Some(node) = index.get(&notice.instance) else { continue };
+            self.noted(&node, || marker.end(&node, &notice, message, None, Instant::now() + CALL_TIMEOUT)).await;
+        }
+    }
+
+    /// Writes a note, and retries for [`NOTE_TIMEOUT`]. Failures are reported.
+    async fn noted<F: Future<Output = Result<bool, KubeError>>>(&self, node: &Node, write: impl Fn() -> F) {
         let failed = |error: &KubeError| {
             self.facts.emit(&Fact::ReleaseFailed { on: node.named(), category: error.category, error });
             error.category != Category::Denied
         };
         let backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
-        // Failures are reported above.
-        let _ = backoff.retry(Some(Instant::now() + NOTE_TIMEOUT), note, failed).await;
+        let _ = backoff.retry(Some(Instant::now() + NOTE_TIMEOUT), write, failed).await;
     }
 
     /// Joins a message's notice to the listed notice or agent notice of the same that came first.

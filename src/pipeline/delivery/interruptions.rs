@@ -1,7 +1,7 @@
 //! The interruptions that run, one for each notice, whatever announced it; and the outcomes of those that have ended.
 
 use super::outcome_cache::OutcomeCache;
-use crate::fact::{Fact, Facts, NoticeRef};
+use crate::fact::Fact;
 use crate::pipeline::event::{Identity, Notice, Version};
 use crate::pipeline::interruption::{Interrupter, MessageLink, NoticeOutcome, Seat, Slots};
 use crate::pipeline::queue::VISIBILITY_TIMEOUT;
@@ -21,8 +21,6 @@ pub struct Interruptions {
     pub outcomes: OutcomeCache,
     /// Acts on notices.
     pub interrupter: Arc<Interrupter>,
-    /// Receives facts.
-    pub facts: Facts,
 }
 
 /// A copy of a notice: of a message, or of another source.
@@ -44,8 +42,7 @@ impl Interruptions {
             return NoticeCopy::Late(outcome);
         }
         if notice.is_test() {
-            let (kind, instance) = (notice.kind(), notice.instance.as_str());
-            self.facts.emit(&Fact::TestNotice { about: NoticeRef { kind, instance, node: None, message } });
+            self.interrupter.facts.emit(&Fact::TestNotice { about: notice.about(None, message) });
         }
         let is_doubted = notice.is_withdrawn() && self.interrupter.policy.is_verified(&notice);
         let key = |is_doubted| (notice.identity.clone(), is_doubted);
@@ -72,8 +69,7 @@ impl Interruptions {
 
     /// Reports that this copy of a notice starts nothing.
     pub(super) fn report_joined(&self, notice: &Notice, message: &str) {
-        let (kind, instance) = (notice.kind(), notice.instance.as_str());
-        self.facts.emit(&Fact::NoticeJoined { about: NoticeRef { kind, instance, node: None, message } });
+        self.interrupter.facts.emit(&Fact::NoticeJoined { about: notice.about(None, message) });
     }
 
     /// Waits until the notice has ended.

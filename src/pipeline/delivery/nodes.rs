@@ -5,28 +5,26 @@
 //! replica can take the Lease, and the drains continue: work that is done twice is harmless, and each write names the version that it
 //! replaces.
 
-use super::offers::Offers;
-use super::repairs::Repairs;
+use super::offers::{Offer, Origin, Round, Source};
+use super::refusals::NodeRefusals;
 use crate::clients::gate::Category;
 use crate::clients::server_date;
-use crate::fact::{Fact, NoticeKind};
+use crate::fact::Fact;
 use crate::leases::election::{Election, Office, Turn};
-use crate::pipeline::event::Version;
+use crate::pipeline::event::Identity;
 use crate::pipeline::interruption::Interrupter;
 use crate::pipeline::node::Node;
-use crate::pipeline::node::agent_notices::{NodeNotice, notices_of, standing_of, taken_back, terminated_by_request};
-use crate::pipeline::node::handled::Standing;
+use crate::pipeline::node::agent_notices::{
+    NodeNotice, is_reported, notices_of, standing_of, taken_back, terminated_by_request,
+};
 use crate::runtime::random;
 use futures_util::StreamExt;
-use futures_util::future::BoxFuture;
-use futures_util::stream::FuturesUnordered;
+use futures_util::stream::{BoxStream, unfold};
 use jiff::Timestamp;
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
-use tokio_util::sync::CancellationToken;
 
 /// Interval between scans of the Nodes' notices when none changes: for notices that could not be worked on before.
 const SCAN_INTERVAL: Duration = Duration::from_secs(30);
@@ -46,50 +44,66 @@ const TIME_INTERVAL: Duration = Duration::from_mins(5);
 /// Time for the first comparison before the machine's time counts unchecked: the turn itself needs answers.
 const FIRST_TIME_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Pause before the next try of a notice that has not ended.
-pub(super) const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Pause before the next comparison, if the first had no answer.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// Holder of the turn to work on the Nodes' notices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Holder {
-    /// This replica, until then; the holder is unknown afterwards. Between two terms, another replica may have worked.
-    Ours { until: Instant, term: i32 },
-    /// Another replica.
-    Theirs,
+/// The notices that Nodes report.
+pub struct Nodes {
+    interrupter: Arc<Interrupter>,
+    refusals: Arc<NodeRefusals>,
+    /// Whether SQS's answers supply the time.
+    hears_aws: bool,
+    /// The turn to work on the notices. Between two terms of ours, another replica may have worked.
+    turn: watch::Sender<Turn>,
+    /// Notified when the work on a notice has ended that needs nothing more.
+    settled: Notify,
+    /// Notified when the work on a notice has ended that needs more.
+    unsettled: Notify,
 }
 
-/// The end of the work on a notice: its version, and whether it needs nothing more of this process.
-pub(super) type Done = (Version, bool);
-
-/// The work on the Nodes' notices.
-#[derive(Default)]
-struct Work<'a> {
-    running: FuturesUnordered<BoxFuture<'a, Done>>,
-    versions: HashSet<Version>,
-    /// The notices that Nodes reported at the last scan, except those that wait.
-    given: HashSet<Version>,
-    /// The notices that need nothing more and have no note on their Nodes: they were ignored, or reported.
-    ended: HashSet<Version>,
-    /// The conditions that are held back for now.
-    repairs: Repairs,
-    /// Ends the work early.
-    cut: CancellationToken,
+/// When the Nodes' notices are scanned.
+struct Scans {
+    turn: watch::Receiver<Turn>,
+    /// Signalled when a Node's notices change.
+    changes: watch::Receiver<()>,
+    is_ours: bool,
+    last_term: Option<i32>,
+    last: Instant,
+    next: Instant,
 }
 
-impl Offers {
-    /// Works on the Nodes' notices while this replica has the turn, until `stop`. Without an election it always has.
-    pub async fn act_on_nodes(self: Arc<Self>, mut election: Option<Election>, stop: CancellationToken) {
-        let compared = self.compare_clock().await;
-        let holder = watch::Sender::new(Holder::Theirs);
-        tokio::select! {
-            biased;
-            () = self.act_while_held(holder.subscribe(), &stop) => {}
-            () = self.keep_turn(election.as_mut(), &holder, compared) => {}
+impl Source for Nodes {
+    fn rounds(&self) -> BoxStream<'_, Round> {
+        let now = Instant::now();
+        let scans = Scans {
+            turn: self.turn.subscribe(),
+            changes: self.interrupter.index.reports(),
+            is_ours: false,
+            last_term: None,
+            last: now,
+            next: now,
+        };
+        unfold(scans, async |mut scans| Some((self.next_round(&mut scans).await, scans))).boxed()
+    }
+
+    fn still(&self, Offer { notice, .. }: &Offer, node: &Node) -> bool {
+        match &notice.identity {
+            Identity::Condition { condition, .. } => node.has_condition(condition),
+            others => is_reported(node, others),
         }
-        if let Some(election) = election {
-            // A failure does not matter: the turn expires by itself.
-            let _ = election.give_back().await;
-        }
+    }
+
+    fn ended(&self, is_settled: bool) {
+        let ended = if is_settled { &self.settled } else { &self.unsettled };
+        ended.notify_one();
+    }
+}
+
+impl Nodes {
+    /// Returns the source. `hears_aws`: SQS's answers supply the time.
+    pub fn new(interrupter: Arc<Interrupter>, refusals: Arc<NodeRefusals>, hears_aws: bool) -> Self {
+        let turn = watch::Sender::new(Turn::Theirs { until: Instant::now() });
+        Self { interrupter, refusals, hears_aws, turn, settled: Notify::new(), unsettled: Notify::new() }
     }
 
     /// Compares the clock with the API server's, unless AWS has supplied the time: agent notices name deadlines. Without an answer the
@@ -106,13 +120,9 @@ impl Offers {
         Some(Instant::now())
     }
 
-    /// Takes the turn when it is free, and renews it. Never ends.
-    async fn keep_turn(
-        &self,
-        mut election: Option<&mut Election>,
-        holder: &watch::Sender<Holder>,
-        mut compared: Option<Instant>,
-    ) {
+    /// Takes the turn when it is free, and renews it. Without an election this replica always has it. Never ends.
+    pub(super) async fn keep_turn(&self, mut election: Option<&mut Election>) {
+        let mut compared = self.compare_clock().await;
         // Until then, every Node without a notice would look like a withdrawal.
         self.interrupter.index.live().await;
         let (mut had, mut reported): (Option<bool>, Option<Category>) = (None, None);
@@ -143,10 +153,7 @@ impl Offers {
                     if election.is_some() && had.replace(ours) != Some(ours) {
                         self.interrupter.facts.emit(&Fact::NodesTurn { ours });
                     }
-                    holder.send_replace(match turn {
-                        Turn::Ours { until, term } => Holder::Ours { until, term },
-                        Turn::Theirs { .. } => Holder::Theirs,
-                    });
+                    self.turn.send_replace(turn);
                 }
                 Err(error) => {
                     let category = error.category;
@@ -160,110 +167,73 @@ impl Offers {
         }
     }
 
-    async fn act_while_held(&self, mut holder: watch::Receiver<Holder>, stop: &CancellationToken) {
+    /// Waits until the Nodes' notices may have changed while this replica has the turn, and returns them; none once another has it.
+    async fn next_round(&self, scans: &mut Scans) -> Round {
         let index = &self.interrupter.index;
-        let mut changes = index.reports();
-        let mut work = Work::default();
-        let (mut next, mut scanned, mut is_ours, mut last_term) = (Instant::now(), Instant::now(), false, None);
         loop {
             tokio::select! {
                 biased;
-                () = stop.cancelled() => return work.cut_short().await,
-                Some(done) = work.running.next() => {
-                    let pause = if done.1 { SETTLED_PAUSE } else { SCAN_PAUSE };
-                    work.note(done);
-                    next = next.min(scanned + pause);
-                }
-                Ok(()) = holder.changed() => {
-                    let now = *holder.borrow_and_update();
-                    if now == Holder::Theirs {
-                        work.cut_short().await;
-                        work.repairs.report(NoticeKind::NodeCondition, &self.interrupter.facts);
+                Ok(()) = scans.turn.changed() => match *scans.turn.borrow_and_update() {
+                    Turn::Ours { term, .. } => {
+                        if !scans.is_ours {
+                            scans.next = Instant::now();
+                        }
+                        if scans.last_term.replace(term) != Some(term) {
+                            return Round::Passed;
+                        }
                     }
-                    let passed = match now {
-                        Holder::Ours { term, .. } => last_term.replace(term) != Some(term),
-                        Holder::Theirs => true,
-                    };
-                    if passed {
-                        // Another replica may have undone the work, and may have been killed while it worked on the same again.
-                        work.ended.drain().for_each(|version| self.interruptions.outcomes.forget(version.identity()));
+                    Turn::Theirs { .. } => {
+                        scans.is_ours = false;
+                        return Round::Lost;
                     }
-                    if !is_ours {
-                        next = Instant::now();
-                    }
-                }
-                Ok(()) = changes.changed() => next = next.min(scanned + SCAN_PAUSE),
-                () = sleep_until(next) => {}
+                },
+                Ok(()) = scans.changes.changed() => scans.next = scans.next.min(scans.last + SCAN_PAUSE),
+                () = self.unsettled.notified() => scans.next = scans.next.min(scans.last + SCAN_PAUSE),
+                () = self.settled.notified() => scans.next = scans.next.min(scans.last + SETTLED_PAUSE),
+                () = sleep_until(scans.next) => {}
             }
-            is_ours = matches!(*holder.borrow(), Holder::Ours { until, .. } if Instant::now() < until);
-            if Instant::now() < next {
+            let now = Instant::now();
+            scans.is_ours = matches!(*scans.turn.borrow(), Turn::Ours { until, .. } if now < until);
+            if now < scans.next {
                 continue;
             }
-            scanned = Instant::now();
-            next = scanned + random::jittered(SCAN_INTERVAL, 0.9..1.1);
+            scans.last = now;
+            scans.next = now + random::jittered(SCAN_INTERVAL, 0.9..1.1);
             // A condition of an outdated index may be over. The index signals when it is current again.
-            if is_ours && index.is_live() {
-                changes.mark_unchanged();
-                next = self.take_up(&mut work).into_iter().chain([next]).min().unwrap_or(next);
-                work.repairs.report(NoticeKind::NodeCondition, &self.interrupter.facts);
+            if scans.is_ours && index.is_live() {
+                scans.changes.mark_unchanged();
+                return Round::Offers(self.scan(&mut scans.next));
             }
         }
     }
 
-    /// Starts the work on all Nodes' notices that no replica works on. Returns when the next condition will have lasted too long.
-    fn take_up<'a>(&'a self, work: &mut Work<'a>) -> Option<Instant> {
+    /// Returns what all Nodes report, and advances the next scan to the time at which the next condition will have lasted too long.
+    fn scan(&self, next: &mut Instant) -> Vec<Offer> {
         let Interrupter { clock, policy, index, .. } = &*self.interrupter;
-        let (now, mut next, mut brake) = (clock.now(), None, None);
-        let nodes = index.all_that(|node| !node.is_excluded() && node.gives_notices());
-        let mut given = HashSet::new();
-        for node in nodes {
-            let mut due: Vec<NodeNotice> = taken_back(&node, &index.others(&node), now);
-            for (reported, from) in self.conditions_of(&node) {
+        let (now, mut offers) = (clock.now(), Vec::new());
+        for node in index.all_that(|node| !node.is_excluded() && node.gives_notices()) {
+            let mut reported = taken_back(&node, &index.others(&node), now);
+            for (condition, from) in self.conditions_of(&node) {
                 if from > now {
-                    next = next.into_iter().chain([clock.instant_of(from)]).min();
+                    *next = clock.instant_of(from).min(*next);
                 } else {
-                    due.push(reported);
+                    reported.push(condition);
                 }
             }
             for (name, notice) in notices_of(&node, now) {
                 match notice {
-                    Ok(notice) => due.push(notice),
+                    Ok(notice) => reported.push(notice),
                     Err(error) => self.refusals.refuse(&node, name, &error),
                 }
             }
-            due.extend(terminated_by_request(&node, now).filter(|_| policy.node_hook().is_some()));
-            for reported in due {
-                let (standing, version) = (standing_of(&node, &reported), reported.notice.version());
-                let is_known =
-                    standing == Standing::Settled || reported.notice.is_withdrawn() || work.given.contains(&version);
-                if !is_known && !self.refusals.admits(&node) {
-                    continue;
-                }
-                given.insert(version.clone());
-                let is_done = standing == Standing::Settled || work.ended.contains(&version);
-                if is_done || work.versions.contains(&version) {
-                    continue;
-                }
-                if !reported.notice.is_withdrawn() && !self.refusals.heeds(&node) {
-                    continue;
-                }
-                if self.brake.holds_back((&node, &reported.notice), &mut brake, &mut work.repairs) {
-                    continue;
-                }
-                if work.versions.insert(version) {
-                    let (node, cut, confirmed) = (Arc::clone(&node), work.cut.clone(), standing == Standing::Announced);
-                    work.running.push(Box::pin(self.carry_out_node_notice(node, reported, confirmed, cut)));
-                }
-            }
+            reported.extend(terminated_by_request(&node, now).filter(|_| policy.node_hook().is_some()));
+            offers.extend(reported.into_iter().map(|reported| {
+                let (node, standing) = (Arc::clone(&node), standing_of(&node, &reported));
+                let NodeNotice { notice, message } = reported;
+                Offer { node, notice, message: message.into(), origin: Origin::Node, standing }
+            }));
         }
-        for version in work.ended.extract_if(|version| !given.contains(version)) {
-            // The Node may have the condition again, or another Node of the instance.
-            if let Some(identity) = version.of_condition() {
-                self.interruptions.outcomes.forget(identity);
-            }
-        }
-        work.given = given;
-        next
+        offers
     }
 
     /// Returns the notices of the Node's conditions, each with the time from which it is due. Returns none if another Node of the instance
@@ -273,23 +243,5 @@ impl Offers {
         let is_current = || index.get(&node.instance).is_some_and(|current| current.uid == node.uid);
         let counts = !node.conditions.is_empty() && !node.record.is_leaving() && is_current();
         if counts { node.condition_notices(&policy.conditions, clock).collect() } else { Vec::new() }
-    }
-}
-
-impl Work<'_> {
-    fn note(&mut self, (version, is_settled): Done) {
-        self.versions.remove(&version);
-        if is_settled {
-            self.ended.insert(version);
-        }
-    }
-
-    /// Leaves all interruptions, and waits until they have stopped.
-    async fn cut_short(&mut self) {
-        self.cut.cancel();
-        while let Some(done) = self.running.next().await {
-            self.note(done);
-        }
-        self.cut = CancellationToken::new();
     }
 }

@@ -9,12 +9,13 @@ use super::repairs::{RepairBrake, Repairs};
 use crate::fact::NoticeKind;
 use crate::pipeline::event::{Identity, Notice, Version};
 use crate::pipeline::interruption::Interrupter;
-use crate::pipeline::node::Node;
 use crate::pipeline::node::handled::Standing;
 use crate::pipeline::node::record::NoticeRecord;
+use crate::pipeline::node::{Node, is_from_node};
 use crate::runtime::random;
-use futures_util::stream::{BoxStream, FuturesUnordered, select_all};
-use futures_util::{FutureExt, StreamExt};
+use futures_util::future::BoxFuture;
+use futures_util::stream::{BoxStream, FuturesUnordered, select_all, unfold};
+use futures_util::{FutureExt, Stream, StreamExt};
 use jiff::Timestamp;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -35,15 +36,19 @@ pub(super) trait Source: Sync {
 
     /// Whether the source still offers the notice, by its last answer and the newest version of the Node.
     fn still(&self, offer: &Offer, node: &Node) -> bool;
+
+    /// Notes that the work on an offer has ended, and whether it needs nothing more.
+    fn ended(&self, _is_settled: bool) {}
 }
 
-/// What a source offers at one time.
-#[derive(Default)]
-pub(super) struct Round {
-    /// The notices that are due, and those that need nothing more.
-    pub offers: Vec<Offer>,
-    /// Whether another replica may have worked on the source's notices since the round before.
-    pub has_passed: bool,
+/// The state of a source at one time.
+pub(super) enum Round {
+    /// These notices are due, or need nothing more.
+    Offers(Vec<Offer>),
+    /// Another replica may have worked on the source's notices meanwhile.
+    Passed,
+    /// Another replica works on the source's notices now.
+    Lost,
 }
 
 /// A notice without a message.
@@ -58,14 +63,27 @@ pub(super) struct Offer {
     pub origin: Origin,
     /// What the Node shows about it. If a message announced it too, only a note of that is due.
     pub standing: Standing,
-    /// Cancelled when the work must be left to another replica.
-    pub cut: CancellationToken,
+}
+
+impl Offer {
+    /// Returns the record that keeps the planned change, if that offers it.
+    pub(super) fn plan(&self) -> Option<&NoticeRecord> {
+        if let Origin::Plan(plan) = &self.origin { Some(plan) } else { None }
+    }
+
+    /// Whether a message alone announced it, before it was planned: neither EC2's list nor the Node repeats it.
+    pub(super) fn comes_once(&self) -> bool {
+        let listed = self.notice.identity.ec2_id();
+        self.plan().is_some_and(|plan| !is_from_node(&plan.message) && listed.as_deref() != Some(&*plan.message))
+    }
 }
 
 /// What offers a notice.
 pub(super) enum Origin {
+    /// The Node: its agent, its conditions, or the note that its group replaces it.
+    Node,
     /// The record that keeps a planned change.
-    Plan(NoticeRecord),
+    Plan(Box<NoticeRecord>),
     /// EC2's list.
     Ec2,
 }
@@ -83,8 +101,6 @@ pub struct Offers {
     pub brake: Arc<RepairBrake>,
     /// Nodes and annotations that are ignored.
     pub refusals: Arc<NodeRefusals>,
-    /// Whether SQS's answers supply the time.
-    pub hears_aws: bool,
 }
 
 /// What is known of a source's offers.
@@ -100,6 +116,8 @@ struct Book {
     ended: HashSet<Version>,
     /// The repairs that are held back for now.
     repairs: Repairs,
+    /// Ends the work early.
+    cut: CancellationToken,
 }
 
 impl Offers {
@@ -109,7 +127,7 @@ impl Offers {
         let mut rounds = select_all(
             (0..sources.len()).map(|number| sources[number].1.rounds().map(move |round| (number, round)).boxed()),
         );
-        let mut running = FuturesUnordered::new();
+        let mut running: FuturesUnordered<BoxFuture<'_, (usize, Done)>> = FuturesUnordered::new();
         loop {
             tokio::select! {
                 biased;
@@ -118,29 +136,42 @@ impl Offers {
                     let Book { running, ended, .. } = &mut books[number];
                     running.remove(&version);
                     ended.extend(Some(version).filter(|_| is_settled));
+                    sources[number].1.ended(is_settled);
                 }
                 Some((number, round)) = rounds.next() => {
-                    let (repairs, source) = sources[number];
-                    for offer in self.taken(round, &mut books[number], repairs) {
+                    let (book, (repairs, source)) = (&mut books[number], sources[number]);
+                    for offer in self.taken(round, book, repairs) {
                         // A newer version joins the work on the one before, and revises it.
-                        running.push(Box::pin(self.work(source, offer).map(move |done| (number, done))));
+                        let work = self.work(source, offer, book.cut.clone());
+                        running.push(work.map(move |done| (number, done)).boxed());
                     }
                 }
             }
+        }
+        for book in &books {
+            book.cut.cancel();
         }
         while running.next().await.is_some() {}
     }
 
     /// Returns the offers on which the work begins. `repairs` is the kind of the source's repairs.
     fn taken(&self, round: Round, book: &mut Book, repairs: NoticeKind) -> Vec<Offer> {
-        let now = self.interrupter.clock.now();
+        let (now, facts) = (self.interrupter.clock.now(), &self.interrupter.facts);
         let outcomes = &self.interruptions.outcomes;
-        if round.has_passed {
-            // Another replica may have undone the work, and may have been killed while it worked on the same again.
-            book.ended.drain().for_each(|version| outcomes.forget(version.identity()));
-        }
+        let offers = match round {
+            Round::Offers(offers) => offers,
+            Round::Passed | Round::Lost => {
+                if let Round::Lost = round {
+                    std::mem::take(&mut book.cut).cancel();
+                    book.repairs.report(repairs, facts);
+                }
+                // Another replica may have undone the work, and may have been killed while it worked on the same again.
+                book.ended.drain().for_each(|version| outcomes.forget(version.identity()));
+                return Vec::new();
+            }
+        };
         let (mut offered, mut since, mut counted, mut taken) = (HashSet::new(), HashMap::new(), None, Vec::new());
-        for offer in round.offers {
+        for offer in offers {
             let Offer { node, notice, standing, .. } = &offer;
             let (version, is_settled) = (notice.version(), *standing == Standing::Settled);
             let by_node = !matches!(offer.origin, Origin::Ec2) && !notice.is_withdrawn();
@@ -172,24 +203,28 @@ impl Offers {
             }
         }
         (book.offered, book.since) = (offered, since);
-        book.repairs.report(repairs, &self.interrupter.facts);
+        book.repairs.report(repairs, facts);
         taken
     }
 }
 
 /// Whether another replica drains the Node for the notice: its mark has a deadline ahead. A notice that is still due after half of the
 /// time from `since`, when it was first due, to that deadline probably belonged to a replica that has ended.
-fn is_held_by_another(Offer { node, notice, standing, .. }: &Offer, since: Timestamp, now: Timestamp) -> bool {
-    let is_due = *standing == Standing::Open && !notice.is_withdrawn();
-    let deadline = node.record.deadline(notice.key(), notice.start()).filter(|_| is_due);
+fn is_held_by_another(Offer { node, notice, origin, standing, .. }: &Offer, since: Timestamp, now: Timestamp) -> bool {
+    // One replica has the turn to work on what Nodes report.
+    let is_shared = !matches!(origin, Origin::Node) && *standing == Standing::Open && !notice.is_withdrawn();
+    let deadline = node.record.deadline(notice.key(), notice.start()).filter(|_| is_shared);
     deadline.is_some_and(|deadline| deadline.duration_since(now) > now.duration_since(since))
 }
 
-/// Waits for the next round of a source that each replica works on.
-pub(super) async fn next_round(interrupter: &Interrupter) {
-    // Jittered, so that a replica sees another's mark before it starts itself.
-    sleep(random::jittered(ROUND_INTERVAL, 0.5..1.5)).await;
-    // An outdated index may show changes that were acted on long ago.
-    interrupter.index.live().await;
-    interrupter.clock.trusted(FIRST_ANSWER_TIMEOUT).await;
+/// Returns the times of the rounds of a source that each replica works on.
+pub(super) fn each_minute(interrupter: &Interrupter) -> impl Stream<Item = Timestamp> {
+    unfold((), async |()| {
+        // Jittered, so that a replica sees another's mark before it starts itself.
+        sleep(random::jittered(ROUND_INTERVAL, 0.5..1.5)).await;
+        // An outdated index may show changes that were acted on long ago.
+        interrupter.index.live().await;
+        interrupter.clock.trusted(FIRST_ANSWER_TIMEOUT).await;
+        Some((interrupter.clock.now(), ()))
+    })
 }

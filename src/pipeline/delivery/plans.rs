@@ -1,31 +1,28 @@
-//! The planned changes that Nodes keep until they are near.
+//! The planned changes that Nodes keep until they are near. Those of deleted Nodes pass on to the next Nodes of their instances.
 
-use super::inherited;
-use super::offers::{Offer, Origin, Round, Source, next_round};
+use super::offers::{Offer, Origin, Round, Source, each_minute};
+use crate::clients::gate::CALL_TIMEOUT;
+use crate::fact::Fact;
 use crate::pipeline::interruption::Interrupter;
 use crate::pipeline::node::handled::Standing;
 use crate::pipeline::node::{Node, plan};
 use futures_util::StreamExt;
-use futures_util::stream::{BoxStream, repeat};
+use futures_util::future::join_all;
+use futures_util::stream::BoxStream;
 use jiff::Timestamp;
 use std::sync::Arc;
-use tokio_util::sync::CancellationToken;
+use tokio::time::Instant;
 
 /// The planned changes that Nodes keep.
-pub(super) struct Plans {
-    pub interrupter: Arc<Interrupter>,
-    pub stop: CancellationToken,
-}
+pub(super) struct Plans(pub Arc<Interrupter>);
 
 impl Source for Plans {
     fn rounds(&self) -> BoxStream<'_, Round> {
-        let round = |()| async {
-            next_round(&self.interrupter).await;
-            let now = self.interrupter.clock.now();
-            inherited::write(&self.interrupter, now).await;
-            Round { offers: self.near(now), ..Round::default() }
+        let round = async |now| {
+            self.pass_on(now).await;
+            Round::Offers(self.near(now))
         };
-        repeat(()).then(round).boxed()
+        each_minute(&self.0).then(round).boxed()
     }
 
     fn still(&self, Offer { notice, .. }: &Offer, node: &Node) -> bool {
@@ -36,12 +33,25 @@ impl Source for Plans {
 impl Plans {
     /// Returns the planned changes that are near.
     fn near(&self, now: Timestamp) -> Vec<Offer> {
-        let Interrupter { index, policy, .. } = &*self.interrupter;
-        let offered = index.kept(now).into_iter().filter_map(|(node, kept)| {
+        let offered = self.0.index.kept(now).into_iter().filter_map(|(node, kept)| {
             let (notice, message) = (plan::notice(&kept, &node.instance)?, Arc::from(&*kept.message));
-            let (origin, standing, cut) = (Origin::Plan(kept), Standing::Open, self.stop.clone());
-            Some(Offer { node, notice, message, origin, standing, cut })
+            Some(Offer { node, notice, message, origin: Origin::Plan(kept.into()), standing: Standing::Open })
         });
-        offered.filter(|offer| policy.acts_from(&offer.notice).is_none_or(|from| from <= now)).collect()
+        offered.filter(|offer| self.0.policy.acts_from(&offer.notice).is_none_or(|from| from <= now)).collect()
+    }
+
+    /// Writes the planned changes of deleted Nodes on the next Nodes of their instances. A write that fails is repeated in the next round.
+    async fn pass_on(&self, now: Timestamp) {
+        let Interrupter { index, marker, facts, .. } = &*self.0;
+        let missing = index.kept(now).into_iter().filter(|(node, kept)| plan::patch(kept, node).is_some());
+        join_all(missing.map(async |(node, kept)| {
+            let Some(notice) = plan::notice(&kept, &node.instance) else { return };
+            let about = notice.about(Some(&node.name), &kept.message);
+            match marker.plan(&node, &kept, true, Instant::now() + CALL_TIMEOUT).await {
+                Ok(_) => facts.emit(&Fact::ChangePlanned { about, start: kept.start.unwrap_or(now) }),
+                Err(error) => facts.emit(&Fact::CordonFailed { about, category: error.category, error: &error }),
+            }
+        }))
+        .await;
     }
 }
