@@ -113,9 +113,8 @@ pub mod pipeline {
 
     pub(crate) mod drain;
 
-    pub(crate) mod delivery;
+    pub(crate) mod sources;
 
-    pub use delivery::{Deliverer, verdict};
     pub use drain::{Drainer, SelectionRules, TrimmedPod, select};
     pub use event::{Detail, Hook, Identity, InstanceId, NoticeKey, Parsed, parse};
     pub use interruption::{
@@ -130,6 +129,7 @@ pub mod pipeline {
     pub use node::replacement::AskedReplacement;
     pub use node::{Index, Node, node_api};
     pub use queue::QueueUrl;
+    pub use sources::{Deliverer, verdict};
 }
 
 /// Electing one replica for an office, and collecting leaked Leases of deleted Nodes.

@@ -1,8 +1,8 @@
 //! The running service: work, then the ordered shutdown.
 
 use crate::fact::{Fact, Facts};
-use crate::pipeline::delivery::Deliverer;
 use crate::pipeline::queue::Message;
+use crate::pipeline::sources::Deliverer;
 use crate::runtime::task::{Group, Handle, Tasks};
 use crate::service::signals::Shutdown;
 use crate::telemetry::admin::Readiness;

@@ -6,10 +6,6 @@ use crate::clients::gate::Gate;
 use crate::fact::{Facts, TaskKind};
 use crate::leases::collector::Collector;
 use crate::leases::election::{Election, Office};
-use crate::pipeline::delivery::{
-    Deliverer, Ec2, Interruptions, MAX_NOTICES, NodeRefusals, Nodes, Offers, OutcomeCache, RepairBrake, Sources,
-    Unclaimed,
-};
 use crate::pipeline::drain::{Drainer, PodWatch, pod_api};
 use crate::pipeline::interruption::{
     Attachments, Confirmations, GroupLookup, Groups, Hints, Hooks, Interrupter, LoadBalancers, NoticeBurst, Shifts,
@@ -17,6 +13,10 @@ use crate::pipeline::interruption::{
 };
 use crate::pipeline::node::{ClusterNames, Index, Listing, Marker, NodeReleaser, OwnerLookup, Restarts, node_api};
 use crate::pipeline::queue::Queue;
+use crate::pipeline::sources::{
+    Deliverer, Ec2, Interruptions, MAX_NOTICES, NodeRefusals, Nodes, Offers, OutcomeCache, RepairBrake, Sources,
+    Unclaimed,
+};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
 use crate::telemetry::kube_events::{Backlog, EventWriter, Scope, event_subscriber};

@@ -5,32 +5,12 @@
 //! deletion: the work continues, and the next receiver of the message joins it, here or at another replica.
 
 mod confirmations;
-mod ec2;
-mod hooks;
-mod interruptions;
-mod nodes;
-mod offers;
-mod outcome_cache;
-mod plans;
-mod refusals;
-mod repairs;
 mod shifts;
-mod sources;
 mod unclaimed;
-mod work;
 
-pub use ec2::Ec2;
-pub use interruptions::Interruptions;
-pub use nodes::Nodes;
-pub use offers::Offers;
-pub use outcome_cache::OutcomeCache;
-pub use refusals::NodeRefusals;
-pub use repairs::RepairBrake;
-pub use sources::Sources;
 pub use unclaimed::Unclaimed;
 
-use interruptions::NoticeCopy;
-
+use super::interruptions::{Interruptions, NoticeCopy};
 use crate::clients::gate::{AwsError, Backoff};
 use crate::fact::{Category, Fact, Facts, MessageRelease};
 use crate::pipeline::event;
@@ -49,7 +29,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 /// Delay of a message's release after a panic: the next receiver may panic too, until SQS moves the message to the dead-letter queue.
-const CRASH_DELAY: Duration = Duration::from_secs(10);
+pub(super) const CRASH_DELAY: Duration = Duration::from_secs(10);
 
 /// Maximum number of notices of one message that are worked on at once. A message of 1 MiB names tens of thousands, and a notice takes some
 /// kilobytes.

@@ -1,9 +1,39 @@
-//! The sources of notices besides messages: what Nodes report and keep, and what EC2 lists.
+//! The sources of notices. Messages have a door of their own, with their receipts; what Nodes report and keep, and what EC2 lists, is offered
+//! to one loop. All join the same interruptions.
+//!
+//! ```text
+//! messages       takes a message to its end      interruptions  those that run, one for each notice
+//! offers         the loop: offer → brake → turn  outcome_cache  outcomes of those that have ended
+//! work           the work on an offer            hooks          finds the hook of a termination without a message
+//! nodes          what Nodes report, in turns     repairs        holds back repairs
+//! plans          the changes that Nodes keep     refusals       Nodes and annotations that are ignored
+//! ec2            what EC2 lists
+//! ```
 
-use super::ec2::Ec2;
-use super::nodes::Nodes;
-use super::offers::{Offers, Source};
-use super::plans::Plans;
+mod ec2;
+mod hooks;
+mod interruptions;
+mod messages;
+mod nodes;
+mod offers;
+mod outcome_cache;
+mod plans;
+mod refusals;
+mod repairs;
+mod work;
+
+pub use ec2::Ec2;
+pub use interruptions::Interruptions;
+pub use messages::{Deliverer, MAX_NOTICES, Unclaimed, verdict};
+pub use nodes::Nodes;
+pub use offers::Offers;
+pub use outcome_cache::OutcomeCache;
+pub use refusals::NodeRefusals;
+pub use repairs::RepairBrake;
+
+use offers::Source;
+use plans::Plans;
+
 use crate::fact::NoticeKind;
 use crate::leases::election::Election;
 use futures_util::future::OptionFuture;

@@ -1,8 +1,8 @@
 //! The work on an offer, until its notice has ended and that is noted.
 
+use super::messages::{CRASH_DELAY, Verdict, verdict};
 use super::offers::{Done, Offer, Offers, Origin, Source};
 use super::outcome_cache::is_work;
-use super::{CRASH_DELAY, Verdict, verdict};
 use crate::clients::gate::{CALL_TIMEOUT, KubeError};
 use crate::fact::{Fact, NoticeKind};
 use crate::pipeline::event::{Detail, Identity, Notice, NoticeTime};

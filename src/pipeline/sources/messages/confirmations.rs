@@ -1,8 +1,6 @@
 //! What a message announces that another source announced first, and what of that is noted on the Node.
 
 use super::Deliverer;
-use super::interruptions::NoticeCopy;
-use super::outcome_cache::is_work;
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category, KubeError};
 use crate::fact::Fact;
 use crate::pipeline::event::Notice;
@@ -13,6 +11,8 @@ use crate::pipeline::node::confirmation;
 use crate::pipeline::node::handled::{KnownNotice, is_handled, known, known_as};
 use crate::pipeline::node::record::Withdrawal;
 use crate::pipeline::node::release::NodeRelease;
+use crate::pipeline::sources::interruptions::NoticeCopy;
+use crate::pipeline::sources::outcome_cache::is_work;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
