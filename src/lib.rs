@@ -3,8 +3,8 @@
 //! This file is the map. A message's journey, left to right; the modules of [`pipeline`] come in its order:
 //!
 //! ```text
-//!     notices on Nodes, EC2's lists ─Notice─▶ delivery, and from there on the same way
-//!  SQS ─▶ queue ─Message─▶ event ─Notice(s)─▶ node ─Target─▶ interruption ─────────────▶ delivery ─▶ SQS delete | release
+//!     notices and plans on Nodes, EC2's lists ─Offer─▶ sources, and from there on the same way
+//!  SQS ─▶ queue ─Message─▶ event ─Notice(s)─▶ node ─Target─▶ interruption ─────────────▶ sources ─▶ SQS delete | release
 //!           │               pure               index + owner   steps, one by one          ▲
 //!           └ lease: visibility extended       (one watch)     ├ heartbeat (owned)        │ one verdict a message,
 //!             while any of its notices runs                    ├ drain ◀─ one per node,   │ when ALL its notices have ended

@@ -172,19 +172,15 @@ impl Offers {
                     if is_kept || !search.is_open || has_room && !waits && !matches!(ended, WorkEnd::Handled) {
                         return ended;
                     }
-                    let left = async {
-                        tokio::select! {
-                            () = cut.cancelled() => {}
-                            () = self.withdrawn_by_node(node, &notice) => {}
-                        }
+                    let left = || {
+                        // Another replica may undo the work, or the Node may report the notice again: then it is new.
+                        outcomes.forget(&notice.identity);
+                        WorkEnd::Again(RETRY_DELAY)
                     };
                     tokio::select! {
                         biased;
-                        () = left => {
-                            // Another replica may undo the work, or the Node may report the notice again: then it is new.
-                            outcomes.forget(&notice.identity);
-                            return WorkEnd::Again(RETRY_DELAY);
-                        }
+                        () = cut.cancelled() => return left(),
+                        () = self.withdrawn_by_node(node, &notice) => return left(),
                         detail = self.search_ended(&notice.instance, &mut search, &about) => match detail {
                             Detail::AsgTerminate(_) => detail,
                             _ => return ended,
