@@ -3,8 +3,8 @@
 //! This file is the map. A message's journey, left to right; the modules of [`pipeline`] come in its order:
 //!
 //! ```text
-//!     notices on Nodes, EC2's lists ─Notice─▶ delivery, and from there on the same way
-//!  SQS ─▶ queue ─Message─▶ event ─Notice(s)─▶ node ─Target─▶ interruption ─────────────▶ delivery ─▶ SQS delete | release
+//!     notices and plans on Nodes, EC2's lists ─Offer─▶ sources, and from there on the same way
+//!  SQS ─▶ queue ─Message─▶ event ─Notice(s)─▶ node ─Target─▶ interruption ─────────────▶ sources ─▶ SQS delete | release
 //!           │               pure               index + owner   steps, one by one          ▲
 //!           └ lease: visibility extended       (one watch)     ├ heartbeat (owned)        │ one verdict a message,
 //!             while any of its notices runs                    ├ drain ◀─ one per node,   │ when ALL its notices have ended
@@ -113,9 +113,8 @@ pub mod pipeline {
 
     pub(crate) mod drain;
 
-    pub(crate) mod delivery;
+    pub(crate) mod sources;
 
-    pub use delivery::{Deliverer, verdict};
     pub use drain::{Drainer, SelectionRules, TrimmedPod, select};
     pub use event::{Detail, Hook, Identity, InstanceId, NoticeKey, Parsed, parse};
     pub use interruption::{
@@ -130,6 +129,7 @@ pub mod pipeline {
     pub use node::replacement::AskedReplacement;
     pub use node::{Index, Node, node_api};
     pub use queue::QueueUrl;
+    pub use sources::{Deliverer, verdict};
 }
 
 /// Electing one replica for an office, and collecting leaked Leases of deleted Nodes.

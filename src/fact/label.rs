@@ -253,10 +253,8 @@ labels! {
         NodeWatch => "node-watch",
         /// Removes marks from Nodes. Fixed.
         Undo => "undo",
-        /// Acts on changes that Nodes keep when they are near, and polls EC2. Fixed.
-        Planner => "planner",
-        /// Handles notices from Nodes. Fixed.
-        NodeSource => "node-source",
+        /// Works on what Nodes report and keep, and on what EC2 lists. Fixed.
+        Sources => "sources",
         /// Serves probes and metrics. Fixed.
         Admin => "admin",
         /// Writes Events and conditions. Fixed.
@@ -307,8 +305,7 @@ impl TaskKind {
             Self::Poller
                 | Self::NodeWatch
                 | Self::Undo
-                | Self::Planner
-                | Self::NodeSource
+                | Self::Sources
                 | Self::Admin
                 | Self::Teller
                 | Self::Notifier

@@ -14,6 +14,7 @@ pub use crate::fact::{IgnoreReason, MalformedReason, NoticeKind};
 pub use identity::{Identity, NoticeKey, STATUS_CHECKS};
 pub use zonal::{SHIFT_BEGINS, SHIFT_ENDS, SHIFT_SOURCE};
 
+use crate::fact::NoticeRef;
 use jiff::Timestamp;
 use std::collections::VecDeque;
 use std::fmt;
@@ -227,6 +228,12 @@ impl Notice {
     #[must_use]
     pub const fn is_withdrawn(&self) -> bool {
         matches!(self.detail, Detail::ScheduledChange(ScheduledChange { withdrawn: true, .. }) | Detail::TakenBack(_))
+    }
+
+    /// Returns what facts name of it: with its Node's name, and the ID of its message or what stands for one.
+    #[must_use]
+    pub fn about<'a>(&'a self, node: Option<&'a str>, message: &'a str) -> NoticeRef<'a> {
+        NoticeRef { kind: self.kind(), instance: self.instance.as_str(), node, message }
     }
 
     /// Whether it is a change with a known start, which EC2 lists too.

@@ -108,12 +108,7 @@ struct Case {
 
 impl Case {
     fn about(&self) -> NoticeRef<'_> {
-        NoticeRef {
-            kind: self.notice.kind(),
-            instance: self.notice.instance.as_str(),
-            node: self.node.as_ref().map(|node| &*node.name),
-            message: &self.message,
-        }
+        self.notice.about(self.node.as_ref().map(|node| &*node.name), &self.message)
     }
 
     fn emit(&self, fact: &Fact<'_>) {

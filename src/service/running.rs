@@ -1,8 +1,8 @@
 //! The running service: work, then the ordered shutdown.
 
 use crate::fact::{Fact, Facts};
-use crate::pipeline::delivery::Deliverer;
 use crate::pipeline::queue::Message;
+use crate::pipeline::sources::Deliverer;
 use crate::runtime::task::{Group, Handle, Tasks};
 use crate::service::signals::Shutdown;
 use crate::telemetry::admin::Readiness;
@@ -44,12 +44,12 @@ pub struct Service {
     pub(super) readiness: Readiness,
     /// Receives messages; terminated without a queue.
     pub(super) poller: Fuse<Handle<()>>,
-    /// Handles notices from Nodes, if they are a source, and stops by itself when shutdown begins.
-    pub(super) node_source: FuturesUnordered<Handle<()>>,
+    /// Works on what other sources offer, and stops by itself when shutdown begins.
+    pub(super) sources: Fuse<Handle<()>>,
     pub(super) messages: mpsc::UnboundedReceiver<Message>,
     pub(super) deliverer: Arc<Deliverer>,
     pub(super) deliveries: Group<()>,
-    /// The watch of Nodes, the admin server, the planner, the undo task, and without a queue the readiness task: the service does not work
+    /// The watch of Nodes, the admin server, the undo task, and without a queue the readiness task: the service does not work
     /// without them.
     pub(super) fixed: FuturesUnordered<Handle<()>>,
     /// Writes Events. Not one of the fixed tasks: drains continue without Events.
@@ -126,7 +126,7 @@ impl Service {
                 () = self.shutdown.ordered.cancelled() => return true,
                 _ = &mut self.poller => return false,
                 Some(_) = self.fixed.next() => return false,
-                Some(_) = self.node_source.next() => return false,
+                _ = &mut self.sources => return false,
                 Some(message) = self.messages.recv() => self.deliver(message),
                 // The task reports its own panic, and its message becomes visible again.
                 Some(_) = self.deliveries.next() => {}
@@ -184,7 +184,9 @@ impl Service {
         }
         while self.deliveries.next().await.is_some() {}
         // It leaves its drains, and gives its Lease back.
-        while self.node_source.next().await.is_some() {}
+        if !self.sources.is_terminated() {
+            let _ = (&mut self.sources).await;
+        }
     }
 }
 

@@ -153,13 +153,9 @@ impl Service {
         let ready = Ready { nodes_synced, queue_answered, readiness: readiness.clone(), facts: facts.clone() };
         let poller = Poller { queue: queue.clone(), messages: sender, answered, stop: stop.clone() };
         let poller = ready.spawned(&tasks, sources, poller, &fixed);
-        let deliverer = Arc::new(wiring.deliverer(queue, interrupter));
-        let node_source = sources.nodes.then(|| {
-            let work = Arc::clone(&deliverer).act_on_nodes(wiring.nodes_election(), stop);
-            tasks.spawn(TaskKind::NodeSource, work)
-        });
-        let planner = Arc::clone(&deliverer).act_without_messages(wiring.polling());
-        fixed.push(tasks.spawn(TaskKind::Planner, planner));
+        let interruptions = Arc::new(wiring.interruptions(interrupter));
+        let deliverer = Arc::new(wiring.deliverer(queue, &interruptions));
+        let sources = tasks.spawn(TaskKind::Sources, wiring.sources(interruptions).run(stop)).fuse();
         Ok(Self {
             deliverer,
             deliveries: tasks.group(TaskKind::Message),
@@ -168,7 +164,7 @@ impl Service {
             shutdown,
             readiness,
             poller,
-            node_source: node_source.into_iter().collect(),
+            sources,
             messages,
             fixed,
             event_writer,

@@ -6,9 +6,6 @@ use crate::clients::gate::Gate;
 use crate::fact::{Facts, TaskKind};
 use crate::leases::collector::Collector;
 use crate::leases::election::{Election, Office};
-use crate::pipeline::delivery::{
-    Deliverer, FailingChecks, MAX_NOTICES, NodeRefusals, OutcomeCache, PollSettings, Unclaimed,
-};
 use crate::pipeline::drain::{Drainer, PodWatch, pod_api};
 use crate::pipeline::interruption::{
     Attachments, Confirmations, GroupLookup, Groups, Hints, Hooks, Interrupter, LoadBalancers, NoticeBurst, Shifts,
@@ -16,6 +13,10 @@ use crate::pipeline::interruption::{
 };
 use crate::pipeline::node::{ClusterNames, Index, Listing, Marker, NodeReleaser, OwnerLookup, Restarts, node_api};
 use crate::pipeline::queue::Queue;
+use crate::pipeline::sources::{
+    Deliverer, Ec2, Interruptions, MAX_NOTICES, NodeRefusals, Nodes, Offers, OutcomeCache, RepairBrake, Sources,
+    Unclaimed,
+};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
 use crate::telemetry::kube_events::{Backlog, EventWriter, Scope, event_subscriber};
@@ -71,7 +72,7 @@ impl Wiring {
 
     /// Returns the election of the replica that handles notices from Nodes; `None` in a dry run, in which all do. Its calls have a gate of
     /// their own: the evictions of a storm must not cost the turn.
-    pub fn nodes_election(&self) -> Option<Election> {
+    fn nodes_election(&self) -> Option<Election> {
         let own_pod = self.settings.selection_rules.own_pod.as_ref();
         let (namespace, name) = own_pod.filter(|_| !self.settings.policy.dry_run)?;
         let (client, gate) = (self.clients.kube.clone(), Gate::new(self.facts.clone()));
@@ -155,26 +156,45 @@ impl Wiring {
         (!self.settings.policy.dry_run).then(|| NodeReleaser { index, marker, clock: self.clock, restarts, facts })
     }
 
-    /// Returns the polling of EC2, if the settings ask for it.
-    pub fn polling(&self) -> Option<PollSettings> {
-        let listing = || Listing::new(self.clients.aws.ec2.clone(), self.facts.clone());
-        self.settings.ec2_poll_interval.map(|interval| PollSettings { listing: listing(), interval })
+    pub fn interruptions(&self, interrupter: Interrupter) -> Interruptions {
+        Interruptions {
+            running: Slots::new(self.tasks.clone(), TaskKind::Interruption),
+            outcomes: OutcomeCache::default(),
+            interrupter: Arc::new(interrupter),
+        }
     }
 
-    pub fn deliverer(&self, queue: Queue, interrupter: Interrupter) -> Deliverer {
-        let refusals = NodeRefusals::new(interrupter.index.clone(), self.facts.clone());
+    pub fn deliverer(&self, queue: Queue, interruptions: &Arc<Interruptions>) -> Deliverer {
         Deliverer {
             queue,
-            refusals,
-            interruptions: Slots::new(self.tasks.clone(), TaskKind::Interruption),
-            interrupter: Arc::new(interrupter),
+            interruptions: Arc::clone(interruptions),
+            interrupter: Arc::clone(&interruptions.interrupter),
             facts: self.facts.clone(),
-            failing: FailingChecks::new(self.settings.ec2_poll_interval.is_some()),
-            has_other_sources: self.settings.sources.ec2 || self.settings.sources.nodes,
-            hears_aws: self.settings.sources.queue,
-            outcomes: OutcomeCache::default(),
             unclaimed: Unclaimed::default(),
+            has_other_sources: self.settings.sources.ec2 || self.settings.sources.nodes,
             permits: Semaphore::new(MAX_NOTICES),
+        }
+    }
+
+    /// Returns the sources besides messages.
+    pub fn sources(&self, interruptions: Arc<Interruptions>) -> Sources {
+        let Self { settings, clients, facts, .. } = self;
+        let interrupter = || Arc::clone(&interruptions.interrupter);
+        let refusals = Arc::new(NodeRefusals::new(interrupter().index.clone(), facts.clone()));
+        let brake = Arc::new(RepairBrake::new(interrupter(), settings.ec2_poll_interval.is_some()));
+        let ec2 = |interval| Ec2 {
+            listing: Listing::new(clients.aws.ec2.clone(), facts.clone()),
+            interval,
+            interrupter: interrupter(),
+            brake: Arc::clone(&brake),
+            answers: Default::default(),
+        };
+        let nodes = || Nodes::new(interrupter(), Arc::clone(&refusals), settings.sources.queue);
+        Sources {
+            ec2: settings.ec2_poll_interval.map(ec2),
+            nodes: settings.sources.nodes.then(nodes),
+            election: self.nodes_election().filter(|_| settings.sources.nodes),
+            offers: Offers { interrupter: interrupter(), interruptions, brake, refusals },
         }
     }
 }

@@ -217,7 +217,7 @@ impl Metrics {
             ready: gauge("ready", "1 while the service does its work."),
             tasks: gauges(
                 "tasks",
-                "Tasks that live now. At rest all but poller, node-watch, undo, planner, node-source, admin, teller, notifier, tracer, collector, admin-connection, status, status-connection and batcher are 0.",
+                "Tasks that live now. At rest all but poller, node-watch, undo, sources, admin, teller, notifier, tracer, collector, admin-connection, status, status-connection and batcher are 0.",
                 &["kind"],
             ),
             tasks_started: counters("tasks_started_total", "Tasks that were started.", &["kind"]),

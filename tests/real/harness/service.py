@@ -14,7 +14,7 @@ from .process import Process, free_port
 from .queues import CREDENTIALS, REGION
 from .wait import eventually
 
-LASTING = frozenset({"poller", "node-watch", "undo", "planner", "node-source", "teller", "notifier", "tracer", "collector", "admin", "status", "batcher"})
+LASTING = frozenset({"poller", "node-watch", "undo", "sources", "teller", "notifier", "tracer", "collector", "admin", "status", "batcher"})
 """Kinds of tasks that live as long as the service."""
 
 OURS = frozenset({"admin-connection", "status-connection"})
@@ -70,7 +70,7 @@ class Service:
         self.status = f"http://127.0.0.1:{free_port()}"
         """URL of the status page."""
         without_queue = "--source=nodes" in flags
-        self._source = "node-source" if without_queue else "poller"
+        self._source = "sources" if without_queue else "poller"
         """Kind of task that receives notices."""
         queue = [] if variables or without_queue else ["--queue-url", queue_url]
         addresses = ["--admin-address", self.address]

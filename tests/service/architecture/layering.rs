@@ -24,7 +24,7 @@ const STAGES: [(&str, &[&str]); 6] = [
     ("node", &["event"]),
     ("drain", &["event", "node"]),
     ("interruption", &["drain", "event", "node"]),
-    ("delivery", &["event", "interruption", "node", "queue"]),
+    ("sources", &["event", "interruption", "node", "queue"]),
 ];
 
 /// Crates that only some folders name.

@@ -192,6 +192,23 @@ async fn the_mark_goes_with_the_reboot_or_when_the_change_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_cancellation_whose_writes_failed_is_tried_again() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.start(&POLLS).await;
+    schedule(&stage, FAR);
+    stage.until("noted", s(ROUND), || stage.handled(0) == 1).await;
+    stage.world.faults.add(Rule::on("patch nodes", Fault::Status(403)));
+    stage.world.aws.ec2.close(REBOOT.0, "Canceled");
+    let failed = "ebbtide_notices_total{kind=\"scheduled-change\",outcome=\"failed\"}";
+    stage.until("failed", s(FAR), || replica.metric(failed) > 0.5).await;
+    assert!(stage.cordoned(0), "{}", stage.story());
+    stage.world.faults.clear();
+    stage.until("released", s(2 * ROUND), || !stage.cordoned(0)).await;
+    stage.no_trace(0);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_change_that_is_over_is_nothing() {
     let stage = Stage::new(1, 1);
     schedule(&stage, FAR);

@@ -4,30 +4,18 @@
 //! leaves its interruptions, which stops those that no other message holds, and is released. A lost lease ends only the claim on the
 //! deletion: the work continues, and the next receiver of the message joins it, here or at another replica.
 
-mod hooks;
-mod inherited;
-mod node_notice;
-mod nodes;
-mod outcome_cache;
-mod plans;
-mod polling;
-mod refusals;
-mod repairs;
-
+mod confirmations;
 mod shifts;
 mod unclaimed;
 
-pub use outcome_cache::OutcomeCache;
-pub use polling::PollSettings;
-pub use refusals::NodeRefusals;
-pub use repairs::FailingChecks;
 pub use unclaimed::Unclaimed;
 
+use super::interruptions::{Interruptions, NoticeCopy};
 use crate::clients::gate::{AwsError, Backoff};
-use crate::fact::{Category, Fact, Facts, MessageRelease, NoticeRef};
+use crate::fact::{Category, Fact, Facts, MessageRelease};
 use crate::pipeline::event;
-use crate::pipeline::event::{CapacityBlock, Identity, IgnoreReason, Notice, Notices, Parsed, Version};
-use crate::pipeline::interruption::{Interrupter, MessageLink, NoticeOutcome, Seat, Slots};
+use crate::pipeline::event::{CapacityBlock, IgnoreReason, Notice, Notices, Parsed};
+use crate::pipeline::interruption::{Interrupter, NoticeOutcome};
 use crate::pipeline::queue::{Message, Queue, VISIBILITY_TIMEOUT};
 use crate::runtime::task::TaskError;
 use futures_util::future::join;
@@ -36,13 +24,12 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::future::pending;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 /// Delay of a message's release after a panic: the next receiver may panic too, until SQS moves the message to the dead-letter queue.
-const CRASH_DELAY: Duration = Duration::from_secs(10);
+pub(super) const CRASH_DELAY: Duration = Duration::from_secs(10);
 
 /// Maximum number of notices of one message that are worked on at once. A message of 1 MiB names tens of thousands, and a notice takes some
 /// kilobytes.
@@ -73,35 +60,20 @@ pub fn verdict(ends: impl IntoIterator<Item = Result<NoticeOutcome, TaskError>>)
     })
 }
 
-/// The interruptions that run, one for each identity.
-pub type Interruptions = Slots<InterruptionKey, MessageLink, NoticeOutcome>;
-
-/// The key of an interruption: the notices' identity, and whether the interruption waits for AWS to confirm a withdrawal. Until then the
-/// withdrawal has no effect, and the change itself doesn't wait for it.
-pub type InterruptionKey = (Identity, bool);
-
 /// Takes messages to their end.
 pub struct Deliverer {
     /// The queue that the messages came from.
     pub queue: Queue,
-    /// The interruptions that run.
-    pub interruptions: Interruptions,
+    /// The interruptions of the messages' notices, and of those from other sources.
+    pub interruptions: Arc<Interruptions>,
     /// Acts on notices.
     pub interrupter: Arc<Interrupter>,
     /// Receives facts.
     pub facts: Facts,
-    /// Outcomes of notices that have ended.
-    pub outcomes: OutcomeCache,
     /// Messages that are worked on without a claim.
     pub unclaimed: Unclaimed,
-    /// Instances whose status checks fail.
-    pub failing: FailingChecks,
-    /// Nodes and annotations that are ignored.
-    pub refusals: NodeRefusals,
     /// Whether sources other than messages may announce the same notice.
     pub has_other_sources: bool,
-    /// Whether SQS's answers supply the time.
-    pub hears_aws: bool,
     /// A permit for each notice that may be acted on: [`MAX_NOTICES`].
     pub permits: Semaphore,
 }
@@ -115,14 +87,6 @@ struct Copies {
     called_off: Mutex<Vec<Arc<Notice>>>,
     /// Cancelled when the claim on the message is lost.
     lost: CancellationToken,
-}
-
-/// A message's copy of a notice.
-enum NoticeCopy {
-    /// The notice is being acted on.
-    Running(Version, Seat<InterruptionKey, MessageLink, NoticeOutcome>),
-    /// The notice had ended before this copy came.
-    Late(NoticeOutcome),
 }
 
 /// The first event that ends the work on a message.
@@ -204,13 +168,13 @@ impl Deliverer {
         let called_off = copies.called_off.into_inner();
         match (end, copies.lost.is_cancelled()) {
             (DeliveryEnd::Verdict(Verdict::Delete), true) => {
-                Box::pin(unclaimed::note_called_off(&self.interrupter, &id, called_off)).await;
+                Box::pin(self.note_called_off(&id, called_off)).await;
                 // If that fails, the next receiver finds nothing to do.
                 let _ = Box::pin(self.queue.delete_late(message)).await;
             }
             (DeliveryEnd::Verdict(Verdict::Delete), false) => {
                 if !self.delete(message).await {
-                    Box::pin(unclaimed::note_called_off(&self.interrupter, &id, called_off)).await;
+                    Box::pin(self.note_called_off(&id, called_off)).await;
                 }
             }
             (DeliveryEnd::Superseded, _) | (_, true) => {}
@@ -240,46 +204,6 @@ impl Deliverer {
         block.notices(instances)
     }
 
-    fn join(&self, notice: Notice, message: &Arc<str>) -> NoticeCopy {
-        let version = notice.version();
-        let ended = self.outcomes.get(&version);
-        let notice = Arc::new(notice);
-        if let Some(outcome) = ended {
-            self.report_joined(&notice, message);
-            return NoticeCopy::Late(outcome);
-        }
-        if notice.is_test() {
-            let (kind, instance) = (notice.kind(), notice.instance.as_str());
-            self.facts.emit(&Fact::TestNotice { about: NoticeRef { kind, instance, node: None, message } });
-        }
-        let is_doubted = notice.is_withdrawn() && self.interrupter.policy.is_verified(&notice);
-        let key = |is_doubted| (notice.identity.clone(), is_doubted);
-        let running = if is_doubted { self.interruptions.join_running(&key(false)) } else { None };
-        let (seat, joined) = running.map_or_else(
-            || {
-                self.interruptions.join(
-                    key(is_doubted),
-                    || MessageLink::new(Arc::clone(&notice), VISIBILITY_TIMEOUT),
-                    |shared, stop| Arc::clone(&self.interrupter).act(Arc::clone(message), shared, stop),
-                )
-            },
-            |seat| (seat, true),
-        );
-        seat.shared().revise(&notice);
-        if notice.hook().is_some_and(|hook| hook.direct) {
-            seat.shared().direct.store(true, Ordering::Release);
-        }
-        if joined {
-            self.report_joined(&notice, message);
-        }
-        NoticeCopy::Running(version, seat)
-    }
-
-    fn report_joined(&self, notice: &Notice, message: &str) {
-        let (kind, instance) = (notice.kind(), notice.instance.as_str());
-        self.facts.emit(&Fact::NoticeJoined { about: NoticeRef { kind, instance, node: None, message } });
-    }
-
     /// Works on every notice until it has ended, and passes on the shortest visibility timeout that any of them needs. `copies` holds the
     /// notices in progress, so that they can be left in order.
     async fn all_ended(
@@ -301,9 +225,10 @@ impl Deliverer {
             let end = async {
                 tokio::select! {
                     biased;
-                    end = self.ended(&copy, visibility) => end,
+                    end = self.interruptions.ended(&copy) => end,
                     // The message's next receiver tries again.
-                    () = copy.pauses_after(&copies.lost) => Ok(NoticeOutcome::HandedOver),
+                    () = pauses_after(&copy, &copies.lost) => Ok(NoticeOutcome::HandedOver),
+                    () = pass_on(&copy, visibility) => pending().await,
                 }
             };
             let end = match reported {
@@ -314,41 +239,13 @@ impl Deliverer {
                 Box::pin(self.note_listed(&notice, message, outcome)).await;
             }
             lock().remove(&number);
-            if let (NoticeCopy::Running(_, seat), Ok(NoticeOutcome::Uncordoned)) = (&*copy, end) {
-                let notice = Arc::clone(&seat.shared().notice.borrow());
+            if let (Some(link), Ok(NoticeOutcome::Uncordoned)) = (copy.link(), end) {
+                let notice = Arc::clone(&link.notice.borrow());
                 copies.called_off.lock().push(notice);
             }
             end
         });
         verdict(ends.buffer_unordered(MAX_AT_ONCE).collect::<Vec<_>>().await)
-    }
-
-    async fn ended(&self, copy: &NoticeCopy, visibility: &watch::Sender<Duration>) -> Result<NoticeOutcome, TaskError> {
-        let (version, seat) = match copy {
-            NoticeCopy::Running(version, seat) => (version, seat),
-            NoticeCopy::Late(outcome) => return Ok(*outcome),
-        };
-        let mut pace = seat.shared().visibility_timeout.subscribe();
-        let ended = seat.ended();
-        tokio::pin!(ended);
-        loop {
-            let wanted = *pace.borrow_and_update();
-            visibility.send_if_modified(|current| {
-                let shorter = wanted < *current;
-                *current = wanted.min(*current);
-                shorter
-            });
-            tokio::select! {
-                biased;
-                end = &mut ended => {
-                    if let Ok(outcome) = end {
-                        self.outcomes.remember(version, outcome);
-                    }
-                    return end;
-                }
-                Ok(()) = pace.changed() => {}
-            }
-        }
     }
 
     fn report_left(&self, message: &str, category: Category, error: &dyn std::fmt::Display) {
@@ -376,19 +273,27 @@ impl Deliverer {
     }
 }
 
-impl NoticeCopy {
-    /// Waits until the claim on the message is lost while the work on the notice pauses after a failure.
-    async fn pauses_after(&self, lost: &CancellationToken) {
-        let Self::Running(_, seat) = self else { return pending().await };
-        lost.cancelled().await;
-        // The sender lives in the seat.
-        let _ = seat.shared().pauses.subscribe().wait_for(|pauses| *pauses).await;
-    }
+/// Waits until the claim on the message is lost while the work on the notice pauses after a failure.
+async fn pauses_after(copy: &NoticeCopy, lost: &CancellationToken) {
+    let Some(link) = copy.link() else { return pending().await };
+    lost.cancelled().await;
+    // The sender lives in the seat.
+    let _ = link.pauses.subscribe().wait_for(|pauses| *pauses).await;
+}
 
-    async fn leave(self) {
-        if let Self::Running(_, seat) = self {
-            seat.leave().await;
-        }
+/// Passes on the visibility timeout that the notice needs, if it is shorter than the one before. Never ends.
+async fn pass_on(copy: &NoticeCopy, visibility: &watch::Sender<Duration>) {
+    let Some(link) = copy.link() else { return pending().await };
+    let mut wanted = link.visibility_timeout.subscribe();
+    loop {
+        let timeout = *wanted.borrow_and_update();
+        visibility.send_if_modified(|current| {
+            let is_shorter = timeout < *current;
+            *current = timeout.min(*current);
+            is_shorter
+        });
+        // The sender lives in the seat.
+        let _ = wanted.changed().await;
     }
 }
 

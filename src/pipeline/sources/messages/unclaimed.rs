@@ -1,10 +1,9 @@
 //! Messages whose lease is lost, or that were given back, while the work on them continues. Each holds seats in its interruptions, so there
 //! is at most one for each message, however often it is received and lost.
 
-use super::{Deliverer, DeliveryEnd, Interrupter};
-use crate::clients::gate::{Absence, Backoff, CALL_TIMEOUT, KubeError};
+use super::{Deliverer, DeliveryEnd};
+use crate::clients::gate::Absence;
 use crate::fact::{Fact, MessageRelease};
-use crate::pipeline::event::Notice;
 use crate::pipeline::queue::{Lease, LeaseEnd};
 use futures_util::future::join;
 use parking_lot::Mutex;
@@ -13,14 +12,10 @@ use std::future::pending;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Time for which the API server must be unreachable before a message is given back.
 const MAX_ABSENCE: Duration = Duration::from_mins(2);
-
-/// Maximum time to write the note that a user ended a notice.
-const NOTE_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Messages that are worked on without a claim, by ID.
 #[derive(Debug, Default)]
@@ -83,19 +78,4 @@ pub(super) async fn hold(
     // It is known as unclaimed before it can be received again.
     join(unclaimed.superseded(message), released).await;
     DeliveryEnd::Superseded
-}
-
-/// Notes on the Nodes that these notices are handled, so that a replica that receives the message again doesn't overrule the user.
-pub(super) async fn note_called_off(interrupter: &Interrupter, message: &str, notices: Vec<Arc<Notice>>) {
-    for notice in notices {
-        let Some(node) = interrupter.index.get(&notice.instance) else { continue };
-        let note = || interrupter.marker.end(&node, &notice, message, None, Instant::now() + CALL_TIMEOUT);
-        let failed = |error: &KubeError| {
-            interrupter.facts.emit(&Fact::ReleaseFailed { on: node.named(), category: error.category, error });
-            true
-        };
-        let backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
-        // Failures are reported above.
-        let _ = backoff.retry(Some(Instant::now() + NOTE_TIMEOUT), note, failed).await;
-    }
 }

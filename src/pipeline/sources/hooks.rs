@@ -1,7 +1,7 @@
 //! Finds the lifecycle hook of a termination that the Node's agent reports, or that follows because the group was asked to replace the
 //! Node. The instance metadata don't name it, so it is searched by instance.
 
-use super::Deliverer;
+use super::offers::{Offer, Offers, Origin};
 use crate::fact::{Category, Fact, HookLack, NoticeRef};
 use crate::pipeline::event::{Detail, InstanceId, Notice};
 use crate::pipeline::interruption::{HookSearch, Interrupter};
@@ -34,16 +34,17 @@ pub(super) struct HookSearchState {
     reported: Option<Category>,
 }
 
-impl Deliverer {
-    /// Adds the hook to a termination that the agent reports, if the settings name one and the instance waits at it. If only the note of a
+impl Offers {
+    /// Reports the offer, and adds the hook to a termination that the agent reports, if the settings name one and the instance waits at it. If only the note of a
     /// request for a replacement announces the termination, first waits until the group terminates the instance; `None` if the agent reports
     /// it before, or if the request is no longer noted.
     pub(super) async fn seek_hook(
         &self,
-        node: &Node,
+        offer: &Offer,
         notice: &mut Notice,
         about: &NoticeRef<'_>,
     ) -> Option<HookSearchState> {
+        let node = &*offer.node;
         let (identity, instance) = (notice.identity.clone(), notice.instance.clone());
         let is_by_request =
             matches!(notice.detail, Detail::AsgTermination { .. }) && !has_agent_notice(node, &identity);
@@ -51,7 +52,13 @@ impl Deliverer {
         let mut state =
             HookSearchState { is_open: self.seeks(notice), is_by_request, started: now, next: now, reported: None };
         if !is_by_request {
-            self.facts.emit(&Fact::NoticeAnnotated { about: *about });
+            match offer.origin {
+                Origin::Node => self.interrupter.facts.emit(&Fact::NoticeAnnotated { about: *about }),
+                Origin::Ec2 if !notice.is_withdrawn() => {
+                    self.interrupter.facts.emit(&Fact::NoticeListed { about: *about });
+                }
+                Origin::Ec2 | Origin::Plan(_) => {}
+            }
             if state.is_open {
                 // A search that takes longer is restarted at once, and runs while the drain does.
                 let found = timeout(FIRST_SEARCH, self.search(&instance, &mut state, about)).await;
@@ -110,7 +117,7 @@ impl Deliverer {
         match found {
             Ok(HookSearch::Found(hook)) => {
                 state.is_open = false;
-                self.facts.emit(&Fact::HookFound { about: *about, group: &hook.group, hook: &hook.name });
+                self.interrupter.facts.emit(&Fact::HookFound { about: *about, group: &hook.group, hook: &hook.name });
                 Detail::AsgTerminate(hook)
             }
             Ok(HookSearch::NotYet) => without(true),
@@ -134,14 +141,14 @@ impl Deliverer {
                     _ => None,
                 };
                 if let Some(why) = &why {
-                    self.facts.emit(&Fact::HookNotFound { about: *about, hook: name, why });
+                    self.interrupter.facts.emit(&Fact::HookNotFound { about: *about, hook: name, why });
                 }
                 without(false)
             }
             Err(error) => {
                 let category = error.category;
                 if state.reported.replace(category) != Some(category) {
-                    self.facts.emit(&Fact::HookSearchFailed { about: *about, error: &error });
+                    self.interrupter.facts.emit(&Fact::HookSearchFailed { about: *about, error: &error });
                 }
                 without(false)
             }

@@ -51,18 +51,9 @@ impl OutcomeCache {
 
     /// Keeps the outcome of a notice that has ended for good.
     pub(super) fn remember(&self, version: &Version, outcome: NoticeOutcome) {
-        // A notice that was handed over, crashed, planned or not admitted has not ended. The last three outcomes cost no call to find out
+        // A notice that was handed over, crashed, planned or not admitted has not ended. The others without work cost no call to find out
         // again, and may differ then.
-        if matches!(
-            outcome,
-            NoticeOutcome::HandedOver
-                | NoticeOutcome::Crashed
-                | NoticeOutcome::Planned
-                | NoticeOutcome::NotAdmitted
-                | NoticeOutcome::NotOurs
-                | NoticeOutcome::Ignored
-                | NoticeOutcome::Excluded
-        ) {
+        if !is_work(outcome) && outcome != NoticeOutcome::Reported {
             return;
         }
         let mut entries = self.0.lock();
@@ -75,6 +66,12 @@ impl OutcomeCache {
             entries.outcomes.insert(version, (outcome, now));
         }
     }
+}
+
+/// Whether the notice was worked on to its end.
+pub(super) const fn is_work(outcome: NoticeOutcome) -> bool {
+    use NoticeOutcome::{Crashed, Excluded, HandedOver, Ignored, NotAdmitted, NotOurs, Planned, Reported};
+    !matches!(outcome, Crashed | HandedOver | Planned | Ignored | Reported | NotOurs | Excluded | NotAdmitted)
 }
 
 #[cfg(test)]

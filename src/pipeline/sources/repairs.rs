@@ -1,6 +1,5 @@
 //! Holds back repairs while too many nodes are unhealthy for the nodes to be the cause. Started repairs continue.
 
-use super::Deliverer;
 use crate::fact::{Fact, Facts, NoticeKind, RepairStop};
 use crate::pipeline::event::{InstanceId, Notice};
 use crate::pipeline::interruption::{Action, Interrupter};
@@ -48,37 +47,37 @@ impl Repairs {
     }
 }
 
-/// The instances with failing status checks by EC2's last answer; `None` before the first poll.
-#[derive(Debug)]
-pub struct FailingChecks(Mutex<Option<HashSet<InstanceId>>>);
-
-impl FailingChecks {
-    /// Unknown before the first poll; empty if EC2 is never asked (`is_asked`).
-    #[must_use]
-    pub fn new(is_asked: bool) -> Self {
-        Self(Mutex::new((!is_asked).then(HashSet::new)))
-    }
-
-    /// Notes EC2's answer.
-    pub(super) fn answered(&self, failing: HashSet<InstanceId>) {
-        *self.0.lock() = Some(failing);
-    }
-
-    /// Notes that EC2 did not answer: the last answer counts, or an empty one.
-    pub(super) fn not_answered(&self) {
-        self.0.lock().get_or_insert_default();
-    }
+/// Counts the unhealthy Nodes, and holds back work on them.
+pub struct RepairBrake {
+    interrupter: Arc<Interrupter>,
+    /// The instances with failing status checks by EC2's last answer; `None` before the first poll.
+    failing: Mutex<Option<HashSet<InstanceId>>>,
 }
 
-impl Deliverer {
+impl RepairBrake {
+    /// Returns the brake. The failing checks are unknown before the first poll, and none if EC2 is never asked (`is_asked`).
+    #[must_use]
+    pub fn new(interrupter: Arc<Interrupter>, is_asked: bool) -> Self {
+        Self { interrupter, failing: Mutex::new((!is_asked).then(HashSet::new)) }
+    }
+
+    /// Notes the instances with failing checks by EC2's answer. Without an answer, the last one counts, or none.
+    pub(super) fn checked(&self, answer: Option<HashSet<InstanceId>>) {
+        let mut failing = self.failing.lock();
+        match answer {
+            Some(answer) => *failing = Some(answer),
+            None => drop(failing.get_or_insert_default()),
+        }
+    }
+
     /// Counts the unhealthy Nodes of all sources: those under repair, whatever their state is now; and those that have a condition or a
     /// failing check that is acted on and are not being terminated for another reason. A condition's duration does not matter, because
     /// failures with one cause are spread over time.
-    pub(super) fn brake(&self) -> Brake {
+    fn count(&self) -> Brake {
         let Interrupter { policy, index, .. } = &*self.interrupter;
         let rules: Vec<_> = policy.conditions.iter().filter(|rule| rule.action != Action::Report).collect();
         let counts = repairs(policy.actions.of(NoticeKind::StatusCheck));
-        let checks = self.failing.0.lock().clone().filter(|_| counts).unwrap_or_default();
+        let checks = self.failing.lock().clone().filter(|_| counts).unwrap_or_default();
         let is_unhealthy = |node: &Node| {
             let shows = || checks.contains(&node.instance) || rules.iter().any(|rule| node.has_condition(&rule.name));
             node.record.notices().any(|(_, known)| known.kind().is_some_and(NoticeKind::is_repair))
@@ -88,8 +87,8 @@ impl Deliverer {
     }
 
     /// Whether all sources of unhealthy Nodes have answered since the start.
-    pub(super) fn knows_unhealthy(&self) -> bool {
-        !repairs(self.interrupter.policy.actions.of(NoticeKind::StatusCheck)) || self.failing.0.lock().is_some()
+    fn knows_unhealthy(&self) -> bool {
+        !repairs(self.interrupter.policy.actions.of(NoticeKind::StatusCheck)) || self.failing.lock().is_some()
     }
 
     /// Waits until pending work should be dropped: it has not touched the Node, and its cause is gone (`still_reported`) or repairs are held
@@ -114,15 +113,27 @@ impl Deliverer {
                 () = sleep(RECHECK_INTERVAL) => {}
             }
             let Some(known) = index.newest(node) else { continue };
-            if self.starts_repair(&known, notice) && is_pending(&&known) && self.brake().stops(&known).is_some() {
+            if self.starts_repair(&known, notice) && is_pending(&&known) && self.count().stops(&known).is_some() {
                 return;
             }
         }
     }
 
+    /// Whether the start of a repair is held back: too many nodes are unhealthy, or they can't be counted yet, or the instance is terminated
+    /// for another reason.
+    pub(super) fn holds_back(
+        &self,
+        (node, notice): (&Node, &Notice),
+        brake: &mut Option<Brake>,
+        repairs: &mut Repairs,
+    ) -> bool {
+        let mut is_held = || repairs.hold(brake.get_or_insert_with(|| self.count()), node);
+        self.starts_repair(node, notice) && (!self.knows_unhealthy() || node.record.is_leaving() || is_held())
+    }
+
     /// Whether the notice would start a repair of the Node, rather than report or continue one. AWS's own notices are no repairs, and are
     /// never held back.
-    pub(super) fn starts_repair(&self, node: &Node, notice: &Notice) -> bool {
+    fn starts_repair(&self, node: &Node, notice: &Notice) -> bool {
         notice.kind().is_repair()
             && repairs(self.interrupter.policy.action(notice))
             && !notice.is_withdrawn()
