@@ -30,6 +30,10 @@ impl Case {
         let at_most = until.saturating_duration_since(Instant::now());
         self.emit(&Fact::NodeAwaited { about: self.about(), at_most });
         let index = &self.interrupter.index;
+        // A forged cancellation must not end what the Node had planned.
+        if self.notice.is_withdrawn() && !self.interrupter.policy.is_verified(&self.notice) {
+            index.withdraw(&self.notice);
+        }
         let registered = index.until(&self.notice.instance, |node| node.map(Arc::clone));
         if let Ok(node) = timeout_at(until, registered).await {
             return Finding::Node(node);

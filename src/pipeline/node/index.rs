@@ -11,7 +11,7 @@ use super::record::NoticeRecord;
 use super::wire::{Node, NodeApi, TrimmedNode};
 use super::work_sign::WorkSign;
 use crate::fact::Facts;
-use crate::pipeline::event::InstanceId;
+use crate::pipeline::event::{InstanceId, Notice, NoticeKey};
 use jiff::Timestamp;
 use kube::core::Selector;
 use parking_lot::Mutex;
@@ -118,6 +118,20 @@ impl Index {
         let mut kept = self.0.nodes.lock().kept(now);
         kept.retain(|(node, _)| !node.is_excluded());
         kept
+    }
+
+    /// Returns the records of deleted Nodes about changes that are ahead at `now`, each with the next Node of its instance, if Ebbtide may act
+    /// on that: those that this process has seen.
+    #[must_use]
+    pub fn inherited(&self, now: Timestamp) -> Vec<(Arc<Node>, NoticeKey, NoticeRecord)> {
+        let mut inherited = self.0.nodes.lock().inherited(now);
+        inherited.retain(|(node, ..)| !node.is_excluded());
+        inherited
+    }
+
+    /// Records for the instance's next Node that AWS has cancelled this notice: the present one was deleted.
+    pub fn withdraw(&self, notice: &Notice) {
+        self.0.nodes.lock().withdraw(notice);
     }
 
     /// Returns when the watch last showed a new mark of a drain that this process did not write.

@@ -2,9 +2,9 @@
 
 use super::deleted::DeletedNodes;
 use crate::clients::watch::older;
-use crate::pipeline::event::InstanceId;
+use crate::pipeline::event::{InstanceId, Notice, NoticeKey};
 use crate::pipeline::node::Node;
-use crate::pipeline::node::record::NoticeRecord;
+use crate::pipeline::node::record::{NoticeRecord, Work};
 use jiff::Timestamp;
 use std::collections::{BTreeMap, HashMap};
 use std::mem;
@@ -44,10 +44,23 @@ impl NodeTable {
     pub(super) fn kept(&mut self, now: Timestamp) -> Vec<(Arc<Node>, NoticeRecord)> {
         let own = self.all().flat_map(|node| node.record.kept().map(|kept| (Arc::clone(node), kept.clone())));
         let mut kept: Vec<_> = own.collect();
+        let planned = self.inherited(now).into_iter().filter(|(_, _, known)| known.work == Work::Planned);
+        kept.extend(planned.map(|(node, _, plan)| (node, plan)));
+        kept
+    }
+
+    /// Returns the records of deleted Nodes about changes that are ahead at `now`, each with the Node that the instance has now.
+    pub(super) fn inherited(&mut self, now: Timestamp) -> Vec<(Arc<Node>, NoticeKey, NoticeRecord)> {
         let Self { deleted, by_instance, .. } = self;
         let next = |instance: &InstanceId| newest(nodes_of(by_instance, instance)).cloned();
-        kept.extend(deleted.ahead(now).filter_map(|(instance, plan)| Some((next(instance)?, plan.clone()))));
-        kept
+        let inherited =
+            deleted.ahead(now).filter_map(|(instance, key, known)| Some((next(instance)?, key, known.clone())));
+        inherited.collect()
+    }
+
+    /// Records for the instance's next Node that AWS has cancelled this notice.
+    pub(super) fn withdraw(&mut self, notice: &Notice) {
+        self.deleted.withdraw(notice);
     }
 
     /// Returns all Nodes of the instance.
