@@ -15,7 +15,7 @@ use tokio::time::Instant;
 /// Writes the planned changes and the cancellations of deleted Nodes on the next Nodes of their instances. A write that fails is repeated at the
 /// next call.
 pub(super) async fn write(interrupter: &Interrupter, now: Timestamp) {
-    join_all(interrupter.index.inherited(now).into_iter().map(async |(node, key, known)| {
+    join_all(interrupter.index.kept(now).into_iter().map(async |(node, key, known)| {
         match Withdrawal::recorded(&known) {
             Some(by) => withdraw(interrupter, &node, key, by).await,
             None => plan(interrupter, &node, &known, now).await,

@@ -8,15 +8,14 @@ use super::repairs::Repairs;
 use super::{Deliverer, NoticeCopy, Verdict, verdict};
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category, KubeError};
 use crate::fact::{Fact, NoticeKind, NoticeRef};
-use crate::pipeline::event::{CapacityBlock, Detail, Identity, Notice, NoticeTime, Version};
+use crate::pipeline::event::{CapacityBlock, Detail, Identity, Notice, NoticeKey, NoticeTime, Version};
 use crate::pipeline::interruption::NoticeOutcome;
 use crate::pipeline::node::agent_notices::{is_reported, reported_copy};
 use crate::pipeline::node::confirmation;
 use crate::pipeline::node::handled::{KnownNotice, Standing, is_handled, known, known_as, standing};
 use crate::pipeline::node::is_from_node;
 use crate::pipeline::node::plan;
-use crate::pipeline::node::record::{NoticeRecord, Withdrawal};
-use crate::pipeline::node::release::NodeRelease;
+use crate::pipeline::node::record::NoticeRecord;
 use crate::pipeline::node::{Brake, Node};
 use crate::pipeline::queue::VISIBILITY_TIMEOUT;
 use crate::runtime::random;
@@ -127,7 +126,7 @@ impl Deliverer {
 
     /// Returns the planned changes that are near.
     fn planned(&self, now: Timestamp) -> Vec<Due> {
-        let due = |(node, plan): (Arc<Node>, NoticeRecord)| {
+        let due = |(node, _, plan): (Arc<Node>, NoticeKey, NoticeRecord)| {
             let (notice, message) = (plan::notice(&plan, &node.instance)?, Arc::from(&*plan.message));
             Some(Due { node, notice, message, plan: Some(plan), announced: false })
         };
@@ -273,16 +272,10 @@ impl Deliverer {
         }
     }
 
-    /// Returns a message's notice with the Node whose agent reported it before. A withdrawal is returned with the Node that knows the change
-    /// by another identity.
+    /// Returns a message's notice with the Node that has it from another source.
     pub(super) fn reported_before(&self, notice: &Notice, message: &str) -> Option<(Arc<Node>, Notice)> {
         let node = self.interrupter.index.get(&notice.instance)?;
-        let is_noted = if notice.is_withdrawn() {
-            matches!(self.known_on(&node, notice), Some(KnownNotice::Same(identity)) if identity != notice.identity)
-        } else {
-            confirmation::patch(&node, notice, message).is_some()
-        };
-        is_noted.then(|| (node, notice.clone()))
+        confirmation::patch(&node, notice, message).map(|_| (node, notice.clone()))
     }
 
     /// Returns what the Node shows of a message's notice: an agent notice or a listed notice of the same, or that it is handled.
@@ -294,16 +287,9 @@ impl Deliverer {
         reported.and_then(|reported| known_as(node, &reported)).or_else(|| known(node, notice))
     }
 
-    /// Notes on the Node that a message confirms its agent's notice; or that a message calls the change off, so that a late copy of an
-    /// older message is recognised.
+    /// Notes on the Node that a message confirms what another source has reported.
     pub(super) async fn note_confirmation(&self, (node, notice): (Arc<Node>, Notice), message: &str) {
-        let called_off = |current: &Node| {
-            let release = NodeRelease::of_withdrawn(current, notice.key(), Withdrawal::of(&notice), true)?;
-            (!release.has_marks()).then(|| release.patch(current, &self.interrupter.policy.mark_settings).body)
-        };
-        let patch = |current: &Node| {
-            if notice.is_withdrawn() { called_off(current) } else { confirmation::patch(current, &notice, message) }
-        };
+        let patch = |current: &Node| confirmation::patch(current, &notice, message);
         let note = || self.interrupter.marker.note(&node, Instant::now() + CALL_TIMEOUT, patch);
         let failed = |error: &KubeError| {
             self.facts.emit(&Fact::ReleaseFailed { on: node.named(), category: error.category, error });

@@ -111,22 +111,13 @@ impl Index {
         self.0.turns.subscribe()
     }
 
-    /// Returns the changes that Nodes keep on which Ebbtide may act, and those that are ahead at `now` and that deleted Nodes of their instances
-    /// kept, as far as this process has seen it.
+    /// Returns the changes that Nodes keep on which Ebbtide may act; and the planned and the cancelled ones that are ahead at `now` and that deleted
+    /// Nodes of their instances had on record, as far as this process has seen it.
     #[must_use]
-    pub fn kept(&self, now: Timestamp) -> Vec<(Arc<Node>, NoticeRecord)> {
+    pub fn kept(&self, now: Timestamp) -> Vec<(Arc<Node>, NoticeKey, NoticeRecord)> {
         let mut kept = self.0.nodes.lock().kept(now);
-        kept.retain(|(node, _)| !node.is_excluded());
+        kept.retain(|(node, ..)| !node.is_excluded());
         kept
-    }
-
-    /// Returns the records of deleted Nodes about changes that are ahead at `now`, each with the next Node of its instance, if Ebbtide may act
-    /// on that: those that this process has seen.
-    #[must_use]
-    pub fn inherited(&self, now: Timestamp) -> Vec<(Arc<Node>, NoticeKey, NoticeRecord)> {
-        let mut inherited = self.0.nodes.lock().inherited(now);
-        inherited.retain(|(node, ..)| !node.is_excluded());
-        inherited
     }
 
     /// Records for the instance's next Node that AWS has cancelled this notice: the present one was deleted.
@@ -275,10 +266,10 @@ impl Index {
             nodes.apply(node, is_live);
         }
         drop(nodes);
-        self.signal_places(moved);
-        self.signal_marks(marked);
-        self.signal_reports(reports);
-        self.signal_turns(true);
+        notify(&self.0.places, moved);
+        notify(&self.0.marks, marked);
+        notify(&self.0.reports, reports);
+        notify(&self.0.turns, true);
     }
 
     /// Returns the trimmed Node; `None` if the Node is not an EC2 instance.
@@ -293,12 +284,6 @@ impl Index {
         self.0.live.send_replace(live);
     }
 
-    fn signal_marks(&self, changed: bool) {
-        if changed {
-            self.0.marks.send_replace(());
-        }
-    }
-
     /// Whether the Node's place in its waves may differ from that of the known version.
     fn moves_places(&self, known: Option<&Arc<Node>>, node: &Node) -> bool {
         let is_same = |known: &Arc<Node>| {
@@ -306,23 +291,12 @@ impl Index {
         };
         !self.0.labels.is_empty() && !known.is_some_and(is_same)
     }
+}
 
-    fn signal_places(&self, moved: bool) {
-        if moved {
-            self.0.places.send_replace(());
-        }
-    }
-
-    fn signal_reports(&self, changed: bool) {
-        if changed {
-            self.0.reports.send_replace(());
-        }
-    }
-
-    fn signal_turns(&self, turned: bool) {
-        if turned {
-            self.0.turns.send_replace(());
-        }
+/// Signals that there is a change, if there is.
+fn notify(to: &signal::Sender<()>, is_changed: bool) {
+    if is_changed {
+        to.send_replace(());
     }
 }
 

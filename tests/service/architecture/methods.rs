@@ -13,7 +13,7 @@ const LARGE_TYPES: [(&str, usize); 6] = [
     ("pipeline::delivery::Deliverer", 50),
     ("pipeline::interruption::Case", 106),
     ("pipeline::interruption::policy::Policy", 28),
-    ("pipeline::node::index::Index", 36),
+    ("pipeline::node::index::Index", 33),
     ("telemetry::history::state::State", 28),
 ];
 

@@ -49,7 +49,7 @@ impl DeletedNodes {
             let start = known.start.map(whole_seconds);
             // EC2's list names the same change by its start. What the agent alone has reported is withdrawn by the agent.
             let is_by_start = by.start.is_some() && by.start == start && !known.is_only_reported();
-            (key == notice.key() || is_by_start) && known.since <= Some(by.at)
+            (key == notice.key() || known.also.has(notice.key()) || is_by_start) && known.since <= Some(by.at)
         };
         for gone in self.0.iter_mut().filter(|gone| gone.instance == notice.instance) {
             for (_, known) in gone.records.iter_mut().filter(|(key, known)| is_same(*key, known)) {
@@ -79,10 +79,11 @@ impl DeletedNodes {
 }
 
 fn is_settled(key: NoticeKey, known: &NoticeRecord, node: &Node) -> bool {
-    match Withdrawal::recorded(known) {
-        Some(by) => NodeRelease::of_withdrawn(node, key, by, true).is_none(),
-        None => node.record.get(key).is_some() && plan::patch(known, node).is_none(),
+    if let Some(by) = Withdrawal::recorded(known) {
+        return NodeRelease::of_withdrawn(node, key, by, true).is_none();
     }
+    let is_recorded = |notice: Notice| node.record.of(&notice).is_some();
+    plan::notice(known, &node.instance).is_none_or(is_recorded) && plan::patch(known, node).is_none()
 }
 
 #[cfg(test)]
