@@ -183,6 +183,11 @@ impl Stage {
         self.records(n).filter(|(_, record)| record["work"] == "ended" || record["work"] == "handled").count()
     }
 
+    /// Returns the number of sources that have joined the n-th node's records.
+    pub fn joined(&self, n: usize) -> usize {
+        self.records(n).filter_map(|(_, record)| Some(record["also"].as_array()?.len())).sum()
+    }
+
     /// Returns the names of the n-th node's annotations but those of cancelled notices.
     pub fn left(&self, n: usize) -> BTreeSet<String> {
         let withdrawn = self.records(n).filter(|(_, record)| record["work"] == "withdrawn").map(|(name, _)| name);

@@ -14,7 +14,7 @@ use crate::pipeline::event::{
     Detail, Hook, Identity, InstanceAction, InstanceState, Notice, NoticeKind, ScheduledChange, WarmPool,
 };
 use crate::pipeline::node::Node;
-use crate::pipeline::node::agent_notices::taken_back_marks;
+use crate::pipeline::node::agent_notices::{taken_back_marks, withdrawn_marks};
 use crate::pipeline::node::mark::Mark;
 use crate::pipeline::node::record::{HookState, Place, ReturnSign, Withdrawal};
 use crate::pipeline::node::release::{NodeRelease, awaits_boot};
@@ -200,7 +200,7 @@ impl Policy {
     pub fn awaits_shift(&self, notice: &Notice, node: &Node, shifted: bool) -> bool {
         let key = notice.key();
         let stands = node.record.notice(key).is_some_and(|known| known.stands(&node.boot));
-        let awaits = match node.record.place(key).filter(|_| stands) {
+        let awaits = match node.record.notice(key).and_then(|known| known.place).filter(|_| stands) {
             // A place in a wave has the same value.
             Some(Place::Evicts(_)) => {
                 self.waits.zonal_shift != ShiftedResources::None && !self.awaits_place(notice, node)
@@ -398,12 +398,7 @@ pub fn ended_marks(notice: &Notice, node: &Node) -> Option<NodeRelease> {
             NodeRelease::of_withdrawn(node, notice.key(), Withdrawal::of(notice), false)
         }
         Detail::TakenBack(_) => taken_back_marks(node, &notice.identity),
-        _ if notice.is_withdrawn() => {
-            // A listed notice has no copies.
-            let noted = notice.identity.ec2_id().is_none();
-            let release = NodeRelease::of_withdrawn(node, notice.key(), Withdrawal::of(notice), noted)?;
-            Some(release.leaving_to_node(node, notice.start().filter(|_| noted)))
-        }
+        _ if notice.is_withdrawn() => withdrawn_marks(node, notice),
         _ => None,
     }
 }

@@ -3,7 +3,7 @@
 use super::decisions::comes_back;
 use super::times::SHUTDOWN_TIME;
 use crate::pipeline::drain::Deadline;
-use crate::pipeline::event::{Detail, Hook, InstanceAction, Notice, NoticeTime, ScheduledChange};
+use crate::pipeline::event::{Detail, Hook, InstanceAction, Notice, NoticeKey, NoticeTime, ScheduledChange};
 use crate::pipeline::node::Node;
 use crate::pipeline::node::record::{NoticeRecord, RETURN_BEFORE_START, ReturnSign, Work};
 use crate::pipeline::node::release::{LATE_AFTER, booted_after, is_back, restarted_after};
@@ -54,8 +54,10 @@ pub fn is_superseded(notice: &Notice, node: &Node) -> bool {
     // Only scheduled changes are revised by later copies, and only AWS's own times order them.
     let changes = matches!((&notice.detail, notice.time), (Detail::ScheduledChange(_), NoticeTime::Announced(_)));
     // A copy with the same start announces nothing new, and its work may have to be taken over.
-    let differs = |known: &&NoticeRecord| known.work == Work::Withdrawn || !known.starts_at(notice.start());
-    let newest = node.record.get(notice.key()).filter(differs).and_then(|known| known.since);
+    let differs = |(key, known): &(NoticeKey, &NoticeRecord)| {
+        known.work == Work::Withdrawn || *key == notice.key() && !known.starts_at(notice.start())
+    };
+    let newest = node.record.of(notice).filter(differs).and_then(|(_, known)| known.since);
     changes && newest.is_some_and(|at| at > notice.at())
 }
 

@@ -27,6 +27,10 @@ impl Case {
             AwaitedNode::Registered(until) => {
                 let at_most = until.saturating_duration_since(Instant::now());
                 self.emit(&Fact::NodeAwaited { about: self.about(), at_most });
+                // A forged cancellation must not end what the Node had planned.
+                if self.notice.is_withdrawn() && !self.interrupter.policy.is_verified(&self.notice) {
+                    index.withdraw(&self.notice);
+                }
                 (None, *until)
             }
             AwaitedNode::Successor(gone) => (Some(&gone.uid), Instant::now() + SUCCESSOR_TIMEOUT),

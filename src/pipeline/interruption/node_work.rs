@@ -58,9 +58,13 @@ impl Case {
         };
         let (at, start) = self.interrupter.index.until(&notice.instance, newer).await;
         let change = ScheduledChange { start, withdrawn: at.is_none(), ..change.clone() };
-        // Only the other replica knows AWS's time of the withdrawal.
-        let at = at.unwrap_or(notice.at() + Duration::from_secs(1));
-        notice.revised(NoticeTime::Announced(at), Detail::ScheduledChange(change))
+        // Only the other replica knows AWS's time of the withdrawal, if it is AWS's.
+        let withdrawn_at = notice.at() + Duration::from_secs(1);
+        let time = match (at, notice.time) {
+            (None, NoticeTime::Seen(_)) => NoticeTime::Seen(withdrawn_at),
+            _ => NoticeTime::Announced(at.unwrap_or(withdrawn_at)),
+        };
+        notice.revised(time, Detail::ScheduledChange(change))
     }
 
     /// Returns the work on the instance's other Nodes: a kubelet that changed its name leaves an old Node with pods.
@@ -254,6 +258,8 @@ impl Case {
                     return Progress::Cordoned(target);
                 }
                 Ok(CordonOutcome::Late) => return Progress::Ended(NoticeOutcome::Stale),
+                // It starts over, and joins that work.
+                Ok(CordonOutcome::OfAnother) => return Progress::Ended(NoticeOutcome::HandedOver),
                 Ok(CordonOutcome::Excluded) => return Progress::Ended(NoticeOutcome::Excluded),
                 Ok(CordonOutcome::NodeGone) => return Progress::Gone(target.node, NoticeOutcome::NothingToDrain),
                 Err(error) => error,

@@ -49,7 +49,7 @@ impl Case {
     async fn taint(&self, node: &Arc<Node>, mark: &Mark, by: Instant) -> bool {
         match self.interrupter.marker.cordon(node, mark, by, |_| false).await {
             Ok(CordonOutcome::Cordoned { .. }) => self.emit(&Fact::NodeOutOfService { about: self.about() }),
-            Ok(CordonOutcome::NodeGone | CordonOutcome::Late | CordonOutcome::Excluded) => {}
+            Ok(_) => {}
             Err(error) => {
                 let category = error.category;
                 self.emit(&Fact::CordonFailed { about: self.about(), category, error: &error });

@@ -11,7 +11,7 @@ use super::conditions;
 use super::confirmation::are_same;
 use super::handled::{Standing, is_handled, standing};
 use super::names::{AGENT_PREFIX, FROM_NODE, is_from_node};
-use super::record::{NoticeRecord, whole_seconds};
+use super::record::{NoticeRecord, Withdrawal, whole_seconds};
 use super::release::NodeRelease;
 use super::replacement::{is_asked, is_replaced};
 use crate::pipeline::event::{Detail, Identity, InstanceAction, InstanceId, Notice, NoticeKind, NoticeTime};
@@ -278,13 +278,14 @@ impl Node {
     }
 }
 
-/// Returns the ids that stand for a message in the records of notices that only the Node has reported.
+/// Returns the ids that stand for a message in the records of notices that only the Node has reported, or has reported after others.
 fn from_node(node: &Node) -> impl Iterator<Item = String> {
-    node.record
-        .all()
-        .map(|(_, record)| record)
-        .filter(|record| record.is_only_reported())
-        .map(|record| record.message.clone())
+    let of = |record: &NoticeRecord| {
+        let first = Some(&record.message).filter(|_| record.is_only_reported()).cloned();
+        let later = record.also.iter().map(|(_, by)| by.to_owned()).filter(|by| is_from_node(by));
+        first.into_iter().chain(later).collect::<Vec<_>>()
+    };
+    node.record.all().flat_map(move |(_, record)| of(record))
 }
 
 /// Returns the ids that stand for a message in marks that are older than the Node: it has registered again in the middle of a drain, and
@@ -367,6 +368,23 @@ fn withdrawal(node: &Node, message: String, now: Timestamp) -> Option<NodeNotice
 #[must_use]
 pub fn taken_back_marks(node: &Node, identity: &Identity) -> Option<NodeRelease> {
     NodeRelease::of_taken_back(node, identity.key()).filter(|_| !is_reported(node, identity))
+}
+
+/// Returns the release of the change that this notice cancels. What the Node's agent still reports, only the agent ends.
+#[must_use]
+pub fn withdrawn_marks(node: &Node, notice: &Notice) -> Option<NodeRelease> {
+    // What EC2 lists has no copies.
+    let is_noted = matches!(notice.time, NoticeTime::Announced(_));
+    let release = NodeRelease::of_withdrawn(node, notice.key(), Withdrawal::of(notice), is_noted)?;
+    let record = |notice: &Notice| node.record.of(notice).map(|(key, _)| key);
+    let cancelled = record(notice);
+    let mut reported = notices_of(node, Timestamp::MIN).filter_map(|(_, notice)| notice.ok());
+    let reported = reported.find(|reported| cancelled.is_some() && record(&reported.notice) == cancelled);
+    // What EC2 and the metadata list is the same.
+    Some(match reported.filter(|_| is_noted) {
+        Some(NodeNotice { notice, message }) => release.leaving_to_agent(node, notice.key(), &message),
+        None => release,
+    })
 }
 
 /// Whether the Node has the agent notice with this identity, or the note of the request that leads to the termination that it announces.

@@ -6,9 +6,8 @@
 use super::Node;
 use super::names::id_of;
 use super::patch::guarded;
-use super::record::{NoticeRecord, RecordChange, Work, whole_seconds};
+use super::record::{NoticeRecord, RecordChange, Source, Withdrawal, Work, joining, whole_seconds};
 use crate::pipeline::event::{Detail, Identity, Notice};
-use jiff::Timestamp;
 use serde_json::{Value, json};
 
 /// What a Node shows about a listed notice or its own.
@@ -44,71 +43,56 @@ pub enum KnownNotice {
 /// mark.
 #[must_use]
 pub fn standing(node: &Node, notice: &Notice, own: Option<&str>) -> Standing {
-    let key = notice.key();
+    let found = node.record.of(notice);
     if notice.is_withdrawn() {
-        let has_trace = node.record.get(key).is_some_and(|known| known.work != Work::Withdrawn);
+        let has_trace = found.is_some_and(|(_, known)| known.work != Work::Withdrawn);
         return if has_trace { Standing::Open } else { Standing::Settled };
     }
-    let start = notice.named_time().map(whole_seconds);
-    // The work for the start that AWS named before, or its plan, must learn of this one, whatever else has announced it.
-    let known = node.record.live(key).and_then(|known| known.start);
-    if start.is_some() && known.is_some_and(|known| Some(whole_seconds(known)) != start) {
-        return Standing::Open;
+    let Some((key, known)) = found else { return Standing::Open };
+    let (named, is_live) = (notice.named_time().map(whole_seconds), known.work.is_live());
+    if let Some(by) = Withdrawal::recorded(known) {
+        // What EC2's last answer still lists, a message may have cancelled since.
+        let is_cancelled = notice.is_listed_by_ec2() && by.ends(named, notice.at());
+        return if is_cancelled { Standing::Settled } else { Standing::Open };
     }
-    // What EC2's last answer still lists, a message may have cancelled since.
-    let is_cancelled = || node.record.withdrawals().any(|(_, by)| by.ends(start, notice.at()));
-    if notice.is_listed_by_ec2() && is_cancelled() {
+    if is_live && named.is_some() && known.start.is_some_and(|start| Some(whole_seconds(start)) != named) {
+        // The work for the start that AWS named before, or its plan, must learn of this one, unless a message has moved it since the answer.
+        let is_older = notice.identity.ec2_id().is_some() && key == notice.key() && known.since > Some(notice.at());
+        return if is_older && !known.also.is_empty() { Standing::Settled } else { Standing::Open };
+    }
+    let is_kept = known.kept.as_ref().is_some_and(|kept| notice.identity.ec2_id().as_deref() == Some(&*kept.event));
+    if known.is_over(named) || is_kept || is_live && known.also.has(notice.key()) {
         return Standing::Settled;
     }
-    // A message has another identity for the same change.
-    if is_handled(node, notice) || notice.is_listed_by_ec2() && has_handled(node, notice) {
-        return Standing::Settled;
-    }
-    if kept_ids(node, start).any(|id| notice.identity.ec2_id().as_deref() == Some(id)) {
-        return Standing::Settled;
-    }
-    let is_announced = is_marked_by_other(node, notice, own) || kept_ids(node, start).next().is_some();
+    // EC2's list and an agent name a change alike, and neither has a receipt: a replica that takes over continues the other's work.
+    let is_own = key == notice.key() && own.map(id_of) == Some(id_of(&known.message));
+    let is_announced = is_live && !is_own && known.is_of(notice.kind());
     if is_announced { Standing::Announced } else { Standing::Open }
-}
-
-/// Whether the Node has a mark for the same announcement as `notice` from a message or another source. `own` is the id that stands for a
-/// message in the mark of this source.
-fn is_marked_by_other(node: &Node, notice: &Notice, own: Option<&str>) -> bool {
-    let start = notice.named_time().map(whole_seconds);
-    let mut marks = node.record.notices().filter(|(_, mark)| mark.is_of(notice.kind()));
-    marks.any(|(key, mark)| {
-        let same = key == notice.key() || mark.start.is_some() && mark.start == start;
-        // EC2's list and an agent name a change alike, and neither has a receipt: a replica that takes over continues the other's work.
-        same && own.map(id_of) != Some(id_of(&mark.message))
-    })
 }
 
 /// Returns what is known about the notice of a message, if it was acted on first because EC2 lists it.
 #[must_use]
 pub fn known(node: &Node, notice: &Notice) -> Option<KnownNotice> {
-    let start = Some(whole_seconds(notice.named_time()?));
+    let start = notice.named_time()?;
+    let is_of_message = |mark: &NoticeRecord| notice.identity.ec2_id().as_deref() != Some(&*mark.message);
     match (&notice.identity, &notice.detail) {
         (
             Identity::HealthEvent { instance, .. } | Identity::Ec2Event { instance, .. },
             Detail::ScheduledChange(change),
         ) => {
-            if node.record.live(notice.key()).is_some() {
-                return None;
-            }
-            if !change.withdrawn && has_handled(node, notice) {
+            let (key, known) = node.record.of(notice)?;
+            if !change.withdrawn && known.is_over(Some(start)) {
                 return Some(KnownNotice::Handled);
             }
-            let listed = |id: String| Identity::of_change(id, instance.clone());
-            // The mark of a listed change names that change in place of a message.
-            let marks = node.record.notices().filter(|(_, mark)| mark.is_of(notice.kind()) && mark.start == start);
-            let mut marks = marks.map(|(key, mark)| (key, listed(id_of(&mark.message).to_owned())));
-            let marked = marks.find(|(key, listed)| *key == listed.key());
-            let mut kept = kept_ids(node, start).map(|id| listed(id.to_owned()));
-            let kept = || kept.find(|listed| listed.ec2_id().is_some());
-            marked.map(|(_, listed)| listed).or_else(kept).map(KnownNotice::Same)
+            // What EC2 lists, and an agent, has the change's id in place of a message.
+            let listed = |id: &str| Identity::of_change(id.to_owned(), instance.clone());
+            let kept = known.kept.iter().map(|kept| &*kept.event);
+            let mut ids = [id_of(&known.message)].into_iter().chain(kept).map(listed);
+            let same = ids.find(|listed| listed.key() == key).filter(|_| key != notice.key());
+            same.filter(|_| known.work.is_live()).map(KnownNotice::Same)
         }
         (Identity::Block { .. }, _) => (is_handled(node, notice)
-            && !is_marked_by_other(node, notice, notice.identity.ec2_id().as_deref()))
+            && !node.record.notice(notice.key()).is_some_and(is_of_message))
         .then_some(KnownNotice::Handled),
         _ => None,
     }
@@ -122,7 +106,12 @@ pub(super) fn patch(node: &Node, notice: &Notice, message: &str, plan: Option<&N
     if is_handled(node, notice) {
         return None;
     }
-    let known = node.record.get(notice.key());
+    let own = notice.key();
+    let (key, known) = node.record.of(notice).map_or((own, None), |(key, known)| (key, Some(known)));
+    // Another source has reported the change first.
+    if let Some(first) = known.filter(|known| key != own && known.work.is_live()) {
+        return Some(written(node, &joining(&node.record, (key, first), Source::of(notice, message))?));
+    }
     let is_kept = |known: &NoticeRecord| match known.work {
         Work::Planned => plan.is_none(),
         Work::Withdrawn => known.since >= Some(whole_seconds(notice.at())),
@@ -138,35 +127,38 @@ pub(super) fn patch(node: &Node, notice: &Notice, message: &str, plan: Option<&N
     let record = known.filter(|known| known.work.is_live()).map_or_else(new, NoticeRecord::clone);
     let (start, named) = (notice.start().map(whole_seconds), notice.named_time().map(whole_seconds));
     let named = named.filter(|named| start != Some(*named));
-    Some(written(node, notice, Some(NoticeRecord { start, named, ..record }.ended())))
+    let left = Some(NoticeRecord { start, named, ..record }.ended());
+    Some(written(node, &[RecordChange { key: own, left }]))
 }
 
-/// Returns the patch that removes the record that the notice needs nothing more; `None` if there is none.
+/// Returns the patch that removes the record that the notice needs nothing more, or its source from the record of another; `None` if there is
+/// none.
 #[must_use]
 pub(super) fn removal(node: &Node, notice: &Notice) -> Option<Value> {
-    let known = node.record.get(notice.key())?;
+    let own = notice.key();
+    let (key, known) = node.record.of(notice)?;
+    if key != own {
+        let left = NoticeRecord { also: known.also.without(own), ..known.clone() };
+        return known.also.has(own).then(|| written(node, &[RecordChange { key, left: Some(left) }]));
+    }
     match known.work {
-        Work::Handled => Some(written(node, notice, None)),
-        Work::Ended => Some(written(node, notice, Some(NoticeRecord { work: Work::Open, ..known.clone() }))),
+        Work::Handled => Some(written(node, &[RecordChange { key, left: None }])),
+        Work::Ended => {
+            let left = Some(NoticeRecord { work: Work::Open, ..known.clone() });
+            Some(written(node, &[RecordChange { key, left }]))
+        }
         _ => None,
     }
 }
 
-fn written(node: &Node, notice: &Notice, left: Option<NoticeRecord>) -> Value {
-    let changes = [RecordChange { key: notice.key(), left }];
-    guarded(node, &node.record.annotations(&changes).into(), &json!({}), json!({}))
+fn written(node: &Node, changes: &[RecordChange]) -> Value {
+    guarded(node, &node.record.annotations(changes).into(), &json!({}), json!({}))
 }
 
-/// Whether the Node records that exactly this notice needs nothing more.
+/// Whether the Node records that this notice needs nothing more.
 #[must_use]
 pub fn is_handled(node: &Node, notice: &Notice) -> bool {
-    node.record.get(notice.key()).is_some_and(|known| known.is_over(notice.named_time()))
-}
-
-/// Whether the Node records that some notice of the same time needs nothing more: that of a message, for a change that EC2 lists.
-fn has_handled(node: &Node, notice: &Notice) -> bool {
-    let named = notice.named_time();
-    named.is_some() && node.record.all().any(|(_, known)| known.is_over(named))
+    node.record.of(notice).is_some_and(|(_, known)| known.is_over(notice.named_time()))
 }
 
 /// Returns what is known about a message's notice that announces the same as the agent notice `reported`.
@@ -176,10 +168,4 @@ pub fn known_as(node: &Node, reported: &Notice) -> Option<KnownNotice> {
         return Some(KnownNotice::Handled);
     }
     node.record.notice(reported.key()).map(|_| KnownNotice::Same(reported.identity.clone()))
-}
-
-/// Returns the ids under which the changes with this start are listed that the Node keeps, or their ARNs.
-fn kept_ids(node: &Node, start: Option<Timestamp>) -> impl Iterator<Item = &str> {
-    let kept = node.record.kept().filter(move |kept| start.is_some() && kept.start.map(whole_seconds) == start);
-    kept.filter_map(|kept| Some(&*kept.kept.as_ref()?.event))
 }

@@ -11,7 +11,7 @@ use super::record::NoticeRecord;
 use super::wire::{Node, NodeApi, TrimmedNode};
 use super::work_sign::WorkSign;
 use crate::fact::Facts;
-use crate::pipeline::event::InstanceId;
+use crate::pipeline::event::{InstanceId, Notice, NoticeKey};
 use jiff::Timestamp;
 use kube::core::Selector;
 use parking_lot::Mutex;
@@ -111,13 +111,18 @@ impl Index {
         self.0.turns.subscribe()
     }
 
-    /// Returns the changes that Nodes keep on which Ebbtide may act, and those that are ahead at `now` and that deleted Nodes of their instances
-    /// kept, as far as this process has seen it.
+    /// Returns the changes that Nodes keep on which Ebbtide may act; and the planned and the cancelled ones that are ahead at `now` and that deleted
+    /// Nodes of their instances had on record, as far as this process has seen it.
     #[must_use]
-    pub fn kept(&self, now: Timestamp) -> Vec<(Arc<Node>, NoticeRecord)> {
+    pub fn kept(&self, now: Timestamp) -> Vec<(Arc<Node>, NoticeKey, NoticeRecord)> {
         let mut kept = self.0.nodes.lock().kept(now);
-        kept.retain(|(node, _)| !node.is_excluded());
+        kept.retain(|(node, ..)| !node.is_excluded());
         kept
+    }
+
+    /// Records for the instance's next Node that AWS has cancelled this notice: the present one was deleted.
+    pub fn withdraw(&self, notice: &Notice) {
+        self.0.nodes.lock().withdraw(notice);
     }
 
     /// Returns when the watch last showed a new mark of a drain that this process did not write.
@@ -261,10 +266,10 @@ impl Index {
             nodes.apply(node, is_live);
         }
         drop(nodes);
-        self.signal_places(moved);
-        self.signal_marks(marked);
-        self.signal_reports(reports);
-        self.signal_turns(true);
+        notify(&self.0.places, moved);
+        notify(&self.0.marks, marked);
+        notify(&self.0.reports, reports);
+        notify(&self.0.turns, true);
     }
 
     /// Returns the trimmed Node; `None` if the Node is not an EC2 instance.
@@ -279,12 +284,6 @@ impl Index {
         self.0.live.send_replace(live);
     }
 
-    fn signal_marks(&self, changed: bool) {
-        if changed {
-            self.0.marks.send_replace(());
-        }
-    }
-
     /// Whether the Node's place in its waves may differ from that of the known version.
     fn moves_places(&self, known: Option<&Arc<Node>>, node: &Node) -> bool {
         let is_same = |known: &Arc<Node>| {
@@ -292,23 +291,12 @@ impl Index {
         };
         !self.0.labels.is_empty() && !known.is_some_and(is_same)
     }
+}
 
-    fn signal_places(&self, moved: bool) {
-        if moved {
-            self.0.places.send_replace(());
-        }
-    }
-
-    fn signal_reports(&self, changed: bool) {
-        if changed {
-            self.0.reports.send_replace(());
-        }
-    }
-
-    fn signal_turns(&self, turned: bool) {
-        if turned {
-            self.0.turns.send_replace(());
-        }
+/// Signals that there is a change, if there is.
+fn notify(to: &signal::Sender<()>, is_changed: bool) {
+    if is_changed {
+        to.send_replace(());
     }
 }
 

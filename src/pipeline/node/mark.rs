@@ -7,7 +7,8 @@ use super::Node;
 use super::names::{EXCLUDE_LABEL, OWN_PREFIX};
 use super::patch::guarded;
 use super::record::{
-    Boot, HookState, NoticeRecord, Place, RecordChange, ReturnSign, UNDO_ANNOTATION, Undo, Work, text, whole_seconds,
+    Boot, HookState, NoticeRecord, Place, RecordChange, ReturnSign, UNDO_ANNOTATION, Undo, Work, is_of_listed, text,
+    whole_seconds,
 };
 use crate::fact::UndoReason;
 use crate::pipeline::event::{NoticeKey, NoticeKind};
@@ -184,7 +185,7 @@ impl Mark {
         if let Some(known) = node.record.get(self.key).filter(|known| known.work != Work::Withdrawn) {
             // The Node keeps a change until the work on it has ended.
             notice.kept.clone_from(&known.kept);
-            notice.confirmed_by.clone_from(&known.confirmed_by);
+            notice.also.clone_from(&known.also);
             if known.is_over(notice.named.or(notice.start)) {
                 notice.work = Work::Ended;
             }
@@ -202,6 +203,21 @@ impl Mark {
         let mut annotations = node.record.annotations(&changes);
         annotations.insert(UNDO_ANNOTATION.to_owned(), text(&undo).into());
         Some(guarded(node, &annotations.into(), &labels, spec))
+    }
+
+    /// Whether the Node has the record of another source about the same change: the work on that one continues.
+    pub(super) fn is_of_another(&self, node: &Node) -> bool {
+        let Self { key, notice, .. } = self;
+        let own = node.record.get(*key);
+        let has_own = own.is_some_and(|own| own.work.is_live() || own.is_over(notice.start));
+        let is_listed = is_of_listed(*key, notice, &node.instance);
+        // One that a message can't join, because its id is not known, is left alone.
+        let is_same = |(other, known): (NoticeKey, &NoticeRecord)| {
+            let joins = is_listed || known.is_over(notice.start) || is_of_listed(other, known, &node.instance);
+            joins && known.starts_at(notice.start) && known.work != Work::Withdrawn
+        };
+        let other = || node.record.of_other(*key, notice.start, is_listed, &node.instance);
+        notice.start.is_some() && !has_own && other().is_some_and(is_same)
     }
 
     /// Whether this is the mark of a hint, and the Node has that of a hook's message.

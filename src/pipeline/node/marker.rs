@@ -40,6 +40,8 @@ pub enum CordonOutcome {
     },
     /// The notice is over, as the Node shows by now.
     Late,
+    /// The Node has the record of another source about the same change by now.
+    OfAnother,
     /// A user has excluded the Node.
     Excluded,
     /// The Node no longer exists.
@@ -103,7 +105,8 @@ impl Marker {
         let write = self.write(node, Class::Cordon, by, |current| {
             already = current.cordoned;
             let late = || is_late(current).then_some(CordonOutcome::Late);
-            forgone = current.is_excluded().then_some(CordonOutcome::Excluded).or_else(late);
+            let another = || mark.is_of_another(current).then_some(CordonOutcome::OfAnother);
+            forgone = current.is_excluded().then_some(CordonOutcome::Excluded).or_else(late).or_else(another);
             if forgone.is_some() { None } else { mark.patch(current, &self.settings) }
         });
         let exists = write.await?;

@@ -3,7 +3,7 @@
 
 use super::Node;
 use super::patch::guarded;
-use super::record::{KeptChange, NoticeRecord, RecordChange, Work, whole_seconds};
+use super::record::{KeptChange, NoticeRecord, RecordChange, Source, Work, joining, whole_seconds};
 use crate::pipeline::event::{Detail, Identity, InstanceId, Notice, NoticeKey, NoticeTime, ScheduledChange};
 use serde_json::{Value, json};
 
@@ -42,15 +42,18 @@ pub fn notice(record: &NoticeRecord, instance: &InstanceId) -> Option<Notice> {
 /// that the notice holds already is not planned for.
 #[must_use]
 pub fn patch(plan: &NoticeRecord, node: &Node) -> Option<Value> {
-    let key = key(plan, node)?;
-    let since = plan.since.map(whole_seconds);
-    let is_new = node.record.get(key).is_none_or(|known| match known.work {
+    let notice = notice(plan, &node.instance)?;
+    let (key, since, found) = (notice.key(), plan.since.map(whole_seconds), node.record.of(&notice));
+    if let Some(first) = found.filter(|(first, known)| *first != key && known.work.is_live()) {
+        return Some(written(node, &joining(&node.record, first, Source::of(&notice, &plan.message))?));
+    }
+    let is_new = found.is_none_or(|(_, known)| match known.work {
         // AWS's times have no more than seconds, and a change is cancelled after its announcement.
         Work::Withdrawn => known.since < since,
         Work::Handled => !known.is_over(plan.start) && known.since <= since,
         _ => known.start != plan.start && known.since <= plan.since,
     });
-    (is_new && fits(plan, node)).then(|| written(node, key, Some(plan.clone())))
+    (is_new && fits(plan, node)).then(|| written(node, &[RecordChange { key, left: Some(plan.clone()) }]))
 }
 
 /// Returns the patch with which the Node no longer keeps the change, unless a newer copy of the notice has replaced it. What holds the Node
@@ -62,22 +65,24 @@ pub fn removal(plan: &NoticeRecord, node: &Node) -> Option<Value> {
     let is_same = |known: &&NoticeRecord| known.kept == plan.kept && start(known) == start(plan);
     let known = node.record.live(key).filter(is_same)?;
     let left = NoticeRecord { kept: None, ..known.clone() };
-    Some(written(node, key, Some(left).filter(|left| left.work != Work::Planned)))
+    let left = Some(left).filter(|left| left.work != Work::Planned);
+    Some(written(node, &[RecordChange { key, left }]))
 }
 
 /// Whether the Node keeps it, or has room for it. A change that is not kept is acted on at once.
 #[must_use]
 pub fn fits(plan: &NoticeRecord, node: &Node) -> bool {
-    let Some(key) = key(plan, node) else { return false };
-    node.record.live(key).map_or_else(|| !node.record.is_full_of(Work::Planned), |known| known.kept.is_some())
+    let Some(notice) = notice(plan, &node.instance) else { return false };
+    let live = node.record.of(&notice).map(|(_, known)| known).filter(|known| known.work.is_live());
+    live.map_or_else(|| !node.record.is_full_of(Work::Planned), |known| known.kept.is_some())
 }
 
 fn key(plan: &NoticeRecord, node: &Node) -> Option<NoticeKey> {
     Some(notice(plan, &node.instance)?.key())
 }
 
-fn written(node: &Node, key: NoticeKey, left: Option<NoticeRecord>) -> Value {
-    guarded(node, &node.record.annotations(&[RecordChange { key, left }]).into(), &json!({}), json!({}))
+fn written(node: &Node, changes: &[RecordChange]) -> Value {
+    guarded(node, &node.record.annotations(changes).into(), &json!({}), json!({}))
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! What Ebbtide has recorded on a Node, parsed once for each version of the Node. Pure.
 //!
-//! One annotation records a notice under its key, in all of its states ([`Work`]). Open and ended work holds the Node. Each row is a
-//! transition, and nothing else changes the state:
+//! One annotation records a notice under its key, in all of its states ([`Work`]). Open and ended work holds the Node. A change that several
+//! sources report under ids of their own has the record of the first, which the others join ([`Sources`]). Each row is a transition, and nothing
+//! else changes the state:
 //!
 //! ```text
 //! from                     by                                              to
@@ -13,10 +14,11 @@
 //! open                     drained, while its source still reports it      ended
 //! planned, (none)          the same without a cordon                       handled
 //! ended                    cordon, for another time                        open
-//! open                     released: expired, returned                     (none)
+//! open                     released: expired, returned                     (none); handled, if another source repeats it
 //! open, ended              uncordoned by a user, unless its hook waits     handled
 //! ended                    the same                                        handled
 //! all, unless newer        AWS's message cancels it                        withdrawn
+//! planned, open, ended     the same, while the agent still reports it      the same, under the agent's key
 //! handled                  its source no longer reports it                 (none)
 //! ended                    the same                                        open, and what only its source has reported: (none)
 //! withdrawn                two weeks                                       (none)
@@ -25,6 +27,7 @@
 mod boot;
 mod kept;
 mod notice;
+mod source;
 mod withdrawal;
 
 pub(super) use boot::Boot;
@@ -32,11 +35,12 @@ pub(super) use kept::KeptChange;
 pub use notice::{
     HookState, NoticeRecord, Place, RETURN_BEFORE_START, ReturnSign, TERMINATION_GRACE, Work, whole_seconds,
 };
+pub use source::{Source, Sources};
 pub use withdrawal::Withdrawal;
 
-use super::names::MAX_OF_A_PREFIX;
+use super::names::{MAX_OF_A_PREFIX, id_of};
 use crate::fact::NoticeKind;
-use crate::pipeline::event::NoticeKey;
+use crate::pipeline::event::{Identity, InstanceId, Notice, NoticeKey};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -191,10 +195,40 @@ impl Record {
         self.all().find(|(known, _)| *known == key).map(|(_, notice)| notice)
     }
 
-    /// Returns the place in its wave of the drain for the notice with this key.
+    /// Returns the record of this notice, whichever source has reported it first, with its key. An own one that is about what AWS has changed
+    /// since gives way to a live one of another source.
     #[must_use]
-    pub fn place(&self, key: NoticeKey) -> Option<Place> {
-        self.notice(key)?.place
+    pub fn of(&self, notice: &Notice) -> Option<(NoticeKey, &NoticeRecord)> {
+        let (key, named) = (notice.key(), notice.named_time());
+        let own = self.get(key).map(|known| (key, known));
+        let gives_way = own.is_some_and(|(_, known)| match known.work {
+            Work::Withdrawn => known.since < Some(whole_seconds(notice.at())),
+            Work::Handled => !known.is_over(named),
+            _ => false,
+        });
+        // EC2 lists for days what was cancelled, by an id of its own.
+        let is_listed = notice.identity.ec2_id().is_some();
+        let start = notice.start().filter(|_| !(is_listed && notice.is_withdrawn()) && notice.is_listed_by_ec2());
+        let other = || self.of_other(key, start, is_listed, &notice.instance);
+        if gives_way { other().filter(|(_, known)| known.work.is_live()).or(own) } else { own.or_else(other) }
+    }
+
+    /// Returns the record of another source of the notice with this key, with its own: one that the source has joined, or of a change with the
+    /// same start. Health's events of one start are different changes. `is_listed`: the key is of the id that EC2 lists.
+    pub(super) fn of_other(
+        &self,
+        key: NoticeKey,
+        start: Option<Timestamp>,
+        is_listed: bool,
+        instance: &InstanceId,
+    ) -> Option<(NoticeKey, &NoticeRecord)> {
+        let start = start.map(whole_seconds);
+        let is_by_start = |(other, known): (NoticeKey, &NoticeRecord)| {
+            let is_same = known.is_of(NoticeKind::ScheduledChange) && known.start.map(whole_seconds) == start;
+            start.is_some() && is_same && (is_listed || known.is_over(start) || is_of_listed(other, known, instance))
+        };
+        let is_same = |of: &(NoticeKey, &NoticeRecord)| of.0 != key && (of.1.also.has(key) || is_by_start(*of));
+        self.all().filter(is_same).max_by_key(|(_, known)| (known.work.is_live(), known.also.has(key)))
     }
 
     /// Returns the deadline of the drain for the notice with this key; `None` if its change starts at another time than `start`.
@@ -213,12 +247,6 @@ impl Record {
     #[must_use]
     pub fn message(&self, key: NoticeKey) -> Option<&str> {
         self.live(key).map(|known| &*known.message)
-    }
-
-    /// Returns AWS's time of the cancellation of the notice with this key, if it is recorded.
-    #[must_use]
-    pub fn withdrawn_at(&self, key: NoticeKey) -> Option<Timestamp> {
-        Some(Withdrawal::recorded(self.get(key)?)?.at)
     }
 
     /// Returns the recorded cancellations, by the keys of their notices.
@@ -270,6 +298,26 @@ impl Record {
         let sharing = self.all().filter(|(_, notice)| is_full && notice.work == work);
         sharing.min_by_key(|(_, notice)| notice.since).map(|(key, _)| key)
     }
+}
+
+/// Whether this record has its key from EC2's id of the change, which the metadata have too, and not from Health's ARN.
+pub(super) fn is_of_listed(key: NoticeKey, known: &NoticeRecord, instance: &InstanceId) -> bool {
+    let kept = known.kept.iter().map(|kept| &*kept.event);
+    let mut ids = [id_of(&known.message)].into_iter().chain(kept);
+    ids.any(|id| Identity::of_change(id.to_owned(), instance.clone()).key() == key && !id.starts_with("arn:"))
+}
+
+/// Returns the changes with which a source joins the record that has this key; `None` if it has joined it. What the source had on record before
+/// is over.
+pub(super) fn joining(
+    record: &Record,
+    (key, known): (NoticeKey, &NoticeRecord),
+    source: Source,
+) -> Option<Vec<RecordChange>> {
+    let own = record.get(source.key).filter(|own| !own.work.is_live());
+    let own = own.map(|_| RecordChange { key: source.key, left: None });
+    let left = Some(NoticeRecord { also: known.also.with(source)?, ..known.clone() });
+    Some(own.into_iter().chain([RecordChange { key, left }]).collect())
 }
 
 /// Whether annotations of these sizes are as many as a Node may have of a kind, or as long.

@@ -1,11 +1,12 @@
 //! Which marks of a Node are due for removal, and the patch that removes them. Pure.
 
-use super::confirmation::unconfirmed;
 use super::hinted::is_left_to_hints;
 use super::mark::{BOOTED_ANNOTATION, KIND_LABEL, MarkSettings, out_of_service, written};
+use super::names::id_of;
 use super::patch::guarded;
 use super::record::{
-    Boot, NoticeRecord, RecordChange, ReturnSign, UNDO_ANNOTATION, Withdrawal, Work, text, whole_seconds,
+    Boot, KeptChange, NoticeRecord, RecordChange, ReturnSign, Sources, UNDO_ANNOTATION, Withdrawal, Work, text,
+    whole_seconds,
 };
 use super::replacement::{self, is_replaced, stale_at};
 use super::{Node, hold};
@@ -115,7 +116,10 @@ impl NodeRelease {
     /// that comes later finds the cancellation.
     #[must_use]
     pub fn of_withdrawn(node: &Node, key: NoticeKey, by: Withdrawal, noted: bool) -> Option<Self> {
-        let known = node.record.get(key);
+        let start = by.start.filter(|_| noted);
+        let other = || node.record.of_other(key, start, false, &node.instance);
+        let own = node.record.get(key).map(|known| (key, known));
+        let (key, known) = own.or_else(other).map_or((key, None), |(key, known)| (key, Some(known)));
         let is_live = known.is_some_and(|known| known.work.is_live());
         let is_over = |known: &NoticeRecord| {
             let is_newer = known.since.is_some_and(|since| since > by.at);
@@ -132,15 +136,31 @@ impl NodeRelease {
             _ if noted => Some(by.record(known)),
             known => known.filter(is_check).and_then(|known| known.released(UndoReason::Withdrawn)),
         };
-        Some(Self { has_marks: is_live, ..Self::leaving(vec![RecordChange { key, left }], UndoReason::Withdrawn) })
+        // A change that AWS has moved may have left the message in the record of another source.
+        let joined = node.record.all().filter(|(other, known)| *other != key && noted && known.also.has(key));
+        let without = |known: &NoticeRecord| NoticeRecord { also: known.also.without(key), ..known.clone() };
+        let joined = joined.map(|(other, known)| RecordChange { key: other, left: Some(without(known)) });
+        let changes = [RecordChange { key, left }].into_iter().chain(joined).collect();
+        Some(Self { has_marks: is_live, ..Self::leaving(changes, UndoReason::Withdrawn) })
     }
 
-    /// Removes the confirmation of what the Node's agent reports of the change with this start, because no message announces it any longer.
+    /// Leaves the change of this cancellation to the Node's agent, which still reports it: only the other sources have ended. `message` stands for
+    /// one in the agent's record.
     #[must_use]
-    pub fn leaving_to_node(mut self, node: &Node, start: Option<Timestamp>) -> Self {
-        let unconfirmed = start.map(|start| unconfirmed(node, start)).unwrap_or_default();
-        self.changes.extend(unconfirmed);
-        self
+    pub fn leaving_to_agent(self, node: &Node, agent: NoticeKey, message: &str) -> Self {
+        let Some(RecordChange { key, left }) = self.changes.first() else { return self };
+        let Some(known) = node.record.live(*key) else { return self };
+        let withdrawn = |key, by: &str| {
+            let left = left.clone().map(|left| alone(&left, by));
+            RecordChange { key, left }
+        };
+        let others = [(*key, &*known.message)]
+            .into_iter()
+            .chain(known.also.iter())
+            .filter(|(key, _)| *key != agent)
+            .map(|(key, by)| withdrawn(key, by));
+        let alone = RecordChange { key: agent, left: Some(alone(known, message)) };
+        Self { changes: others.chain([alone]).collect(), has_marks: false, ..self }
     }
 
     /// Returns the release of the notice with this key, if only the Node's agent has reported it. Nothing is left of it: nothing else may show
@@ -246,6 +266,12 @@ impl NodeRelease {
         let body = guarded(node, &annotations.into(), &labels.into(), spec);
         ReleasePatch { body, uncordons: undo.cordon && node.cordoned, left }
     }
+}
+
+/// Returns the record of the source with this message, if it alone asserts the notice.
+fn alone(record: &NoticeRecord, message: &str) -> NoticeRecord {
+    let kept = record.kept.clone().map(|kept| Box::new(KeptChange { event: id_of(message).to_owned(), ..*kept }));
+    NoticeRecord { message: message.to_owned(), also: Sources::default(), kept, ..record.clone() }
 }
 
 /// Returns whether a notice of this kind waits for a restart of the Node that has not come.

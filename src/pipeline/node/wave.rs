@@ -73,7 +73,10 @@ mod tests {
         let until = at(50) + TERMINATION_GRACE;
         assert_eq!(wave_state(&node, at(59)), Some((WaveState::Waits(Some(at(3))), until)), "the first counts");
         assert_eq!(wave_state(&node, until), None, "nobody has noted the end");
-        assert_eq!((node.record.place(a), node.record.place(spot)), (Some(Place::Waits), None));
+        assert_eq!(
+            (node.record.notice(a).unwrap().place, node.record.notice(spot).and_then(|known| known.place)),
+            (Some(Place::Waits), None)
+        );
 
         let moved = at(50) + Duration::from_mins(5);
         let evicts = Place::Evicts(at(10));

@@ -3,8 +3,11 @@
 use super::offers::{Offer, Origin, Round, Source, each_minute};
 use crate::clients::gate::CALL_TIMEOUT;
 use crate::fact::Fact;
+use crate::pipeline::event::NoticeKey;
 use crate::pipeline::interruption::Interrupter;
 use crate::pipeline::node::handled::Standing;
+use crate::pipeline::node::record::{NoticeRecord, Withdrawal};
+use crate::pipeline::node::release::NodeRelease;
 use crate::pipeline::node::{Node, plan};
 use futures_util::StreamExt;
 use futures_util::future::join_all;
@@ -33,25 +36,46 @@ impl Source for Plans {
 impl Plans {
     /// Returns the planned changes that are near.
     fn near(&self, now: Timestamp) -> Vec<Offer> {
-        let offered = self.0.index.kept(now).into_iter().filter_map(|(node, kept)| {
+        let offered = self.0.index.kept(now).into_iter().filter_map(|(node, _, kept)| {
             let (notice, message) = (plan::notice(&kept, &node.instance)?, Arc::from(&*kept.message));
             Some(Offer { node, notice, message, origin: Origin::Plan(kept.into()), standing: Standing::Open })
         });
         offered.filter(|offer| self.0.policy.acts_from(&offer.notice).is_none_or(|from| from <= now)).collect()
     }
 
-    /// Writes the planned changes of deleted Nodes on the next Nodes of their instances. A write that fails is repeated in the next round.
+    /// Writes the planned changes and the cancellations of deleted Nodes on the next Nodes of their instances. A write that fails is repeated in
+    /// the next round.
     async fn pass_on(&self, now: Timestamp) {
-        let Interrupter { index, marker, facts, .. } = &*self.0;
-        let missing = index.kept(now).into_iter().filter(|(node, kept)| plan::patch(kept, node).is_some());
-        join_all(missing.map(async |(node, kept)| {
-            let Some(notice) = plan::notice(&kept, &node.instance) else { return };
-            let about = notice.about(Some(&node.name), &kept.message);
-            match marker.plan(&node, &kept, true, Instant::now() + CALL_TIMEOUT).await {
-                Ok(_) => facts.emit(&Fact::ChangePlanned { about, start: kept.start.unwrap_or(now) }),
-                Err(error) => facts.emit(&Fact::CordonFailed { about, category: error.category, error: &error }),
+        join_all(self.0.index.kept(now).into_iter().map(async |(node, key, known)| {
+            match Withdrawal::recorded(&known) {
+                Some(by) => self.withdraw(&node, key, by).await,
+                None => self.plan(&node, &known, now).await,
             }
         }))
         .await;
+    }
+
+    async fn plan(&self, node: &Node, kept: &NoticeRecord, now: Timestamp) {
+        let Interrupter { marker, facts, .. } = &*self.0;
+        let missing = plan::notice(kept, &node.instance).filter(|_| plan::patch(kept, node).is_some());
+        let Some(notice) = missing else { return };
+        let about = notice.about(Some(&node.name), &kept.message);
+        match marker.plan(node, kept, true, Instant::now() + CALL_TIMEOUT).await {
+            Ok(_) => facts.emit(&Fact::ChangePlanned { about, start: kept.start.unwrap_or(now) }),
+            Err(error) => facts.emit(&Fact::CordonFailed { about, category: error.category, error: &error }),
+        }
+    }
+
+    /// Records the cancellation. Another replica that has not received it may have written the plan.
+    async fn withdraw(&self, node: &Node, key: NoticeKey, by: Withdrawal) {
+        let Interrupter { marker, facts, .. } = &*self.0;
+        let due = |current: &Node| NodeRelease::of_withdrawn(current, key, by, true);
+        match marker.release(node, Instant::now() + CALL_TIMEOUT, due).await {
+            Ok(Some(released)) if released.release.has_marks() => released.report(node, |fact| facts.emit(fact)),
+            Ok(_) => {}
+            Err(error) => {
+                facts.emit(&Fact::ReleaseFailed { on: node.named(), category: error.category, error: &error })
+            }
+        }
     }
 }

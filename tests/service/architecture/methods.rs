@@ -12,7 +12,7 @@ const LARGE_TYPES: [(&str, usize); 5] = [
     ("cli::settings::problems::Problems", 52),
     ("pipeline::interruption::Case", 101),
     ("pipeline::interruption::policy::Policy", 28),
-    ("pipeline::node::index::Index", 36),
+    ("pipeline::node::index::Index", 33),
     ("telemetry::history::state::State", 28),
 ];
 

@@ -68,12 +68,10 @@ const NAMES: &[&str] = &[
     "ebbtide/says.",
     "ebbtide_agent_says",
     "`saying`",
-    "`told`",
     "storm -- said",
     "kind  says  instance",
     "AgentNotice => \"saying\"",
     "rename = \"says\"",
-    "rename = \"told\"",
     "BrokenPipe",
 ];
 

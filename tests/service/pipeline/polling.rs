@@ -260,8 +260,8 @@ async fn a_plan_that_a_message_brought_is_carried_out_once() {
     let start = schedule(&stage, FAR);
     stage.health(0, HEALTH, start, "upcoming");
     stage.until_handled(s(30)).await;
-    stage.until("noted", s(ROUND), || stage.handled(0) == 1).await;
-    assert!(!stage.cordoned(0));
+    stage.until("joined", s(ROUND), || stage.joined(0) == 1).await;
+    assert!(!stage.cordoned(0) && stage.handled(0) == 0);
     stage.until("drained", s(FAR - 7200 + 200), || stage.world.kube.pods().is_empty()).await;
     sleep(s(2 * ROUND)).await;
     replica.all_ended("scheduled-change", &[("drained", 1), ("planned", 1)]);

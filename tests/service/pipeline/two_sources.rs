@@ -442,6 +442,38 @@ async fn a_change_that_aws_calls_off_and_its_node_takes_back_leaves_no_mark() {
     }
 }
 
+/// AWS calls the change off, and the metadata change a little later: the node is uncordoned once, and drained once.
+#[tokio::test(start_paused = true)]
+async fn a_change_that_is_called_off_while_its_node_says_it_stays_until_the_node_takes_it_back() {
+    for node_first in [true, false] {
+        let stage = Stage::new(1, 1);
+        let replica = stage.with_both("a", &[]).await;
+        in_turn(&stage, "a").await;
+        let begin = ahead_by(&stage, s(2 * 3600));
+        if node_first {
+            says_stop(&stage, begin);
+            stage.until("noted", s(60), || stage.handled(0) == 1).await;
+        }
+        sends_stop(&stage, begin);
+        stage.until_handled(s(60)).await;
+        if !node_first {
+            says_stop(&stage, begin);
+        }
+        sleep(s(60)).await;
+        assert_eq!(stage.notices(0).len(), 1, "{:?}", stage.annotations(0));
+        let patches = stage.calls("patch nodes");
+        stage.health(0, ("h", "AWS_EC2_INSTANCE_STOP_SCHEDULED"), begin, "closed");
+        stage.until_handled(s(60)).await;
+        sleep(s(600)).await;
+        assert_eq!((stage.cordoned(0), stage.calls("patch nodes")), (true, patches + 1), "{}", stage.story());
+        stage.takes_back(0, MAINTENANCE);
+        stage.until("released", s(60), || !stage.cordoned(0) && stage.left(0).is_empty()).await;
+        sleep(s(600)).await;
+        assert_eq!((stage.cordoned(0), stage.ends_of("web-0-0").len()), (false, 1), "{}", stage.story());
+        stage.rest(&[&replica]).await;
+    }
+}
+
 /// The replica that goes on takes the Node's word and receives both messages at the same time.
 #[tokio::test(start_paused = true)]
 async fn a_change_that_is_called_off_before_a_takeover_is_released_when_its_node_takes_it_back() {

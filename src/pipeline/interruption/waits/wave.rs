@@ -50,7 +50,7 @@ impl Case {
             // In a blind index, a place that looks free may be taken.
             interrupter.index.live().await;
             let Some(known) = interrupter.index.newest(node) else { return WaitOutcome::NotNeeded };
-            if let Some(Place::Evicts(_) | Place::Over) = known.record.place(key) {
+            if let Some(Place::Evicts(_) | Place::Over) = known.record.notice(key).and_then(|known| known.place) {
                 // A takeover.
                 return WaitOutcome::Met;
             }
@@ -110,7 +110,7 @@ impl Case {
     pub(super) fn counted_from_place(&self, target: &Target, hook: Option<&KeptHook>) -> Option<Target> {
         let Self { interrupter, notice, .. } = self;
         let known = interrupter.index.newest(&target.node);
-        let begins = match known.and_then(|known| known.record.place(notice.key())) {
+        let begins = match known.and_then(|known| known.record.notice(notice.key())?.place) {
             Some(Place::Evicts(at)) => interrupter.clock.instant_of(at),
             _ => Instant::now(),
         };
@@ -149,7 +149,7 @@ impl Case {
         let (key, by) = (notice.key(), Instant::now() + at_most);
         let note = || async {
             let Some(known) = interrupter.index.newest(node) else { return Ok(()) };
-            let place = known.record.place(key);
+            let place = known.record.notice(key).and_then(|known| known.place);
             let is_of_wave = || waves.iter().any(|wave| known.labels.contains_key(&*wave.label));
             if !changes(place) || place.is_none() && !is_of_wave() {
                 return Ok(());

@@ -21,7 +21,7 @@ impl Case {
             // In a blind index, a missing note proves nothing.
             interrupter.index.live().await;
             let Some(known) = interrupter.index.newest(node) else { return WaitOutcome::NotNeeded };
-            if let Some(Place::Evicts(_) | Place::Over) = known.record.place(key) {
+            if let Some(Place::Evicts(_) | Place::Over) = known.record.notice(key).and_then(|known| known.place) {
                 // A takeover.
                 return WaitOutcome::Met;
             }

@@ -2,7 +2,7 @@
 
 use super::deleted::DeletedNodes;
 use crate::clients::watch::older;
-use crate::pipeline::event::InstanceId;
+use crate::pipeline::event::{InstanceId, Notice, NoticeKey};
 use crate::pipeline::node::Node;
 use crate::pipeline::node::record::NoticeRecord;
 use jiff::Timestamp;
@@ -39,15 +39,24 @@ impl NodeTable {
         newest(self.of(instance))
     }
 
-    /// Returns the changes that Nodes keep, each with the Node; and those that deleted Nodes kept and that are ahead at `now`, each with the
-    /// Node that the instance has now.
-    pub(super) fn kept(&mut self, now: Timestamp) -> Vec<(Arc<Node>, NoticeRecord)> {
-        let own = self.all().flat_map(|node| node.record.kept().map(|kept| (Arc::clone(node), kept.clone())));
-        let mut kept: Vec<_> = own.collect();
+    /// Returns the changes that Nodes keep, each with the Node; and those that deleted Nodes had on record as planned or cancelled and that are
+    /// ahead at `now`, each with the Node that the instance has now.
+    pub(super) fn kept(&mut self, now: Timestamp) -> Vec<(Arc<Node>, NoticeKey, NoticeRecord)> {
+        let of = |node: &Arc<Node>| {
+            let own = node.record.all().filter(|(_, known)| known.kept.is_some());
+            own.map(|(key, known)| (Arc::clone(node), key, known.clone())).collect::<Vec<_>>()
+        };
+        let mut kept: Vec<_> = self.all().flat_map(of).collect();
         let Self { deleted, by_instance, .. } = self;
         let next = |instance: &InstanceId| newest(nodes_of(by_instance, instance)).cloned();
-        kept.extend(deleted.ahead(now).filter_map(|(instance, plan)| Some((next(instance)?, plan.clone()))));
+        let records = deleted.ahead(now);
+        kept.extend(records.filter_map(|(instance, key, known)| Some((next(instance)?, key, known.clone()))));
         kept
+    }
+
+    /// Records for the instance's next Node that AWS has cancelled this notice.
+    pub(super) fn withdraw(&mut self, notice: &Notice) {
+        self.deleted.withdraw(notice);
     }
 
     /// Returns all Nodes of the instance.

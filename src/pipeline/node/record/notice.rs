@@ -2,6 +2,7 @@
 
 use super::boot::Boot;
 use super::kept::KeptChange;
+use super::source::Sources;
 use crate::fact::{NoticeKind, UndoReason};
 use crate::pipeline::node::names::is_from_node;
 use jiff::{SignedDuration, Timestamp};
@@ -46,9 +47,9 @@ pub struct NoticeRecord {
     /// Id of the message that announced the notice; the change or the reservation that EC2 lists, if none did.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// Id of the message that has confirmed a notice of the Node's agent.
-    #[serde(skip_serializing_if = "String::is_empty", rename = "told")]
-    pub(in crate::pipeline::node) confirmed_by: String,
+    /// The sources that assert the notice besides the one with this message.
+    #[serde(skip_serializing_if = "Sources::is_empty")]
+    pub(in crate::pipeline::node) also: Sources,
     /// How far the work on it is.
     #[serde(skip_serializing_if = "is_default")]
     pub work: Work,
@@ -242,7 +243,7 @@ impl NoticeRecord {
     /// Whether only the Node's agent, or a condition of the Node, has reported the notice.
     #[must_use]
     pub fn is_only_reported(&self) -> bool {
-        is_from_node(&self.message) && self.confirmed_by.is_empty()
+        is_from_node(&self.message) && self.also.is_empty()
     }
 
     /// Whether it is the agent's notice of a termination: a hint, which knows neither the lifecycle hook nor its timeout. The record of the
@@ -339,7 +340,9 @@ impl NoticeRecord {
     #[must_use]
     pub(in crate::pipeline::node) fn released(&self, reason: UndoReason) -> Option<Self> {
         let is_by_user = reason == UndoReason::Uncordoned && !self.has_hook() && !self.is_unreadable();
-        (self.work == Work::Ended || is_by_user).then(|| Self { work: Work::Handled, ..self.remembered() })
+        // What continues to report the notice starts nothing again.
+        (self.work == Work::Ended || is_by_user || self.also.repeat())
+            .then(|| Self { work: Work::Handled, ..self.remembered() })
     }
 
     /// Whether nothing is left to do for the notice that names this time.
@@ -350,14 +353,14 @@ impl NoticeRecord {
 
     /// Returns what a record keeps that no longer holds the Node: what it is about.
     pub(super) fn remembered(&self) -> Self {
-        let Self { kind, message, confirmed_by, named, .. } = self.clone();
+        let Self { kind, message, also, named, .. } = self.clone();
         Self {
             v: VERSION,
             kind,
             since: self.since,
             start: self.start.map(whole_seconds),
             message,
-            confirmed_by,
+            also,
             named,
             ..Self::default()
         }

@@ -3,9 +3,10 @@
 use super::*;
 use crate::fact::UndoReason;
 use crate::pipeline::event::{Detail, Identity, InstanceId, Notice, NoticeTime, ScheduledChange};
+use crate::pipeline::node::handled::{KnownNotice, Standing};
 use crate::pipeline::node::mark::{Mark, MarkSettings};
 use crate::pipeline::node::release::NodeRelease;
-use crate::pipeline::node::{Node, handled, plan};
+use crate::pipeline::node::{Node, agent_notices, confirmation, handled, plan};
 use By::{Cancel, Cordon, End, EndOfPlan, Forget, Plan, Release, Uncordon};
 
 /// What changes a record. Numbers are hours: of AWS's time of the notice, and of the start of its change.
@@ -164,4 +165,206 @@ fn each_state_has_a_room_of_its_own_and_what_is_remembered_gives_way_to_the_newe
     assert_eq!(change(Work::Withdrawn).len(), 1);
     let oldest = name(NOTICE_PREFIX, NoticeKey::of("handled-0"));
     assert_eq!(change(Work::Handled).get(&oldest), Some(&Value::Null));
+}
+
+/// The id of the change in EC2's list and in the metadata.
+const LISTED: &str = "instance-event-1";
+
+/// What the sources of one change do, and a user. Numbers as above.
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    /// A message of that time announces the change.
+    Message(i64, i64),
+    /// What EC2 has answered at that time lists it.
+    List(i64, i64),
+    /// The agent reports it.
+    Agent(i64),
+    /// The agent no longer does.
+    Silence,
+    /// AWS's message of that time cancels what it announced for this start.
+    Call(i64, i64),
+    /// A user removes the cordon.
+    Free,
+}
+
+fn listed(asked: i64, start: i64) -> Notice {
+    let instance = InstanceId::new("i-0123456789abcdef0").unwrap();
+    Notice::listed((LISTED, "instance-stop"), instance, Some(at(start)), false, at(asked))
+}
+
+/// Returns the patch of a notice that is worked on, as of one that starts over if another source has the record by now.
+fn cordon(node: &Node, notice: &Notice, message: &str) -> Option<Value> {
+    let mark = Mark::new(notice.key(), "scheduled-change", notice.at(), message).with_start(notice.start(), true);
+    assert!(!mark.is_of_another(node), "{notice:?} would have a record of its own");
+    mark.patch(node, &MarkSettings::default())
+}
+
+/// Returns what a replica that learns of this patches.
+fn act(node: &mut Node, act: Act) -> Option<Value> {
+    let settings = MarkSettings::default();
+    let by_standing = |standing, notice: &Notice, message: &str, node: &Node| match standing {
+        Standing::Settled => None,
+        Standing::Announced => handled::patch(node, notice, message, None),
+        Standing::Open => cordon(node, notice, message),
+    };
+    match act {
+        Act::Message(since, start) => {
+            let notice = notice(since, start, false);
+            let own = node.record.get(notice.key()).filter(|known| known.work == Work::Withdrawn);
+            match handled::known(node, &notice) {
+                Some(KnownNotice::Handled) => None,
+                Some(KnownNotice::Same(_)) => confirmation::patch(node, &notice, "m-1"),
+                None if own.is_some_and(|own| own.since > Some(notice.at())) => None,
+                None => cordon(node, &notice, "m-1"),
+            }
+        }
+        Act::List(asked, start) => {
+            let notice = listed(asked, start);
+            by_standing(handled::standing(node, &notice, Some(LISTED)), &notice, LISTED, node)
+        }
+        Act::Agent(start) => {
+            let notice = format!(r#"{{"what":"instance-stop","at":"{}","id":"{LISTED}"}}"#, at(start));
+            node.record.insert(agent_notices::AgentNoticeKind::Maintenance.annotation(), notice);
+            let reported = agent_notices::notices_of(node, at(0)).next().unwrap().1.unwrap();
+            by_standing(agent_notices::standing_of(node, &reported), &reported.notice, &reported.message, node)
+        }
+        Act::Silence => {
+            node.record.remove(&agent_notices::AgentNoticeKind::Maintenance.annotation());
+            let gone = agent_notices::taken_back(node, &[], at(5)).pop()?.notice;
+            let release = agent_notices::taken_back_marks(node, &gone.identity);
+            release.map(|release| release.patch(node, &settings).body).or_else(|| handled::removal(node, &gone))
+        }
+        Act::Call(since, start) => {
+            let notice = notice(since, start, true);
+            let notice = match handled::known(node, &notice) {
+                Some(KnownNotice::Same(identity)) => notice.with_identity(identity),
+                _ => notice,
+            };
+            Some(agent_notices::withdrawn_marks(node, &notice)?.patch(node, &settings).body)
+        }
+        Act::Free => {
+            node.cordoned = false;
+            Some(NodeRelease::after_uncordon(node)?.patch(node, &settings).body)
+        }
+    }
+}
+
+#[test]
+fn a_change_has_one_record_whichever_source_reports_it_and_is_over_when_none_does() {
+    use Act::{Agent, Call, Free, List, Message, Silence};
+    use Work::{Handled, Open, Withdrawn};
+    /// The states of the records under the message's id, and under that in EC2's list.
+    type States = (Option<Work>, Option<Work>);
+    let by_message = |work| (Some(work), None);
+    let by_list = |work| (None, Some(work));
+    let rows: Vec<Vec<(Act, States)>> = vec![
+        // AWS's message calls it off while EC2's last poll still lists it, a copy comes last, and a later poll lists it again.
+        vec![
+            (Message(0, 9), by_message(Open)),
+            (List(0, 9), by_message(Open)),
+            (Call(1, 9), by_message(Withdrawn)),
+            (List(0, 9), by_message(Withdrawn)),
+            (Message(0, 9), by_message(Withdrawn)),
+            (List(2, 9), (Some(Withdrawn), Some(Open))),
+            (Message(3, 9), by_list(Open)),
+        ],
+        vec![
+            (List(0, 9), by_list(Open)),
+            (Message(0, 9), by_list(Open)),
+            (Call(1, 9), by_list(Withdrawn)),
+            (List(0, 9), by_list(Withdrawn)),
+        ],
+        // The same while the agent still reports it, which only the agent ends.
+        vec![
+            (Message(0, 9), by_message(Open)),
+            (Agent(9), by_message(Open)),
+            (Call(1, 9), (Some(Withdrawn), Some(Open))),
+            (Message(0, 9), (Some(Withdrawn), Some(Open))),
+            (Agent(9), (Some(Withdrawn), Some(Open))),
+            (Silence, by_message(Withdrawn)),
+        ],
+        vec![
+            (Agent(9), by_list(Open)),
+            (Message(0, 9), by_list(Open)),
+            (Call(1, 9), (Some(Withdrawn), Some(Open))),
+            (Message(0, 9), (Some(Withdrawn), Some(Open))),
+            (Silence, by_message(Withdrawn)),
+        ],
+        // A message has moved it and called it off before the agent's metadata changed.
+        vec![
+            (Agent(9), by_list(Open)),
+            (Message(0, 9), by_list(Open)),
+            (Free, by_list(Handled)),
+            (Message(2, 20), (Some(Open), Some(Handled))),
+            (Call(3, 20), (Some(Withdrawn), Some(Handled))),
+            (Silence, by_message(Withdrawn)),
+        ],
+        // What a message has announced too, the agent does not end.
+        vec![
+            (Agent(9), by_list(Open)),
+            (Message(0, 9), by_list(Open)),
+            (Silence, by_list(Open)),
+            (Call(1, 9), by_list(Withdrawn)),
+        ],
+        vec![(Message(0, 9), by_message(Open)), (Agent(9), by_message(Open)), (Silence, by_message(Open))],
+        vec![(Agent(9), by_list(Open)), (Silence, (None, None))],
+        // A user ends it for all sources, until AWS moves it.
+        vec![
+            (Message(0, 9), by_message(Open)),
+            (List(0, 9), by_message(Open)),
+            (Free, by_message(Handled)),
+            (List(1, 9), by_message(Handled)),
+            (Agent(9), by_message(Handled)),
+            (Message(2, 20), by_message(Open)),
+            (List(3, 20), by_message(Open)),
+        ],
+        vec![
+            (List(0, 9), by_list(Open)),
+            (Message(0, 9), by_list(Open)),
+            (Free, by_list(Handled)),
+            (Message(0, 9), by_list(Handled)),
+            (Message(2, 20), (Some(Open), Some(Handled))),
+            (List(3, 20), by_message(Open)),
+        ],
+    ];
+    for row in rows {
+        let mut node = Node { instance: listed(0, 0).instance, ..Node::for_tests("node-1") };
+        for (number, (by, after)) in row.iter().enumerate() {
+            if let Some(patch) = act(&mut node, *by) {
+                apply(&mut node, &patch);
+            }
+            let work = |key| node.record.get(key).map(|known| known.work);
+            let found = (work(notice(0, 0, false).key()), work(listed(0, 0).key()));
+            assert_eq!(found, *after, "{number} of {row:?}\n{:?}", node.record.texts());
+            assert_eq!((node.record.is_held(), &node.record.written()), (node.cordoned, node.record.texts()));
+        }
+    }
+}
+
+/// Both were received before either had a mark.
+#[test]
+fn a_message_and_a_list_that_cordon_at_once_have_one_record() {
+    let mut node = Node { instance: listed(0, 0).instance, ..Node::for_tests("node-1") };
+    let of = |notice: &Notice| {
+        let message = notice.identity.ec2_id().map_or("m-1".into(), |id| id.to_string());
+        Mark::new(notice.key(), "scheduled-change", at(0), &message).with_start(notice.start(), true)
+    };
+    let (message, list) = (notice(0, 9, false), listed(0, 9));
+    for (first, second) in [(&message, &list), (&list, &message)] {
+        assert!(!of(first).is_of_another(&node));
+        let patch = of(first).patch(&node, &MarkSettings::default()).unwrap();
+        let mut marked = node.clone();
+        apply(&mut marked, &patch);
+        assert!(of(second).is_of_another(&marked) && !of(first).is_of_another(&marked));
+        assert!(!of(&listed(0, 20)).is_of_another(&marked), "it is another change");
+        let other = Identity::of_change("arn:aws:health:eu-west-1::event/EC2/STOP/2".to_owned(), node.instance.clone());
+        let other = message.clone().with_identity(other);
+        assert_eq!(of(&other).is_of_another(&marked), first == &list, "a message joins no other message's record");
+    }
+    let planned = plan::patch(&plan::of(&list, LISTED).unwrap(), &node).unwrap();
+    apply(&mut node, &planned);
+    let joined = plan::patch(&plan::of(&message, "m-1").unwrap(), &node).unwrap();
+    apply(&mut node, &joined);
+    assert_eq!(node.record.all().count(), 1, "{:?}", node.record.texts());
+    assert!(plan::fits(&plan::of(&message, "m-1").unwrap(), &node));
 }

@@ -23,7 +23,8 @@ impl Withdrawal {
     }
 
     /// Returns the cancellation that is recorded, if one is.
-    pub(super) fn recorded(notice: &NoticeRecord) -> Option<Self> {
+    #[must_use]
+    pub(in crate::pipeline) fn recorded(notice: &NoticeRecord) -> Option<Self> {
         let is_withdrawn = notice.work == Work::Withdrawn;
         Some(Self { at: notice.since.filter(|_| is_withdrawn)?, start: notice.start })
     }

@@ -9,8 +9,6 @@ use crate::pipeline::node::Node;
 use crate::pipeline::node::agent_notices::reported_copy;
 use crate::pipeline::node::confirmation;
 use crate::pipeline::node::handled::{KnownNotice, is_handled, known, known_as};
-use crate::pipeline::node::record::Withdrawal;
-use crate::pipeline::node::release::NodeRelease;
 use crate::pipeline::sources::interruptions::NoticeCopy;
 use crate::pipeline::sources::outcome_cache::is_work;
 use std::sync::Arc;
@@ -38,16 +36,10 @@ impl Deliverer {
         }
     }
 
-    /// Returns a message's notice with the Node whose agent reported it before. A withdrawal is returned with the Node that knows the change
-    /// by another identity.
+    /// Returns a message's notice with the Node that has it from another source.
     pub(super) fn reported_before(&self, notice: &Notice, message: &str) -> Option<(Arc<Node>, Notice)> {
         let node = self.interrupter.index.get(&notice.instance)?;
-        let is_noted = if notice.is_withdrawn() {
-            matches!(self.known_on(&node, notice), Some(KnownNotice::Same(identity)) if identity != notice.identity)
-        } else {
-            confirmation::patch(&node, notice, message).is_some()
-        };
-        is_noted.then(|| (node, notice.clone()))
+        confirmation::patch(&node, notice, message).map(|_| (node, notice.clone()))
     }
 
     /// Returns what the Node shows of a message's notice: an agent notice or a listed notice of the same, or that it is handled.
@@ -59,16 +51,9 @@ impl Deliverer {
         reported.and_then(|reported| known_as(node, &reported)).or_else(|| known(node, notice))
     }
 
-    /// Notes on the Node that a message confirms its agent's notice; or that a message calls the change off, so that a late copy of an
-    /// older message is recognised.
+    /// Notes on the Node that a message confirms what another source has reported.
     pub(super) async fn note_confirmation(&self, (node, notice): (Arc<Node>, Notice), message: &str) {
-        let called_off = |current: &Node| {
-            let release = NodeRelease::of_withdrawn(current, notice.key(), Withdrawal::of(&notice), true)?;
-            (!release.has_marks()).then(|| release.patch(current, &self.interrupter.policy.mark_settings).body)
-        };
-        let patch = |current: &Node| {
-            if notice.is_withdrawn() { called_off(current) } else { confirmation::patch(current, &notice, message) }
-        };
+        let patch = |current: &Node| confirmation::patch(current, &notice, message);
         self.noted(&node, || self.interrupter.marker.note(&node, Instant::now() + CALL_TIMEOUT, patch)).await;
     }
 

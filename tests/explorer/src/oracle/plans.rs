@@ -99,14 +99,15 @@ impl Oracle {
         }
     }
 
-    /// Whether a message has told what the Node has taken back (docs/agent.md, "What a Node says"), or announces a change before whose start
+    /// Whether a message or the Node tells what the other has taken back (docs/agent.md, "What a Node says"), or a message announces a change before whose start
     /// the Node has restarted (docs/draining.md, "A restart before a change").
     fn stays(&self, seen: &Seen, sent: &Sent, node: usize) -> bool {
         let notice = &self.plan.notices[sent.notice];
         let restarted = seen.booted.get(&node).is_some_and(|at| self.restart_ends(seen, sent, *at));
         let is_free = seen.let_go.contains_key(&node) || restarted;
-        let is_told = sent.messages.len() > sent.open.len() && !seen.called_off.contains_key(&sent.notice);
-        let by_node = notice.teller == Teller::Both && seen.taken_back.contains_key(&sent.notice);
+        let is_told = sent.messages.len() > sent.open.len() && !self.may_be_taken_back(seen, sent);
+        let is_by_one = seen.taken_back.contains_key(&sent.notice) || seen.called_off.contains_key(&sent.notice);
+        let by_one = notice.teller == Teller::Both && is_by_one;
         // The mark of a recommendation expires.
         let lasts = drains(notice.kind, &self.plan.flags) && notice.kind != Kind::Rebalance;
         let is_change = matches!(notice.kind, Kind::Change(..)) && !self.is_taken_back(seen, sent);
@@ -115,13 +116,18 @@ impl Oracle {
         let begins = self.begins(sent);
         let is_calm = self.plan.replicas.iter().all(Vec::is_empty);
         let is_begun = begins == sent.at || is_calm && begins + BEGINS_WITHIN <= self.now();
-        self.plan.faults.is_empty() && (by_node || restarted_early) && is_told && lasts && is_begun && !is_free
+        self.plan.faults.is_empty() && (by_one || restarted_early) && is_told && lasts && is_begun && !is_free
     }
 
-    /// Whether somebody has taken the notice back, and nobody else must have told of it.
+    /// Whether everybody who has told of the notice has taken it back: docs/agent.md, "What a Node says".
     fn may_be_taken_back(&self, seen: &Seen, sent: &Sent) -> bool {
         let is_told = sent.messages.len() > sent.open.len() && self.plan.faults.is_empty();
-        seen.called_off.contains_key(&sent.notice) || !is_told && seen.taken_back.contains_key(&sent.notice)
+        let by_message = seen.called_off.contains_key(&sent.notice);
+        let by_node = seen.taken_back.contains_key(&sent.notice);
+        match self.plan.notices[sent.notice].teller {
+            Teller::Both => by_node && (by_message || !is_told) || by_message && !self.plan.faults.is_empty(),
+            _ => by_message || !is_told && by_node,
+        }
     }
 
     /// Returns the plans that Nodes keep, and that are not over.
@@ -149,7 +155,7 @@ impl Oracle {
         let seen = &mut self.seen();
         let Some(sent) = seen.sent.iter().find(|sent| sent.notice == notice).cloned() else { return };
         let Target::Node(node) = self.plan.notices[notice].target else { return };
-        let told = seen.called_off.contains_key(&notice) || seen.taken_back.contains_key(&notice);
+        let told = self.may_be_taken_back(seen, &sent);
         let is_free = self.plan.nodes[node].ignored || seen.let_go.contains_key(&node);
         let is_free = is_free || self.plan.notices[notice].kind == Kind::Condition && self.may_be_left(seen, node);
         let restarted = seen.booted.get(&node).is_some_and(|at| self.restart_ends(seen, &sent, *at));

@@ -88,7 +88,7 @@ impl Oracle {
         for (key, mark) in annotations.iter().filter(|(key, mark)| holds(key, mark)) {
             let sent = seen.sent.iter().flat_map(|sent| &sent.messages);
             // A boot ID may be the same text.
-            let names = |message: &str| ["message", "told"].map(|field| format!("\"{field}\":\"{message}\""));
+            let names = |message: &str| ["message", "by"].map(|field| format!("\"{field}\":\"{message}\""));
             for message in sent.filter(|message| names(message).iter().any(|named| mark.contains(named))) {
                 if let Entry::Vacant(entry) = seen.marked.entry(message.clone()) {
                     entry.insert(self.now());

@@ -235,3 +235,27 @@ async fn a_planned_change_that_is_cancelled_or_over_is_not_planned_on_the_next_n
         stage.rest(&replicas.each_ref()).await;
     }
 }
+
+/// Its message is deleted when no Node has registered in time. The other replica has not seen it, and plans the change on the next Node.
+#[tokio::test(start_paused = true)]
+async fn a_planned_change_that_is_cancelled_without_a_node_is_not_drained_for_on_the_next() {
+    let stage = Stage::new(1, 1);
+    let replicas = [stage.start(&BEFORE).await, stage.start(&BEFORE).await];
+    let start = stage.world.clock.now() + s(FAR);
+    stage.health(0, REBOOT, start, "upcoming");
+    stage.until_handled(s(30)).await;
+    stage.world.kube.remove_node(&node(0));
+    stage.health(0, REBOOT, start, "closed");
+    stage.until_handled(s(16 * 60)).await;
+    stage.world.kube.add_node(&node(0), &instance(0));
+    sleep(s(200)).await;
+    stage.no_trace(0);
+    // An older copy, which SQS delivers late.
+    let at = stage.world.clock.now() - s(30 * 60);
+    stage.world.aws.sqs.send(messages::scheduled_change(REBOOT.0, REBOOT.1, &[&instance(0)], at, start));
+    stage.until_handled(s(30)).await;
+    sleep(s(FAR)).await;
+    stage.no_trace(0);
+    assert!(!stage.cordoned(0), "{}", stage.story());
+    stage.rest(&replicas.each_ref()).await;
+}
