@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 
 /// Each situation, and the tests that play it.
-const SITUATIONS: [(&str, &[&str]); 31] = [
+const SITUATIONS: [(&str, &[&str]); 32] = [
     ("a spot warning while a cordon for a recommendation stands", &["another_notice_keeps_the_cordon"]),
     ("a cordon that expires", &["a_cordon_without_a_later_notice_is_removed_in_time"]),
     ("a drain that expires", &["a_mark_that_expires_stays_as_long_as_its_drain_and_the_time_after_it"]),
@@ -156,6 +156,7 @@ const SITUATIONS: [(&str, &[&str]); 31] = [
         "blocked at a soft deadline",
         &["a_soft_deadline_never_deletes_past_a_budget", "at_deadline_leave_leaves_blocked_pods"],
     ),
+    ("a Capacity Block that was extended", &["a_block_that_was_extended_is_drained_again_before_its_new_end"]),
 ];
 
 #[test]

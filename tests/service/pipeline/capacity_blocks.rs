@@ -2,6 +2,7 @@
 
 use crate::harness::{Stage, instance, node, s};
 use ebbtide_sim::fault::{Fault, Rule};
+use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages;
 use tokio::time::sleep;
 
@@ -60,5 +61,27 @@ async fn a_block_without_instances_needs_nothing() {
     stage.until_handled(s(10)).await;
     let ignored = "ebbtide_messages_ignored_total{reason=\"empty-reservation\"}";
     assert!((replica.metric(ignored) - 1.0).abs() < f64::EPSILON);
+    stage.rest(&[&replica]).await;
+}
+
+/// Nothing but the next warning announces that a block was extended.
+#[tokio::test(start_paused = true)]
+async fn a_block_that_was_extended_is_drained_again_before_its_new_end() {
+    let stage = reserved();
+    let replica = stage.start(&[]).await;
+    warn(&stage);
+    stage.until_handled(s(600)).await;
+    assert!(stage.cordoned(0) && stage.world.kube.pods_on(&node(0)).is_empty());
+    // The user has extended it, and takes the nodes back.
+    for n in [0, 1] {
+        stage.set_cordon(n, false);
+        stage.until("the user keeps it", s(60), || stage.notices(n).is_empty()).await;
+        stage.world.kube.add_pod(Pod::on(&node(n)).named(&format!("new-{n}")));
+    }
+    sleep(s(24 * 3600)).await;
+    assert!(!stage.cordoned(0) && stage.has_pod("new-0"));
+    warn(&stage);
+    stage.until_handled(s(600)).await;
+    assert!(stage.cordoned(0) && !stage.has_pod("new-0") && !stage.has_pod("new-1"), "{}", stage.story());
     stage.rest(&[&replica]).await;
 }
