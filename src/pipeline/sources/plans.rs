@@ -74,7 +74,7 @@ impl Plans {
             Ok(Some(released)) if released.release.has_marks() => released.report(node, |fact| facts.emit(fact)),
             Ok(_) => {}
             Err(error) => {
-                facts.emit(&Fact::ReleaseFailed { on: node.named(), category: error.category, error: &error })
+                facts.emit(&Fact::ReleaseFailed { on: node.named(), category: error.category, error: &error });
             }
         }
     }
