@@ -99,18 +99,22 @@ impl DrainPart {
         Self { state: State::Shares, leads, follows: None, least: marked, kept: None, marked, is_marking: false }
     }
 
-    /// Returns what is to be done now, in this order. To be called again after each effect and each change.
+    /// Returns what is to be done now, in this order. To be called again after each change, and after each effect but
+    /// [`PartEffect::KeepHook`].
     pub fn handle(&mut self, view: &PartView, now: Instant) -> Vec<PartEffect> {
         let mut effects = Vec::new();
         let hook = view.hook.filter(|_| self.state == State::Shares);
         match hook {
-            Some(HookView { over: Some(end), .. }) => self.end_action(end, now, &mut effects),
-            Some(hook) if self.follows != Some((hook.times, hook.own_deadline)) => self.follow(hook, now, &mut effects),
+            Some(HookView { over: Some(end), .. }) => {
+                self.end_action(end, now, &mut effects);
+                return effects;
+            }
+            Some(hook) if self.follows != Some((hook.times, hook.own_deadline)) => {
+                self.follow(hook, now, &mut effects);
+                return effects;
+            }
             Some(hook) => self.keep(hook, view.deadline, &mut effects),
             None => {}
-        }
-        if !effects.is_empty() {
-            return effects;
         }
         if self.leaves_at(view).is_some_and(|at| at <= now) {
             self.state = State::Left;
@@ -164,12 +168,10 @@ impl DrainPart {
 
     /// The drain makes room for its pods, and the hook lives until it ends. With several Nodes, the latest end counts.
     fn keep(&mut self, hook: HookView, deadline: Deadline, effects: &mut Vec<PartEffect>) {
-        let counts = self.leads || deadline.at() > hook.deadline.at();
-        if counts && self.kept != Some(deadline) {
-            self.kept = Some(deadline);
-            if hook.deadline != deadline {
-                effects.push(PartEffect::KeepHook(deadline));
-            }
+        // The first Node's part moves it only with its own deadline, or two parts would move it in turn.
+        let is_new = self.kept.replace(deadline) != Some(deadline);
+        if if self.leads { is_new && hook.deadline != deadline } else { deadline.at() > hook.deadline.at() } {
+            effects.push(PartEffect::KeepHook(deadline));
         }
     }
 

@@ -25,6 +25,9 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 /// Maximum time to cordon other Nodes of the instance.
 const OTHERS_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Pause before work starts over that found the record of another source.
+const STARTS_OVER_AFTER: Duration = Duration::from_secs(2);
+
 /// Time after a cordon at which the index shows other replicas' cordons of the same time.
 const RECOUNTED_AFTER: Duration = Duration::from_secs(2);
 
@@ -258,8 +261,11 @@ impl Case {
                     return Progress::Cordoned(target);
                 }
                 Ok(CordonOutcome::Late) => return Progress::Ended(NoticeOutcome::Stale),
-                // It starts over, and joins that work.
-                Ok(CordonOutcome::OfAnother) => return Progress::Ended(NoticeOutcome::HandedOver),
+                Ok(CordonOutcome::OfAnother) => {
+                    // It starts over, and joins that work. Only a change with a start has another source: the pause costs nothing.
+                    sleep(STARTS_OVER_AFTER).await;
+                    return Progress::Ended(NoticeOutcome::HandedOver);
+                }
                 Ok(CordonOutcome::Excluded) => return Progress::Ended(NoticeOutcome::Excluded),
                 Ok(CordonOutcome::NodeGone) => return Progress::Gone(target.node, NoticeOutcome::NothingToDrain),
                 Err(error) => error,

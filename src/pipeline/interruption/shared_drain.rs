@@ -64,7 +64,8 @@ impl SharedDrain<'_> {
             let hook_view = hook.map(|hook| self.view(hook, &entry));
             let view = PartView { deadline: entry.deadline(), plan: *plan.borrow_and_update(), hook: hook_view };
             let effects = part.handle(&view, Instant::now());
-            let is_done = effects.is_empty();
+            // The hook may live no longer than it does.
+            let is_done = effects.iter().all(|effect| matches!(effect, PartEffect::KeepHook(_)));
             for effect in effects {
                 match effect {
                     PartEffect::SetDeadline(deadline) => entry.set(deadline),

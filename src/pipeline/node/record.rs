@@ -196,13 +196,13 @@ impl Record {
     }
 
     /// Returns the record of this notice, whichever source has reported it first, with its key. An own one that is about what AWS has changed
-    /// since gives way to a live one of another source.
+    /// since gives way to one of another source that is live, or over for the same time.
     #[must_use]
     pub fn of(&self, notice: &Notice) -> Option<(NoticeKey, &NoticeRecord)> {
         let (key, named) = (notice.key(), notice.named_time());
         let own = self.get(key).map(|known| (key, known));
         let gives_way = own.is_some_and(|(_, known)| match known.work {
-            Work::Withdrawn => known.since < Some(whole_seconds(notice.at())),
+            Work::Withdrawn => known.since <= Some(whole_seconds(notice.at())) || !known.starts_at(notice.start()),
             Work::Handled => !known.is_over(named),
             _ => false,
         });
@@ -210,7 +210,8 @@ impl Record {
         let is_listed = notice.identity.ec2_id().is_some();
         let start = notice.start().filter(|_| !(is_listed && notice.is_withdrawn()) && notice.is_listed_by_ec2());
         let other = || self.of_other(key, start, is_listed, &notice.instance);
-        if gives_way { other().filter(|(_, known)| known.work.is_live()).or(own) } else { own.or_else(other) }
+        let is_current = |known: &NoticeRecord| known.work.is_live() || known.is_over(named);
+        if gives_way { other().filter(|(_, known)| is_current(known)).or(own) } else { own.or_else(other) }
     }
 
     /// Returns the record of another source of the notice with this key, with its own: one that the source has joined, or of a change with the

@@ -116,7 +116,7 @@ impl NodeRelease {
     /// that comes later finds the cancellation.
     #[must_use]
     pub fn of_withdrawn(node: &Node, key: NoticeKey, by: Withdrawal, noted: bool) -> Option<Self> {
-        let start = by.start.filter(|_| noted);
+        let (start, own_key) = (by.start.filter(|_| noted), key);
         let other = || node.record.of_other(key, start, false, &node.instance);
         let own = node.record.get(key).map(|known| (key, known));
         let (key, known) = own.or_else(other).map_or((key, None), |(key, known)| (key, Some(known)));
@@ -129,6 +129,11 @@ impl NodeRelease {
         };
         if known.is_some_and(is_over) || !is_live && !noted {
             return None;
+        }
+        if let Some(known) = known.filter(|known| key != own_key && !noted && known.also.without(own_key).repeat()) {
+            // What has moved is listed under another id: only this source has ended.
+            let left = Some(NoticeRecord { also: known.also.without(own_key), ..known.clone() });
+            return Some(Self::leaving(vec![RecordChange { key, left }], UndoReason::Withdrawn));
         }
         // The older answer of another replica may still show a status check as failing.
         let is_check = |known: &&NoticeRecord| known.is_of(NoticeKind::StatusCheck);

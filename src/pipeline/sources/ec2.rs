@@ -15,6 +15,7 @@ use futures_util::future::join3;
 use futures_util::stream::BoxStream;
 use jiff::Timestamp;
 use parking_lot::Mutex;
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -92,7 +93,7 @@ impl Ec2 {
     ) {
         let Interrupter { policy, facts, .. } = &*self.interrupter;
         if policy.actions.of(kind) == Action::Ignore {
-            return;
+            return pending().await;
         }
         let mut backoff = Backoff::new(FIRST_RETRY.min(interval), interval);
         let mut reported: Option<Category> = None;

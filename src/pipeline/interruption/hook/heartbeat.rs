@@ -33,7 +33,7 @@ impl Heartbeat {
         Self(tasks.spawn(TaskKind::Heartbeat, HeartbeatTask { action, machine, visibility, absence }.run()))
     }
 
-    /// Waits until no more calls can be made: the machine is at rest.
+    /// Waits until no more calls can be made: the machine is done.
     pub async fn ended(self) {
         // The task itself reports a panic.
         let _ = self.0.await;
@@ -54,7 +54,7 @@ impl HeartbeatTask {
         loop {
             let counted = {
                 let machine = changes.borrow_and_update();
-                if machine.is_at_rest() {
+                if machine.is_done() {
                     return;
                 }
                 machine.absent()

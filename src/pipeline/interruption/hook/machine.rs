@@ -252,6 +252,12 @@ impl HookMachine {
         if let State::NotFound(lack) = &self.state { Some(lack) } else { None }
     }
 
+    /// Whether nothing changes it any more. The deadline of a hook without heartbeats is still put off by absences.
+    #[must_use]
+    pub const fn is_done(&self) -> bool {
+        self.is_at_rest() && !matches!(self.state, State::Unkept)
+    }
+
     /// Whether no call will be due any more, whatever happens.
     #[must_use]
     pub const fn is_at_rest(&self) -> bool {

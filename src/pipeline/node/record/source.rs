@@ -15,8 +15,23 @@ const FROM_EC2: &str = "ec2/";
 
 /// The sources of a notice besides the first one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(transparent)]
+#[serde(try_from = "Vec<Source>", into = "Vec<Source>")]
 pub struct Sources(Vec<Source>);
+
+impl TryFrom<Vec<Source>> for Sources {
+    type Error = String;
+
+    /// A kubelet may write any number of them, and each is work.
+    fn try_from(all: Vec<Source>) -> Result<Self, String> {
+        if all.len() > MAX_OTHERS { Err(format!("more than {MAX_OTHERS} other sources")) } else { Ok(Self(all)) }
+    }
+}
+
+impl From<Sources> for Vec<Source> {
+    fn from(sources: Sources) -> Self {
+        sources.0
+    }
+}
 
 /// A source that asserts a notice which another one has reported first.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -57,7 +72,7 @@ impl Sources {
     }
 
     /// Whether one of them continues to report the notice, as an agent and EC2's list do.
-    pub(super) fn repeat(&self) -> bool {
+    pub(in crate::pipeline::node) fn repeat(&self) -> bool {
         self.iter().any(|(_, by)| is_from_node(by) || by.starts_with(FROM_EC2))
     }
 }

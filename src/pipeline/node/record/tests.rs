@@ -368,3 +368,74 @@ fn a_message_and_a_list_that_cordon_at_once_have_one_record() {
     assert_eq!(node.record.all().count(), 1, "{:?}", node.record.texts());
     assert!(plan::fits(&plan::of(&message, "m-1").unwrap(), &node));
 }
+
+/// Work that finds another source's record at its cordon starts over: what asks before must then know that record, or the two would repeat
+/// each other for ever.
+#[test]
+fn what_the_cordon_leaves_to_another_source_is_known_before() {
+    let health = notice(5, 9, false);
+    let change = ScheduledChange {
+        code: "instance-stop".to_owned(),
+        start: Some(at(9)),
+        hard: true,
+        withdrawn: false,
+        is_issue: false,
+    };
+    let instance = health.instance.clone();
+    let identity = Identity::of_change("instance-event-1".to_owned(), instance.clone());
+    let listed = Notice::new(identity, instance, NoticeTime::Seen(at(5)), Detail::ScheduledChange(change));
+    let states = [Work::Planned, Work::Open, Work::Ended, Work::Handled, Work::Withdrawn];
+    let records = |message: &str| {
+        let all = states.into_iter().flat_map(|work| [4, 5, 6].map(|since| (work, since)));
+        let all = all.flat_map(|(work, since)| [8, 9].map(|start| (work, since, start)));
+        let record = |(work, since, start)| NoticeRecord {
+            work,
+            start: Some(at(start)),
+            ..NoticeRecord::new("scheduled-change".to_owned(), at(since), message.to_owned())
+        };
+        all.map(record).map(Some).chain([None]).collect::<Vec<_>>()
+    };
+    let mut found = 0;
+    for first in records("m-1") {
+        for second in records("instance-event-1") {
+            let mut node = Node::for_tests("node-1");
+            node.cordoned = true;
+            for (key, record) in [(health.key(), &first), (listed.key(), &second)] {
+                if let Some(record) = record {
+                    node.record.insert(name(NOTICE_PREFIX, key), text(record));
+                }
+            }
+            let is_of_another = |key, message: &str| {
+                let mark = Mark::new(key, "scheduled-change", at(5), message).with_start(Some(at(9)), true);
+                mark.is_of_another(&node)
+            };
+            let about = || format!("{first:?}\n{second:?}");
+            // A copy that is older than the cancellation is late before.
+            let is_late =
+                first.as_ref().is_some_and(|first| first.work == Work::Withdrawn && first.since > Some(at(5)));
+            if !is_late && is_of_another(health.key(), "m-1") {
+                found += 1;
+                assert!(handled::known(&node, &health).is_some(), "{}", about());
+            }
+            if is_of_another(listed.key(), "instance-event-1") {
+                found += 1;
+                let standing = handled::standing(&node, &listed, Some("instance-event-1"));
+                assert_ne!(standing, Standing::Open, "{}", about());
+            }
+        }
+    }
+    assert!(found > 20, "{found}");
+}
+
+#[test]
+fn a_record_with_more_sources_than_there_are_holds_its_node_as_it_is() {
+    let mut node = Node::for_tests("node-1");
+    let also: Vec<_> =
+        (0..4).map(|n| format!(r#"{{"key":"000000000000000{n}","by":"node/maintenance/{n}"}}"#)).collect();
+    let value = |also: &[String]| format!(r#"{{"v":1,"kind":"scheduled-change","also":[{}]}}"#, also.join(","));
+    let name = name(NOTICE_PREFIX, notice(0, 0, false).key());
+    node.record.insert(&name, value(&also[..3]));
+    assert!(!node.record.notices().next().unwrap().1.is_unreadable());
+    node.record.insert(&name, value(&also));
+    assert!(node.record.notices().next().unwrap().1.is_unreadable());
+}
