@@ -1,28 +1,34 @@
 //! What Ebbtide has recorded on a Node, parsed once for each version of the Node. Pure.
 //!
-//! One annotation records a notice under its key, in all of its states ([`Work`]). Open and ended work holds the Node. A change that several
+//! One annotation has a notice under its key, in all of its states ([`Work`]). Open and ended work holds the Node. A change that several
 //! sources report under ids of their own has the record of the first, which the others join ([`Sources`]). Each row is a transition, and nothing
-//! else changes the state:
+//! else changes the state of a record that can be read:
 //!
 //! ```text
 //! from                     by                                              to
-//! (none)                   plan                                            planned, kept
+//! (none), planned          plan, also for another time                     planned
+//! handled                  plan, for another time                          planned
 //! (none), planned          cordon                                          open
 //! handled                  cordon, for another time                        open
 //! handled                  cordon, by a replica that is late               ended
 //! withdrawn                cordon, or plan, by a newer copy                open, planned
-//! open                     drained, while its source still reports it      ended
-//! planned, (none)          the same without a cordon                       handled
+//! open                     the end of its work                             ended
+//! (none)                   the same, without a cordon                      handled
+//! planned                  the end of the work that the plan started       handled
 //! ended                    cordon, for another time                        open
-//! open                     released: expired, returned                     (none); handled, if another source repeats it
-//! open, ended              uncordoned by a user, unless its hook waits     handled
-//! ended                    the same                                        handled
+//! open                     released: expired, returned                     (none); handled, if a source that joined repeats it
+//! open                     uncordoned by a user for good                   handled; (none), if its hook waits
+//! ended                    released, for whatever reason                   handled
 //! all, unless newer        AWS's message cancels it                        withdrawn
 //! planned, open, ended     the same, while the agent still reports it      the same, under the agent's key
 //! handled                  its source no longer reports it                 (none)
-//! ended                    the same                                        open, and what only its source has reported: (none)
-//! withdrawn                two weeks                                       (none)
+//! open, ended              the same                                        (none), if no other source has reported it; ended: open, if one has
+//! handled, withdrawn       crowded out by newer ones of its state          (none)
+//! withdrawn                another cancellation, two weeks later           (none)
 //! ```
+//!
+//! A record that can't be read holds the Node until a user removes or uncordons it. During a drain the first uncordon is undone, because a
+//! controller may have made it ([`Undo::restored`]).
 
 mod boot;
 mod kept;
@@ -94,7 +100,7 @@ impl RecordChange {
 pub struct Undo {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) cordon: bool,
-    /// Whether another controller or a user removed the cordon, and Ebbtide restored it.
+    /// Whether another controller or a user removed the cordon, and Ebbtide restored it: the next removal ends the notices.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub restored: bool,
     /// Taints as `kubectl` writes them, without the time that Kubernetes adds.
@@ -206,7 +212,7 @@ impl Record {
             Work::Handled => !known.is_over(named),
             _ => false,
         });
-        // EC2 lists for days what was cancelled, by an id of its own.
+        // EC2 lists for days, as cancelled, what was cancelled, by an id of its own.
         let is_listed = notice.identity.ec2_id().is_some();
         let start = notice.start().filter(|_| !(is_listed && notice.is_withdrawn()) && notice.is_listed_by_ec2());
         let other = || self.of_other(key, start, is_listed, &notice.instance);
@@ -308,8 +314,8 @@ pub(super) fn is_of_listed(key: NoticeKey, known: &NoticeRecord, instance: &Inst
     ids.any(|id| Identity::of_change(id.to_owned(), instance.clone()).key() == key && !id.starts_with("arn:"))
 }
 
-/// Returns the changes with which a source joins the record that has this key; `None` if it has joined it. What the source had on record before
-/// is over.
+/// Returns the changes with which a source joins the record that has this key; `None` if it has joined it, or if as many have as may. What
+/// the source had on record before is over.
 pub(super) fn joining(
     record: &Record,
     (key, known): (NoticeKey, &NoticeRecord),

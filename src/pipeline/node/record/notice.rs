@@ -59,13 +59,13 @@ pub struct NoticeRecord {
     /// What makes the notice again, while the Node keeps it: its message is deleted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::pipeline::node) kept: Option<Box<KeptChange>>,
-    /// The Node's boot at the time of the record. Another one ends the notice.
+    /// The Node's boot at the time of the record. Another one ends the notice, from its start on, if the instance returns from it.
     #[serde(skip_serializing_if = "Boot::is_empty")]
     pub boot: Boot,
     /// The sign that the instance has returned, if it can return.
     #[serde(skip_serializing_if = "Option::is_none", rename = "back")]
     pub(in crate::pipeline::node) return_sign: Option<ReturnSign>,
-    /// Expiry of a record that no interruption followed.
+    /// Expiry of the record of a recommendation, or of a cordon without a drain: nothing else shows that the instance stays.
     #[serde(skip_serializing_if = "Option::is_none", rename = "until")]
     pub(in crate::pipeline::node) expires: Option<Timestamp>,
     /// The drain's place in its wave; `None` of a drain that has begun without one.
@@ -222,7 +222,7 @@ impl NoticeRecord {
         self.deadline.is_some()
     }
 
-    /// Whether a lifecycle hook waits for the drain.
+    /// Whether a lifecycle hook waits for the drain. To be asked of a record that holds the Node.
     #[must_use]
     pub fn has_hook(&self) -> bool {
         self.is_of(NoticeKind::AsgTerminate) && self.hook.is_waiting()
@@ -336,11 +336,11 @@ impl NoticeRecord {
     }
 
     /// Returns what is left of the record when it no longer holds the Node for this reason, if anything: what has ended, or a user has ended,
-    /// stays so. The receiver of a hook's message must still complete the hook.
+    /// stays so. Of a hook that waits nothing is left: the next receiver of its message must complete it.
     #[must_use]
     pub(in crate::pipeline::node) fn released(&self, reason: UndoReason) -> Option<Self> {
         let is_by_user = reason == UndoReason::Uncordoned && !self.has_hook() && !self.is_unreadable();
-        // What continues to report the notice starts nothing again.
+        // A source that joined, and continues to report the notice, starts nothing again.
         (self.work == Work::Ended || is_by_user || self.also.repeat())
             .then(|| Self { work: Work::Handled, ..self.remembered() })
     }
