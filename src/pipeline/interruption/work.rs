@@ -23,6 +23,7 @@ use crate::pipeline::node::{Index, Marker, OwnerLookup};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
 use futures_util::future::join4;
+use std::ops::ControlFlow;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -239,17 +240,13 @@ impl Interruption {
                 }
                 _ => {}
             }
-            if let Step::End(outcome) = step {
-                if outcome == NoticeOutcome::Excluded {
-                    self.case.forgo_drain();
-                }
-                return Ok(outcome);
-            }
             let lack = KeptHook::not_found(self.hook.as_ref());
             tokio::select! {
                 biased;
                 lack = lack => return Err(lack),
-                () = self.execute(step, &mut early) => {}
+                done = self.execute(step, &mut early) => if let ControlFlow::Break(outcome) = done {
+                    return Ok(outcome);
+                },
             }
         }
     }
@@ -262,14 +259,14 @@ impl Interruption {
         known.hook_deadline = hook.as_ref().map(KeptHook::deadline);
     }
 
-    /// Executes a step.
-    async fn execute(&mut self, step: Step<'_>, early: &mut Option<EarlySeat>) {
+    /// Executes a step. Breaks off with the outcome of the notice.
+    async fn execute(&mut self, step: Step<'_>, early: &mut Option<EarlySeat>) -> ControlFlow<NoticeOutcome> {
         let case = &self.case;
         // Futures that make calls are boxed, here and below: an interruption mostly waits, and would reserve memory for its calls.
         let progress = match step {
             Step::FindOwner { by } => {
                 self.known.owner = Box::pin(case.find_owner(&self.link, by)).await;
-                return;
+                return ControlFlow::Continue(());
             }
             Step::MarkOutOfService { mark, by } => {
                 Box::pin(case.mark_out_of_service(&mark, by)).await;
@@ -329,9 +326,15 @@ impl Interruption {
                 Box::pin(case.wait(&waits, outcome, self.hook.as_ref(), &self.waited)).await
             }
             Step::EndHook(ending) => self.end_hook(ending).await,
-            Step::End(outcome) => Progress::HookEnded(outcome),
+            Step::End(outcome) => {
+                if outcome == NoticeOutcome::Excluded {
+                    case.forgo_drain();
+                }
+                return ControlFlow::Break(outcome);
+            }
         };
         self.advance(progress);
+        ControlFlow::Continue(())
     }
 
     fn advance(&mut self, progress: Progress) {

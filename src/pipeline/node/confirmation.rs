@@ -2,11 +2,11 @@
 //! Pure.
 
 use super::Node;
-use super::patch::guarded;
+use super::patch::recorded;
 use super::record::{NoticeRecord, Source, joining};
 use crate::pipeline::event::{Identity, Notice, NoticeKey};
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::time::Duration;
 
 /// Maximum difference between the times of a notice as the metadata and as an event name them. An instance is not interrupted twice in it.
@@ -25,7 +25,7 @@ pub fn patch(node: &Node, notice: &Notice, message: &str) -> Option<Value> {
     }
     let first = first_of(node, notice).filter(|(_, known)| known.work.is_live())?;
     let changes = joining(&node.record, first, Source::of(notice, message))?;
-    Some(guarded(node, &node.record.annotations(&changes).into(), &json!({}), json!({})))
+    Some(recorded(node, &changes))
 }
 
 /// Returns the record of this notice by another source, with its key.

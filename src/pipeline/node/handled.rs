@@ -5,10 +5,10 @@
 
 use super::Node;
 use super::names::id_of;
-use super::patch::guarded;
+use super::patch::recorded;
 use super::record::{NoticeRecord, RecordChange, Source, Withdrawal, Work, joining, whole_seconds};
 use crate::pipeline::event::{Detail, Identity, Notice};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// What a Node shows about a listed notice or its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +110,7 @@ pub(super) fn patch(node: &Node, notice: &Notice, message: &str, plan: Option<&N
     let (key, known) = node.record.of(notice).map_or((own, None), |(key, known)| (key, Some(known)));
     // Another source has reported the change first.
     if let Some(first) = known.filter(|known| key != own && known.work.is_live()) {
-        return Some(written(node, &joining(&node.record, (key, first), Source::of(notice, message))?));
+        return Some(recorded(node, &joining(&node.record, (key, first), Source::of(notice, message))?));
     }
     let is_kept = |known: &NoticeRecord| match known.work {
         Work::Planned => plan.is_none(),
@@ -128,7 +128,7 @@ pub(super) fn patch(node: &Node, notice: &Notice, message: &str, plan: Option<&N
     let (start, named) = (notice.start().map(whole_seconds), notice.named_time().map(whole_seconds));
     let named = named.filter(|named| start != Some(*named));
     let left = Some(NoticeRecord { start, named, ..record }.ended());
-    Some(written(node, &[RecordChange { key: own, left }]))
+    Some(recorded(node, &[RecordChange { key: own, left }]))
 }
 
 /// Returns the patch that removes the record that the notice needs nothing more, or its source from the record of another; `None` if there is
@@ -138,21 +138,16 @@ pub(super) fn removal(node: &Node, notice: &Notice) -> Option<Value> {
     let own = notice.key();
     let (key, known) = node.record.of(notice)?;
     if key != own {
-        let left = NoticeRecord { also: known.also.without(own), ..known.clone() };
-        return known.also.has(own).then(|| written(node, &[RecordChange { key, left: Some(left) }]));
+        return known.also.has(own).then(|| recorded(node, &[RecordChange::leaves((key, known), own)]));
     }
     match known.work {
-        Work::Handled => Some(written(node, &[RecordChange { key, left: None }])),
+        Work::Handled => Some(recorded(node, &[RecordChange { key, left: None }])),
         Work::Ended => {
             let left = Some(NoticeRecord { work: Work::Open, ..known.clone() });
-            Some(written(node, &[RecordChange { key, left }]))
+            Some(recorded(node, &[RecordChange { key, left }]))
         }
         _ => None,
     }
-}
-
-fn written(node: &Node, changes: &[RecordChange]) -> Value {
-    guarded(node, &node.record.annotations(changes).into(), &json!({}), json!({}))
 }
 
 /// Whether the Node records that this notice needs nothing more.

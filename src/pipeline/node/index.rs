@@ -266,10 +266,10 @@ impl Index {
             nodes.apply(node, is_live);
         }
         drop(nodes);
-        notify(&self.0.places, moved);
-        notify(&self.0.marks, marked);
-        notify(&self.0.reports, reports);
-        notify(&self.0.turns, true);
+        self.0.places.send_if_modified(|()| moved);
+        self.0.marks.send_if_modified(|()| marked);
+        self.0.reports.send_if_modified(|()| reports);
+        self.0.turns.send_replace(());
     }
 
     /// Returns the trimmed Node; `None` if the Node is not an EC2 instance.
@@ -290,13 +290,6 @@ impl Index {
             known.record == node.record && known.labels == node.labels && known.ignored == node.ignored
         };
         !self.0.labels.is_empty() && !known.is_some_and(is_same)
-    }
-}
-
-/// Signals that there is a change, if there is.
-fn notify(to: &signal::Sender<()>, is_changed: bool) {
-    if is_changed {
-        to.send_replace(());
     }
 }
 

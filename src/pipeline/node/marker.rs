@@ -3,9 +3,9 @@
 use super::hinted::HintedNodes;
 use super::hold::HoldChange;
 use super::mark::{Mark, MarkSettings, recordon};
-use super::patch::guarded;
+use super::patch::recorded;
 use super::plan;
-use super::record::{NOTICE_PREFIX, NoticeRecord, name, text};
+use super::record::{NoticeRecord, RecordChange};
 use super::release::NodeRelease;
 use super::{Index, Node, NodeApi};
 use super::{handled, hold};
@@ -15,7 +15,7 @@ use crate::fact::{Fact, HoldPoint};
 use crate::pipeline::event::{Notice, NoticeKey};
 use kube::api::{Patch, PatchParams};
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -169,7 +169,7 @@ impl Marker {
         let patch = |current: &Node| {
             let known = current.record.notice(key).filter(|known| !known.is_unreadable())?;
             let record = change(known, current)?;
-            Some(guarded(current, &json!({ name(NOTICE_PREFIX, key): text(&record) }), &json!({}), json!({})))
+            Some(recorded(current, &[RecordChange { key, left: Some(record) }]))
         };
         self.write(node, class, by, patch).await
     }

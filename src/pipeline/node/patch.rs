@@ -1,6 +1,7 @@
 //! Patches of Nodes. Pure.
 
 use super::Node;
+use super::record::RecordChange;
 use serde_json::{Value, json};
 
 /// Returns a merge patch that applies only to this version of the Node, and not to another Node of its name.
@@ -16,4 +17,9 @@ pub(super) fn guarded(node: &Node, annotations: &Value, labels: &Value, spec: Va
         patch["spec"] = spec;
     }
     patch
+}
+
+/// Returns the patch that writes these changes of records, and nothing else.
+pub(super) fn recorded(node: &Node, changes: &[RecordChange]) -> Value {
+    guarded(node, &node.record.annotations(changes).into(), &json!({}), json!({}))
 }

@@ -2,10 +2,10 @@
 //! restart. Pure.
 
 use super::Node;
-use super::patch::guarded;
+use super::patch::recorded;
 use super::record::{KeptChange, NoticeRecord, RecordChange, Source, Work, joining, whole_seconds};
 use crate::pipeline::event::{Detail, Identity, InstanceId, Notice, NoticeKey, NoticeTime, ScheduledChange};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// Returns the record that keeps a notice on its Node until its change is near; `None` if it has no known start.
 #[must_use]
@@ -45,7 +45,7 @@ pub fn patch(plan: &NoticeRecord, node: &Node) -> Option<Value> {
     let notice = notice(plan, &node.instance)?;
     let (key, since, found) = (notice.key(), plan.since.map(whole_seconds), node.record.of(&notice));
     if let Some(first) = found.filter(|(first, known)| *first != key && known.work.is_live()) {
-        return Some(written(node, &joining(&node.record, first, Source::of(&notice, &plan.message))?));
+        return Some(recorded(node, &joining(&node.record, first, Source::of(&notice, &plan.message))?));
     }
     let is_new = found.is_none_or(|(_, known)| match known.work {
         // AWS's times have no more than seconds, and a change is cancelled after its announcement.
@@ -53,7 +53,7 @@ pub fn patch(plan: &NoticeRecord, node: &Node) -> Option<Value> {
         Work::Handled => !known.is_over(plan.start) && known.since <= since,
         _ => known.start != plan.start && known.since <= plan.since,
     });
-    (is_new && fits(plan, node)).then(|| written(node, &[RecordChange { key, left: Some(plan.clone()) }]))
+    (is_new && fits(plan, node)).then(|| recorded(node, &[RecordChange { key, left: Some(plan.clone()) }]))
 }
 
 /// Returns the patch with which the Node no longer keeps the change, unless a newer copy of the notice has replaced it. What holds the Node
@@ -66,7 +66,7 @@ pub fn removal(plan: &NoticeRecord, node: &Node) -> Option<Value> {
     let known = node.record.live(key).filter(is_same)?;
     let left = NoticeRecord { kept: None, ..known.clone() };
     let left = Some(left).filter(|left| left.work != Work::Planned);
-    Some(written(node, &[RecordChange { key, left }]))
+    Some(recorded(node, &[RecordChange { key, left }]))
 }
 
 /// Whether the Node keeps it, or has room for it. A change that is not kept is acted on at once.
@@ -79,10 +79,6 @@ pub fn fits(plan: &NoticeRecord, node: &Node) -> bool {
 
 fn key(plan: &NoticeRecord, node: &Node) -> Option<NoticeKey> {
     Some(notice(plan, &node.instance)?.key())
-}
-
-fn written(node: &Node, changes: &[RecordChange]) -> Value {
-    guarded(node, &node.record.annotations(changes).into(), &json!({}), json!({}))
 }
 
 #[cfg(test)]

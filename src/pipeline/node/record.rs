@@ -88,6 +88,11 @@ pub(super) struct RecordChange {
 }
 
 impl RecordChange {
+    /// The source whose notice has the key `source` leaves the record with this key.
+    pub fn leaves((key, known): (NoticeKey, &NoticeRecord), source: NoticeKey) -> Self {
+        Self { key, left: Some(NoticeRecord { also: known.also.without(source), ..known.clone() }) }
+    }
+
     /// Whether the notice with this key no longer holds the Node.
     pub fn releases(&self, key: NoticeKey) -> bool {
         self.key == key && !self.left.as_ref().is_some_and(|left| left.work.holds())

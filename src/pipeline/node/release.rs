@@ -132,8 +132,7 @@ impl NodeRelease {
         }
         if let Some(known) = known.filter(|known| key != own_key && !noted && known.also.without(own_key).repeat()) {
             // What has moved is listed under another id: only this source has ended.
-            let left = Some(NoticeRecord { also: known.also.without(own_key), ..known.clone() });
-            return Some(Self::leaving(vec![RecordChange { key, left }], UndoReason::Withdrawn));
+            return Some(Self::leaving(vec![RecordChange::leaves((key, known), own_key)], UndoReason::Withdrawn));
         }
         // The older answer of another replica may still show a status check as failing.
         let is_check = |known: &&NoticeRecord| known.is_of(NoticeKind::StatusCheck);
@@ -143,8 +142,7 @@ impl NodeRelease {
         };
         // A change that AWS has moved may have left the message in the record of another source.
         let joined = node.record.all().filter(|(other, known)| *other != key && noted && known.also.has(key));
-        let without = |known: &NoticeRecord| NoticeRecord { also: known.also.without(key), ..known.clone() };
-        let joined = joined.map(|(other, known)| RecordChange { key: other, left: Some(without(known)) });
+        let joined = joined.map(|of| RecordChange::leaves(of, key));
         let changes = [RecordChange { key, left }].into_iter().chain(joined).collect();
         Some(Self { has_marks: is_live, ..Self::leaving(changes, UndoReason::Withdrawn) })
     }

@@ -78,7 +78,7 @@ fn path(
     path_from(policy, detail, node, Owner::Found(Ownership::Ours), answer)
 }
 
-/// The same for an instance of which `owner` is found out.
+/// The same for an instance with this owner.
 fn path_from(
     policy: &Policy,
     detail: Detail,

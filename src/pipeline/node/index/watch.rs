@@ -17,8 +17,8 @@
 //! A server without that feature (not always enabled before Kubernetes 1.34) is asked for a list. A dead connection ends by the
 //! client's read timeout, which bookmarks keep from expiring on a quiet watch.
 
+use super::Index;
 use super::table::{NodesByName, keyed, remove_if};
-use super::{Index, notify};
 use crate::clients::gate::{Backoff, Category, KubeError};
 use crate::clients::watch;
 use crate::clients::watch::{StartPacer, WatchError, WatchUpdate};
@@ -209,10 +209,10 @@ impl NodeWatch {
         }
         let after = nodes.len();
         drop(nodes);
-        notify(&self.index.0.places, moved);
-        notify(&self.index.0.marks, marked);
-        notify(&self.index.0.reports, reports);
-        notify(&self.index.0.turns, turned);
+        self.index.0.places.send_if_modified(|()| moved);
+        self.index.0.marks.send_if_modified(|()| marked);
+        self.index.0.reports.send_if_modified(|()| reports);
+        self.index.0.turns.send_if_modified(|()| turned);
         if after != before {
             self.facts.emit(&Fact::NodesKnown { nodes: after });
         }
@@ -231,10 +231,10 @@ impl NodeWatch {
         self.facts.emit(&Fact::NodesSynced { nodes: self.index.len() });
         self.index.set_live(true);
         self.index.showed(asked);
-        notify(&self.index.0.places, true);
-        notify(&self.index.0.marks, true);
-        notify(&self.index.0.reports, true);
-        notify(&self.index.0.turns, true);
+        self.index.0.places.send_replace(());
+        self.index.0.marks.send_replace(());
+        self.index.0.reports.send_replace(());
+        self.index.0.turns.send_replace(());
         if let Some(synced) = self.first_sync.take() {
             self.index.marked().iter().for_each(|node| self.report_marks(node));
             let _ = synced.send(());

@@ -119,7 +119,7 @@ impl Oracle {
         self.plan.faults.is_empty() && (by_one || restarted_early) && is_told && lasts && is_begun && !is_free
     }
 
-    /// Whether everybody who has told of the notice has taken it back: docs/agent.md, "What a Node says".
+    /// Whether every source that reported the notice has withdrawn it: docs/agent.md, "Agent notices".
     fn may_be_taken_back(&self, seen: &Seen, sent: &Sent) -> bool {
         let is_told = sent.messages.len() > sent.open.len() && self.plan.faults.is_empty();
         let by_message = seen.called_off.contains_key(&sent.notice);
