@@ -275,7 +275,8 @@ impl Record {
     /// Whether the Node has as many notices in this state as it may have, or their annotations are as long.
     pub(super) fn is_full_of(&self, work: Work) -> bool {
         let annotations = keyed(&self.texts, NOTICE_PREFIX);
-        let shares_room = |key| self.get(key).is_some_and(|notice| notice.work.shares_room(work));
+        let shares_room =
+            |key| self.get(key).is_some_and(|notice| notice.work.shares_room(work) && !notice.is_unreadable());
         let sharing = annotations.filter(|(key, _)| shares_room(*key));
         are_full(sharing.map(|(_, text)| NOTICE_PREFIX.len() + KEY_LENGTH + text.len()))
     }

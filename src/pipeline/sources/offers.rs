@@ -88,8 +88,11 @@ pub(super) enum Origin {
     Ec2,
 }
 
-/// The end of the work on an offer: its version, and whether it needs nothing more of this process.
-pub(super) type Done = (Version, bool);
+/// The UID of a Node.
+type Uid = Arc<str>;
+
+/// The end of the work on an offer: its version, and the Node on which it needs nothing more of this process.
+pub(super) type Done = (Version, Option<Uid>);
 
 /// Works on what the sources offer.
 pub struct Offers {
@@ -112,8 +115,8 @@ struct Book {
     since: HashMap<Identity, Timestamp>,
     /// The notices that are worked on.
     running: HashSet<Version>,
-    /// The notices that need nothing more.
-    ended: HashSet<Version>,
+    /// The notices that need nothing more, and the Nodes on which that is so: another Node of the instance is drained, too.
+    ended: HashMap<Version, Uid>,
     /// The repairs that are held back for now.
     repairs: Repairs,
     /// Ends the work early.
@@ -132,11 +135,11 @@ impl Offers {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
-                Some((number, (version, is_settled))) = running.next() => {
+                Some((number, (version, settled_on))) = running.next() => {
                     let Book { running, ended, .. } = &mut books[number];
                     running.remove(&version);
-                    ended.extend(Some(version).filter(|_| is_settled));
-                    sources[number].1.ended(is_settled);
+                    sources[number].1.ended(settled_on.is_some());
+                    ended.extend(settled_on.map(|node| (version, node)));
                 }
                 Some((number, round)) = rounds.next() => {
                     let (book, (repairs, source)) = (&mut books[number], sources[number]);
@@ -166,7 +169,7 @@ impl Offers {
                     book.repairs.report(repairs, facts);
                 }
                 // Another replica may have undone the work, and may have been killed while it worked on the same again.
-                book.ended.drain().for_each(|version| outcomes.forget(version.identity()));
+                book.ended.drain().for_each(|(version, _)| outcomes.forget(version.identity()));
                 return Vec::new();
             }
         };
@@ -180,7 +183,7 @@ impl Offers {
                 continue;
             }
             offered.insert(version.clone());
-            if is_settled || book.ended.contains(&version) {
+            if is_settled || book.ended.get(&version) == Some(&node.uid) {
                 continue;
             }
             let known = book.since.get(&notice.identity).copied().unwrap_or(now);
@@ -196,7 +199,7 @@ impl Offers {
             book.running.insert(version);
             taken.push(offer);
         }
-        for version in book.ended.extract_if(|version| !offered.contains(version)) {
+        for (version, _) in book.ended.extract_if(|version, _| !offered.contains(version)) {
             // The Node may have the condition again, or another Node of the instance.
             if let Some(identity) = version.of_condition() {
                 outcomes.forget(identity);

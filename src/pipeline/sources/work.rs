@@ -67,7 +67,7 @@ impl Offers {
             // Another replica may undo the work.
             self.interruptions.outcomes.forget(&notice.identity);
         }
-        (notice.version(), is_settled && !cut.is_cancelled())
+        (notice.version(), (is_settled && !cut.is_cancelled()).then(|| Arc::clone(&node.uid)))
     }
 
     /// Notes the end of the work on the Node, and removes the plan of a change that needs nothing more. A dry run stores no notes.
@@ -205,10 +205,14 @@ impl Offers {
 
     /// Returns what is left to do after this end of the notice.
     fn work_end(&self, offer: &Offer, end: Result<NoticeOutcome, TaskError>) -> WorkEnd {
-        let Offer { notice, origin, .. } = offer;
+        let Offer { node, notice, origin, .. } = offer;
         let outcomes = &self.interruptions.outcomes;
         // Other sources have their own pauses between rounds.
         let pause = if matches!(origin, Origin::Node) { ROOM_DELAY } else { Duration::ZERO };
+        if self.interrupter.index.newest(node).is_none() {
+            // The source may offer it for the instance's next Node.
+            outcomes.forget(&notice.identity);
+        }
         match (verdict([end]), end) {
             (Verdict::Release(after), _) => WorkEnd::Again(after.clamp(RETRY_DELAY, CRASH_DELAY)),
             // The withdrawal failed, is not confirmed by AWS, or joined work that ended before the change could be called off: the mark

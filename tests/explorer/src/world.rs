@@ -108,7 +108,7 @@ async fn live(plan: &Plan, stage: &Arc<Stage>, oracle: &Arc<Oracle>) -> [u32; 2]
     }
     // No message tells when the work on what a Node says, or on a plan, is over, and a call that hangs ends with its timeout.
     let is_lasting = plan.flags.source != Source::Queue || plan.flags.before.is_some() || plan.flags.looks;
-    let bound = if is_lasting { BOUND } else { s(60) };
+    let bound = if is_lasting { BOUND + s(plan.longest_life()) } else { s(60) };
     let rests = |it: &Replica| TaskKind::ALL.into_iter().all(|kind| !kind.transient() || it.tasks.alive(kind) == 0);
     let all_rest = async {
         // While one is waited for, another may take its work over.

@@ -25,11 +25,15 @@ struct DeletedNode {
 }
 
 impl DeletedNodes {
-    /// Remembers the changes that a Node that is gone has recorded as planned or cancelled. `nodes` are those that its instance has now: if one
-    /// has another name, the Node that is gone may have been a forged one.
+    /// Remembers the changes that a Node that is gone has recorded as planned or cancelled. One that was worked on is planned again. `nodes` are
+    /// those that its instance has now: if one has another name, the Node that is gone may have been a forged one.
     pub(super) fn remember(&mut self, gone: &Node, nodes: &[Arc<Node>]) {
-        let changes = gone.record.all().filter(|(_, known)| matches!(known.work, Work::Planned | Work::Withdrawn));
-        let records: Vec<_> = changes.map(|(key, known)| (key, known.clone())).collect();
+        let change = |known: &NoticeRecord| match known.work {
+            Work::Planned | Work::Withdrawn => Some(known.clone()),
+            Work::Open => known.planned(),
+            Work::Ended | Work::Handled => None,
+        };
+        let records: Vec<_> = gone.record.all().filter_map(|(key, known)| Some((key, change(known)?))).collect();
         if records.is_empty() || nodes.iter().any(|node| node.name != gone.name) {
             return;
         }

@@ -167,6 +167,15 @@ fn each_state_has_a_room_of_its_own_and_what_is_remembered_gives_way_to_the_newe
     assert_eq!(change(Work::Handled).get(&oldest), Some(&Value::Null));
 }
 
+#[test]
+fn records_that_cannot_be_read_take_no_room() {
+    let mut node = Node::for_tests("node-1");
+    for number in 0..64 {
+        node.record.insert(name(NOTICE_PREFIX, NoticeKey::of(&format!("edited-{number}"))), "{");
+    }
+    assert!(node.record.is_held() && !node.record.is_full_of(Work::Open));
+}
+
 /// The id of the change in EC2's list and in the metadata.
 const LISTED: &str = "instance-event-1";
 

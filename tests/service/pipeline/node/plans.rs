@@ -2,7 +2,7 @@
 
 use crate::harness::{Stage, instance, node, s};
 use ebbtide_sim::fault::{Fault, Rule};
-use ebbtide_sim::kube::Interrupt;
+use ebbtide_sim::kube::{Interrupt, Pod};
 use ebbtide_sim::messages;
 use tokio::time::sleep;
 
@@ -210,6 +210,27 @@ async fn a_planned_change_whose_node_is_deleted_is_planned_on_the_next() {
         stage.until("drained", s(FAR), || stage.cordoned(0) && stage.plans(0).is_empty()).await;
         assert_eq!(stage.world.clock.elapsed().as_secs() / 600, (FAR - 7200) / 600, "two hours before the start");
         stage.rest(&replicas.each_ref()).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_registers_again_is_drained_for_its_planned_change() {
+    for pause in [0, 5, 300] {
+        let stage = Stage::new(1, 1);
+        stage.block(0);
+        let replica = stage.start(&BEFORE).await;
+        stage.health(0, REBOOT, stage.world.clock.now() + s(FAR), "upcoming");
+        stage.until_handled(s(30)).await;
+        stage.until("cordoned", s(FAR), || stage.cordoned(0)).await;
+        sleep(s(30)).await;
+        stage.world.kube.remove_node(&node(0));
+        sleep(s(pause)).await;
+        stage.world.kube.add_node(&node(0), &instance(0));
+        stage.world.kube.add_pod(Pod::on(&node(0)).named("again"));
+        stage
+            .until("drained again", s(300), || stage.cordoned(0) && stage.world.kube.pods_on(&node(0)).is_empty())
+            .await;
+        stage.rest(&[&replica]).await;
     }
 }
 
