@@ -105,6 +105,7 @@ impl Fleet {
         match kind {
             Kind::Spot | Kind::SpotTwice | Kind::Blocked => {
                 let copies = if kind == Kind::SpotTwice { 2 } else { 1 };
+                world.aws.ec2.interrupt(&id, now);
                 (0..copies).for_each(|_| send(messages::spot(&event, &id, now)));
             }
             Kind::Hook(wrapping) => {
@@ -113,10 +114,14 @@ impl Fleet {
                 self.tokens.push((n, token));
             }
             Kind::Rebalance => send(messages::rebalance(&event, &id, now)),
-            Kind::Stopping => send(messages::state_change(&event, &id, "stopping", now)),
+            Kind::Stopping => {
+                world.aws.ec2.set_state(&id, "stopping");
+                send(messages::state_change(&event, &id, "stopping", now));
+            }
             Kind::Retirement => {
-                let code = "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED";
-                send(messages::scheduled_change(&event, code, &[&id], now, now + s(7 * 24 * 3600)));
+                let (code, start) = ("AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED", now + s(7 * 24 * 3600));
+                world.aws.ec2.schedule(&id, (&event, "instance-retirement"), start);
+                send(messages::scheduled_change(&event, code, &[&id], now, start));
             }
             Kind::Reservation => send(messages::capacity_reservation(&event, &id, now, now + SHORT)),
         }

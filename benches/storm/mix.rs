@@ -125,7 +125,11 @@ fn bodies(stage: &Stage, nodes: usize, n: usize) -> Vec<(String, Work)> {
         let body = messages::lifecycle(wrapping, true, ("group", "hook", &token), &of, at);
         (body, Work { token: Some(token), ..drain.clone() })
     };
-    let spot = || messages::spot(&id, &of, at);
+    let ec2 = &stage.world.aws.ec2;
+    let spot = || {
+        ec2.interrupt(&of, at);
+        messages::spot(&id, &of, at)
+    };
     match part {
         Part::Spot => vec![(spot(), drain)],
         Part::SpotTwice => vec![(spot(), drain), (spot(), Work::default())],
@@ -134,9 +138,13 @@ fn bodies(stage: &Stage, nodes: usize, n: usize) -> Vec<(String, Work)> {
         Part::HookAndSpot => vec![hook(Wrapping::Event), (spot(), cordon)],
         Part::Change => {
             let (code, start) = ("AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED", at + s(7 * 24 * 3600));
+            ec2.schedule(&of, (&id, "instance-retirement"), start);
             vec![(messages::scheduled_change(&id, code, &[&of], at, start), drain)]
         }
-        Part::Stopping => vec![(messages::state_change(&id, &of, "stopping", at), drain)],
+        Part::Stopping => {
+            ec2.set_state(&of, "stopping");
+            vec![(messages::state_change(&id, &of, "stopping", at), drain)]
+        }
         Part::Reservation => vec![(messages::capacity_reservation(&id, &of, at, at + s(120)), drain)],
         Part::Foreign => vec![(messages::spot(&id, &foreign(nodes, n), at), Work::default())],
         Part::Poison => vec![(r#"{"source": "aws.ec2", "detail-type": "EC2 Spot Inst"#.to_owned(), Work::default())],

@@ -100,7 +100,7 @@ impl Storm<'_> {
 
     /// Returns the messages of one burst. A lifecycle action's timeout starts when its message is made.
     fn bodies(&self, burst: Burst<'_>) -> Vec<String> {
-        let now = self.world.clock.now();
+        let (now, ec2) = (self.world.clock.now(), &self.world.aws.ec2);
         let member = match burst {
             Burst::Node(member) => member,
             Burst::Health(members) => {
@@ -108,6 +108,9 @@ impl Storm<'_> {
                 let code = "AWS_EC2_INSTANCE_POWER_MAINTENANCE_SCHEDULED";
                 let in_a_week = now + Duration::from_hours(7 * 24);
                 let id = format!("maintenance-{}", members[0].name);
+                for (n, instance) in ids.iter().enumerate() {
+                    ec2.schedule(instance, (&format!("{id}-{n}"), "system-maintenance"), in_a_week);
+                }
                 return vec![messages::scheduled_change(&id, code, &ids, now, in_a_week)];
             }
             Burst::Elsewhere => return vec![self.hook(Wrapping::Event, (OTHER_GROUP, TERMINATING), plan::OTHER.1)],
@@ -121,6 +124,14 @@ impl Storm<'_> {
         let Member { name, instance, part, .. } = member;
         let id = format!("event-{name}");
         let terminated = |wrapping| self.hook(wrapping, (GROUP, TERMINATING), instance);
+        // Beyond a quarter of the nodes Ebbtide asks AWS whether the messages are true.
+        let doomed = now - (Duration::from_mins(2) - LEFT);
+        match part {
+            Part::Redelivered | Part::Twofold | Part::Spot | Part::Announced => ec2.interrupt(instance, now),
+            Part::Doomed => ec2.interrupt(instance, doomed),
+            Part::Stopping => ec2.set_state(instance, "stopping"),
+            _ => {}
+        }
         match part {
             Part::Terminated(wrapping) => vec![terminated(*wrapping)],
             Part::Attached | Part::Balanced => vec![terminated(Wrapping::Event)],
@@ -129,7 +140,7 @@ impl Storm<'_> {
             Part::Redelivered => vec![messages::spot(&id, instance, now); 2],
             Part::Twofold => vec![messages::spot(&id, instance, now), terminated(Wrapping::Event)],
             Part::Spot => vec![messages::spot(&id, instance, now)],
-            Part::Doomed => vec![messages::spot(&id, instance, now - (Duration::from_mins(2) - LEFT))],
+            Part::Doomed => vec![messages::spot(&id, instance, doomed)],
             Part::Rebalanced => vec![messages::rebalance(&id, instance, now)],
             Part::Stopping => vec![messages::state_change(&id, instance, "stopping", now)],
             Part::Reclaimed => {

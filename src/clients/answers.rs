@@ -17,8 +17,14 @@ pub const FAILURE_KEPT: Duration = Duration::from_secs(30);
 pub const SWEPT_AT: usize = 1024;
 
 /// Missing rights, by the key of what each is needed for.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Denials<K = ()>(Mutex<HashMap<K, Instant>>);
+
+impl<K> Default for Denials<K> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
 
 impl<K: Eq + Hash> Denials<K> {
     /// Notes that the right was denied now. Returns `true` if none of these rights was denied in the minutes before.

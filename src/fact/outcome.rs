@@ -155,8 +155,12 @@ labels! {
     Unusual {
         /// More nodes are drained than `--max-draining` allows.
         TooManyDrains => "too-many-drains",
+        /// Its time is nearly over, or past.
+        Late => "late",
         /// AWS does not confirm it.
         NotConfirmed => "not-confirmed",
+        /// AWS has had little time to confirm it, or can't: it is worked on unconfirmed.
+        Unconfirmed => "unconfirmed",
     }
 }
 

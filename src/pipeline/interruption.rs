@@ -8,15 +8,16 @@
 //! completion     a hook: its heartbeat, its completion  hook            the machine of a hook, and its calls
 //! ownership      the owner of an instance               node_search     the Node of an instance
 //! confirmation   AWS's confirmation of a notice         admission       within the maximum, or confirmed
-//! draining       the nodes being drained                hints           the nodes cordoned because of hints
+//! limits         the limits of what messages cause      draining        the nodes being drained
+//! hints          the nodes cordoned because of hints    groups          calls to Auto Scaling about groups
 //! planning       keeps a change on its Node             retry           another try, while a change is ahead
 //! node_work      the steps on a Node                    settling        the end of a burst of cordons
 //! shared_work    one drain for all notices of a Node    shared_drain    a notice's part in it
 //! drain_part     the machine of that part               launch          the end of a launch
 //! waits          before evictions and completion        waves           places among the nodes of a label's value
-//! shifts         the zones with shifted traffic         groups          calls to Auto Scaling about groups
+//! shifts         the zones with shifted traffic         link            between an interruption and its messages
 //! group_lookup   the groups and states of instances     replaceable     whether a group can replace first
-//! out_of_service the taint of an instance that is gone  link            between an interruption and its messages
+//! out_of_service the taint of an instance that is gone
 //! ```
 //!
 //! The interruption owns its hook and the hook's heartbeat. Its only end consumes both and waits until no more beats can be sent. If it is
@@ -35,6 +36,7 @@ mod hook;
 mod known;
 mod late;
 mod launch;
+mod limits;
 mod link;
 mod node_search;
 mod node_work;
@@ -62,10 +64,11 @@ pub use groups::{Groups, read as read_group};
 pub use hints::Hints;
 pub use hook::{Completion, HookEffect, HookEvent, HookMachine, HookReply, HookSearch, Hooks, Trust};
 pub use known::{Known, Owner, Progress};
+pub use limits::{Admission, AtMost, DrainLimit, Patience, Verify};
 pub use link::MessageLink;
 pub use policy::{
-    Action, Actions, Admission, AtMost, ForLoadBalancers, Heartbeats, Holds, HookSource, OnFailed, OnUncordon, PerKind,
-    Policy, ShiftedResources, Verify, WaitPolicy, Wave,
+    Action, Actions, ForLoadBalancers, Heartbeats, Holds, HookSource, OnFailed, OnUncordon, PerKind, Policy,
+    ShiftedResources, WaitPolicy, Wave,
 };
 pub use replaceable::{Group, replaceable};
 pub use settling::{NoticeBurst, QUIET_TIME};

@@ -8,8 +8,8 @@ use crate::leases::collector::Collector;
 use crate::leases::election::{Election, Office};
 use crate::pipeline::drain::{Drainer, PodWatch, pod_api};
 use crate::pipeline::interruption::{
-    Attachments, Confirmations, GroupLookup, Groups, Hints, Hooks, Interrupter, LoadBalancers, NoticeBurst, Shifts,
-    Slots, Waves,
+    Attachments, Confirmations, DrainingNodes, GroupLookup, Groups, Hints, Hooks, Interrupter, LoadBalancers,
+    NoticeBurst, Shifts, Slots, Waves,
 };
 use crate::pipeline::node::{ClusterNames, Index, Listing, Marker, NodeReleaser, OwnerLookup, Restarts, node_api};
 use crate::pipeline::queue::Queue;
@@ -124,7 +124,7 @@ impl Wiring {
             LoadBalancers::new(waited, kube, autoscaling.clone(), elb, group_lookup.clone(), tasks, facts);
         let confirmations = Confirmations::new(clients.aws.ec2.clone(), group_lookup.clone(), *clock, tasks, facts);
         Interrupter {
-            draining: Arc::default(),
+            draining: Arc::new(DrainingNodes::new(policy.admission.limit)),
             waves: Waves::new(index),
             shifts: Shifts::new(index, policy.waits.zonal_shift.clone()),
             confirmations,
@@ -150,7 +150,7 @@ impl Wiring {
     pub fn releaser(&self, index: &Index, marker: &Marker) -> Option<NodeReleaser> {
         let (index, marker, facts) = (index.clone(), marker.clone(), self.facts.clone());
         // The settings with which the role may ask.
-        let asks = self.settings.policy.is_wary() || self.settings.ec2_poll_interval.is_some();
+        let asks = self.settings.policy.admission.may_ask() || self.settings.ec2_poll_interval.is_some();
         let listing = asks.then(|| Listing::new(self.clients.aws.ec2.clone(), self.facts.clone()));
         let restarts = Restarts { listing, marker: marker.clone(), clock: self.clock, facts: facts.clone() };
         (!self.settings.policy.dry_run).then(|| NodeReleaser { index, marker, clock: self.clock, restarts, facts })

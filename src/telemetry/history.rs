@@ -213,6 +213,9 @@ impl Inner {
                     entry.fails(problem);
                 }
             }),
+            Fact::ConfirmationFailed { about, error, .. } => {
+                state.change(&about, |entry| entry.fails(&format_args!("AWS can't be asked to confirm it: {error}")));
+            }
             Fact::CordonFailed { about, error, .. } => {
                 state.change(&about, |entry| entry.fails(&format_args!("the cordon fails: {error}")));
             }

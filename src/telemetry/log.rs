@@ -135,6 +135,16 @@ impl Subscriber for Log {
                 let (draining, at_most) = drains.unzip();
                 about!(warn, about, draining, at_most, "unusual: more nodes are drained than --max-draining allows");
             }
+            Fact::NoticeUnusual { about, why: Unusual::Late, .. } => {
+                about!(warn, about, "unusual: the notice's time is nearly over, or past; AWS is asked first");
+            }
+            Fact::NoticeUnusual { about, why: Unusual::Unconfirmed, .. } => {
+                about!(
+                    warn,
+                    about,
+                    "unusual: AWS has neither confirmed nor denied this notice in time; it is worked on"
+                );
+            }
             Fact::NoticeUnusual { about, why: Unusual::NotConfirmed, .. } => {
                 about!(warn, about, "unusual: AWS does not confirm this notice");
             }

@@ -167,10 +167,6 @@ SENTENCES = [
         "settings: {onCondition: ['Ready=Unknown:5m=drain']}",
         "settings.onCondition has no effect without nodes in settings.source: set settings.source: [queue, nodes]",
     ),
-    (
-        "settings: {verify: never}",
-        "settings.verify: never has no effect without settings.maxDraining: set a maximum such as 20%, or remove it",
-    ),
     *[
         (
             f"{UNDRAINED}\nsettings: {{{setting}}}",

@@ -210,13 +210,14 @@ impl Stage {
 
     /// Sends a spot warning for the n-th node. Returns the id of the message.
     pub fn spot(&self, n: usize) -> String {
-        let id = format!("spot-{n}");
-        self.world.aws.sqs.send(messages::spot(&id, &instance(n), self.world.clock.now()))
+        self.spot_of_age(n, Duration::ZERO)
     }
 
     /// Sends a spot warning for the n-th node that AWS wrote `age` ago.
     pub fn spot_of_age(&self, n: usize, age: Duration) -> String {
         let at = self.world.clock.now() - age;
+        // A test about a forged one has set another status.
+        self.world.aws.ec2.interrupt(&instance(n), at);
         self.world.aws.sqs.send(messages::spot(&format!("spot-{n}"), &instance(n), at))
     }
 

@@ -72,6 +72,7 @@ mod pipeline {
         mod replicas;
         mod retry;
         mod settle;
+        mod shaping;
         mod waits;
         mod waves;
         mod zonal_shift;

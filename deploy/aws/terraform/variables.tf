@@ -112,9 +112,9 @@ variable "ec2_polling" {
 }
 
 variable "verify" {
-  description = "Permissions for `--max-draining` and `--verify`"
+  description = "Permissions for `--max-draining`, which has a default, and `--verify`"
   type        = bool
-  default     = false
+  default     = true
 }
 
 variable "replace" {

@@ -3,8 +3,11 @@
 use super::Sources;
 use super::problems::Problems;
 use crate::cli::flags;
-use crate::pipeline::interruption::{Action, Actions, Admission, Verify};
+use crate::pipeline::interruption::{Action, Actions, Admission, DrainLimit, Verify};
 use std::collections::BTreeMap;
+
+/// The value of `--max-draining` for no limit.
+const NO_LIMIT: &str = "none";
 
 impl Problems {
     /// Reads the limits of what a writer to the queue can cause.
@@ -15,13 +18,18 @@ impl Problems {
         health_issues: &BTreeMap<String, Action>,
     ) -> Admission {
         let flag = "--max-draining";
-        let max_draining = flags.max_draining.as_deref().and_then(|text| self.at_most(flag, text));
         let drains = actions.with_faults(health_issues).any(Action::drains);
         self.idle(flag, flags.max_draining.is_some() && !drains, "--on KIND=drain");
         let verify = flags.verify.into();
         self.idle("--verify", verify == Verify::Always && !drains, "--on KIND=drain");
-        self.idle("--verify", verify == Verify::Never && flags.max_draining.is_none(), "--max-draining");
-        Admission { max_draining, verify, asks_aws: sources.ask_aws() }
+        let limit = match flags.max_draining.as_deref() {
+            Some(NO_LIMIT) => DrainLimit::None,
+            Some(text) => self.at_most(flag, text).map_or(DrainLimit::None, DrainLimit::Strict),
+            // Without AWS's word it would limit nothing.
+            None if sources.queue && verify == Verify::Unusual => DrainLimit::Shaping,
+            None => DrainLimit::None,
+        };
+        Admission { limit, verify, asks_aws: sources.ask_aws() }
     }
 }
 
@@ -52,14 +60,19 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_limit_unless_one_is_set() {
-        let admission = read(&[]).unwrap();
-        assert_eq!((admission.max_draining, admission.verify), (None, Verify::Unusual));
-        assert_eq!(read(&["--max-draining="]).unwrap().max_draining, None);
-        assert_eq!(read(&["--max-draining", "20%"]).unwrap().max_draining, Some(AtMost::Percent(20)));
-        let admission = read(&["--max-draining", "7", "--verify", "never"]).unwrap();
-        assert_eq!((admission.max_draining, admission.verify), (Some(AtMost::Number(7)), Verify::Never));
-        assert_eq!(read(&["--verify", "always"]).unwrap().verify, Verify::Always);
+    fn a_queue_has_a_limit_that_shapes_unless_one_is_set() {
+        let limit = |flags: &[&str]| {
+            let admission = read(flags).unwrap();
+            (admission.limit, admission.verify)
+        };
+        assert_eq!(limit(&[]), (DrainLimit::Shaping, Verify::Unusual));
+        assert_eq!(limit(&["--max-draining="]), (DrainLimit::Shaping, Verify::Unusual));
+        assert_eq!(limit(&["--max-draining", "none"]), (DrainLimit::None, Verify::Unusual));
+        assert_eq!(limit(&["--max-draining", "20%"]).0, DrainLimit::Strict(AtMost::Percent(20)));
+        let never = limit(&["--max-draining", "7", "--verify", "never"]);
+        assert_eq!(never, (DrainLimit::Strict(AtMost::Number(7)), Verify::Never));
+        assert_eq!(limit(&["--verify", "never"]), (DrainLimit::None, Verify::Never));
+        assert_eq!(limit(&["--verify", "always"]), (DrainLimit::None, Verify::Always));
     }
 
     #[test]
@@ -74,8 +87,6 @@ mod tests {
         let given = |flags: &[String]| read(&flags.iter().map(String::as_str).collect::<Vec<_>>());
         assert!(given(&flags).unwrap_err().contains("--on KIND=drain"));
         flags.push("--health-issue=AWS_EC2_INSTANCE_STORE_DRIVE_PERFORMANCE_DEGRADED=drain".into());
-        assert_eq!(given(&flags).unwrap().max_draining, Some(AtMost::Number(7)));
-        let problem = read(&["--verify", "never"]).unwrap_err();
-        assert!(problem.starts_with("--verify: ") && problem.contains("--max-draining"), "{problem}");
+        assert_eq!(given(&flags).unwrap().limit, DrainLimit::Strict(AtMost::Number(7)));
     }
 }

@@ -98,7 +98,7 @@ pub fn polls(settings: &Settings, kind: NoticeKind) -> bool {
 /// Whether the settings lead to calls that confirm notices of this kind.
 #[must_use]
 pub fn confirms(settings: &Settings, kind: NoticeKind) -> bool {
-    settings.policy.is_wary() && settings.policy.actions.of(kind).drains()
+    settings.policy.admission.may_ask() && settings.policy.actions.of(kind).drains()
 }
 
 /// Returns the work for load balancers; none if the settings rule it out.

@@ -147,8 +147,10 @@ impl<'a> Narration<'a> {
                     self.note(&reasons::planned(notice, policy));
                     Progress::Ended(NoticeOutcome::Planned)
                 }
-                Step::Admit { .. } => {
-                    self.note(&reasons::admitted(notice, policy));
+                Step::Admit { patience, .. } => {
+                    if let Some(condition) = reasons::admitted(notice, policy, patience) {
+                        self.note(&condition);
+                    }
                     Progress::Admitted
                 }
                 Step::Cordon { target, mark } => {

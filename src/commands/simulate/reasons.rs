@@ -3,10 +3,13 @@
 use crate::fact::{Action, Replacement};
 use crate::pipeline::drain::MAX_ADDED_GRACE;
 use crate::pipeline::event::{Detail, IgnoreReason, InstanceAction, InstanceState, Notice, WarmPool, ZonalShift};
-use crate::pipeline::interruption::{HookRoom, HookTimes, NoticeOutcome, PerKind, Policy, Proof, Verify};
+use crate::pipeline::interruption::{
+    Admission, DrainLimit, HookRoom, HookTimes, NoticeOutcome, Patience, PerKind, Policy, Proof, Verify,
+};
 use crate::pipeline::node::shift::Shift;
 use crate::pipeline::node::{InstanceRecord, ManagedTag, Membership, Ownership};
 use crate::runtime::clock::Clock;
+use crate::runtime::duration::Words;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -182,25 +185,28 @@ pub(super) fn planned(notice: &Notice, policy: &Policy) -> String {
     format!("the Node keeps the notice, without a cordon, and is drained from {from}")
 }
 
-/// Returns the condition for the cordon and the drain.
-pub(super) fn admitted(notice: &Notice, policy: &Policy) -> String {
-    let verify = policy.admission.verify;
+/// Returns the condition for the cordon and the drain, if the default limit leaves one.
+pub(super) fn admitted(notice: &Notice, policy: &Policy, patience: Option<Patience>) -> Option<String> {
+    let Admission { verify, limit, .. } = policy.admission;
     let proof = Proof::of(notice, verify);
-    match &proof {
-        Some(proof) if verify == Verify::Always => {
-            format!("--verify always: nothing is done before AWS confirms that {}", proof.expected())
+    let expected = proof.as_ref().map_or("", Proof::expected);
+    Some(match patience {
+        Some(Patience { is_late: true, at_most }) if proof.is_some() => format!(
+            "its time is nearly over: AWS is asked first whether {expected}, and waited for {} at most",
+            Words(at_most)
+        ),
+        _ if limit == DrainLimit::Shaping => return None,
+        _ if proof.is_none() => {
+            "beyond --max-draining nothing is done before there is room: AWS confirms no such notice".to_owned()
         }
-        Some(_) if verify == Verify::Never => {
-            "--verify never: beyond --max-draining it is reported as unusual, and drained".to_owned()
-        }
-        Some(proof) => {
-            format!(
-                "beyond --max-draining nothing is done before AWS confirms that {}, or there is room",
-                proof.expected()
-            )
-        }
-        None => "beyond --max-draining nothing is done before there is room: AWS confirms no such notice".to_owned(),
-    }
+        _ => match verify {
+            Verify::Always => format!("--verify always: nothing is done before AWS confirms that {expected}"),
+            Verify::Never => "--verify never: beyond --max-draining it is reported as unusual, and drained".to_owned(),
+            Verify::Unusual => {
+                format!("beyond --max-draining nothing is done before AWS confirms that {expected}, or there is room")
+            }
+        },
+    })
 }
 
 /// The owner of an instance, by EC2's answer.

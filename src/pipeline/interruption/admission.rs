@@ -4,60 +4,101 @@ use super::completion::KeptHook;
 use super::confirmation::{Proof, SPOT_TOLERANCE};
 use super::draining::{DrainPlace, UnprovenWait};
 use super::known::Progress;
+use super::limits::{Admission, DrainLimit, Patience};
 use super::waits::ActiveWait;
 use super::{Case, Interrupter, NoticeOutcome, Verify, WaitLog};
 use crate::clients::gate::Category;
 use crate::fact::{Fact, Unusual, Wait, WaitOutcome};
 use crate::pipeline::event::{Detail, InstanceId, Notice, ScheduledChange};
 use crate::pipeline::node::Node;
+use crate::pipeline::node::record::{NoticeRecord, Work};
 use std::collections::HashSet;
 use std::future::pending;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 /// Time in which AWS's confirmation of a revised notice is not urgent.
 const REVISION_PATIENCE: Duration = Duration::from_hours(1);
 
-impl Case {
-    /// Waits until the notice is admitted, because there is room or AWS confirms it. `admitted` holds its place then.
-    pub(super) async fn admit(
+/// Minimum time for which AWS's denial of a notice counts if it then no longer answers: some turns of questions.
+const DENIAL_COUNTS: Duration = Duration::from_secs(30);
+
+/// A notice before its admission.
+struct Applicant<'a> {
+    case: &'a Case,
+    /// The Node; `None` if the notice only has a hook to complete.
+    node: Option<Arc<Node>>,
+    /// AWS's evidence, if there is any.
+    proof: Option<Proof>,
+    /// Whether Auto Scaling itself has shown that the instance waits.
+    is_shown: bool,
+    patience: Option<Patience>,
+}
+
+impl<'a> Applicant<'a> {
+    fn new(case: &'a Case, node: Option<Arc<Node>>, patience: Option<Patience>) -> Self {
+        let Case { interrupter, notice, .. } = case;
+        let (Admission { verify, asks_aws, .. }, key) = (interrupter.policy.admission, notice.key());
+        let proof = Proof::of(notice, verify).filter(|_| verify == Verify::Never || asks_aws);
+        let start = node.as_ref().and_then(|node| node.record.live(key)?.start);
+        let proof = proof.map(|proof| proof.of_known(start));
+        // A hook without a token is not from a message.
+        let is_shown = notice.hook().is_some_and(|hook| hook.token.is_none());
+        Self { case, node, proof, is_shown, patience }
+    }
+
+    /// Whether room alone does not admit it.
+    fn needs_word(&self) -> bool {
+        let must_be_confirmed = self.limits().verify == Verify::Always && self.proof.is_some();
+        (must_be_confirmed || self.is_late()) && !self.is_shown
+    }
+
+    fn is_late(&self) -> bool {
+        self.patience.is_some_and(|patience| patience.is_late)
+    }
+
+    fn limits(&self) -> Admission {
+        self.case.interrupter.policy.admission
+    }
+
+    /// Returns a place if the notice needs neither room nor AWS's word, or there is room. Reports what is unusual about it.
+    fn at_once(&self) -> Option<DrainPlace> {
+        let Case { interrupter, notice, .. } = self.case;
+        let is_shaping = self.limits().limit == DrainLimit::Shaping;
+        let was_admitted = || self.node.as_ref().is_some_and(|node| self.case.was_admitted(node));
+        if is_shaping && self.proof.is_none() || was_admitted() {
+            return Some(interrupter.draining.admit_anyway(&notice.instance));
+        }
+        match if self.needs_word() { self.has_room().map(|()| None) } else { self.enter().map(Some) } {
+            Ok(Some(entered)) => return Some(entered),
+            Ok(None) if self.is_late() => self.case.is_unusual(Unusual::Late, None),
+            // AWS takes many at once, and confirms them.
+            Err(_) if is_shaping => {}
+            Ok(None) => {}
+            Err(drains) => self.case.is_unusual(Unusual::TooManyDrains, Some(drains)),
+        }
+        None
+    }
+
+    /// Waits for a place: until there is room, AWS confirms the notice, or its patience ends.
+    ///
+    /// # Errors
+    /// How far the notice has come without one.
+    async fn wait(
         &self,
-        node: Option<Arc<Node>>,
         until: Instant,
         hook: Option<&KeptHook>,
         log: &WaitLog,
-        admitted: &mut Option<DrainPlace>,
-    ) -> Progress {
-        let Self { interrupter, notice, .. } = self;
-        let (verify, key) = (interrupter.policy.admission.verify, notice.key());
-        let proof =
-            Proof::of(notice, verify).filter(|_| verify == Verify::Never || interrupter.policy.admission.asks_aws);
-        let start = node.as_ref().and_then(|node| node.record.live(key)?.start);
-        let proof = proof.map(|proof| proof.of_known(start));
-        // A hook without a token is not from a message: Auto Scaling itself has shown that the instance waits.
-        let is_shown = notice.hook().is_some_and(|hook| hook.token.is_none());
-        let must_be_confirmed = verify == Verify::Always && proof.is_some() && !is_shown;
-        // A revision that needed confirmation was confirmed before it was taken up.
-        if admitted.is_some() {
-            return Progress::Admitted;
-        }
-        if node.as_ref().is_some_and(|node| self.was_admitted(node)) {
-            *admitted = Some(interrupter.draining.admit_anyway(&notice.instance));
-            return Progress::Admitted;
-        }
-        match if must_be_confirmed { self.has_room().map(|()| None) } else { self.enter().map(Some) } {
-            Ok(Some(entered)) => {
-                *admitted = Some(entered);
-                return Progress::Admitted;
-            }
-            Ok(None) => {}
-            Err(drains) => self.is_unusual(Unusual::TooManyDrains, Some(drains)),
-        }
-        let waiting = ActiveWait::new(self, log, Wait::Admission, until);
+        was_denied: impl Fn(),
+    ) -> Result<DrainPlace, Progress> {
+        let Self { case, proof, patience, is_shown, .. } = self;
+        let Case { interrupter, notice, .. } = case;
+        let waiting = ActiveWait::new(case, log, Wait::Admission, until);
         let (unproven, crowded_out) = (OnceLock::new(), CancellationToken::new());
+        let denied = watch::Sender::new(());
         let waits_unproven = || {
             unproven.get_or_init(|| {
                 let wait = UnprovenWait {
@@ -70,13 +111,21 @@ impl Case {
             });
         };
         let confirmed = async {
-            match &proof {
-                _ if is_shown => {}
+            match proof {
+                _ if *is_shown => {}
                 // Its capacity ends in any case.
-                Some(_) if verify == Verify::Never => {}
+                Some(_) if self.limits().verify == Verify::Never => {}
                 Some(proof) => {
                     let set_reason = |reason: String| waiting.set_reason(reason);
-                    self.confirmed(proof, must_be_confirmed, until, set_reason, waits_unproven).await;
+                    let was_denied = || {
+                        was_denied();
+                        waits_unproven();
+                        denied.send_replace(());
+                    };
+                    // What continues without AWS's word is asked about in each turn.
+                    let by = patience.map_or(until, |_| Instant::now());
+                    let is_usual = self.needs_word() || patience.is_some();
+                    case.confirmed(proof, is_usual, by, set_reason, was_denied).await;
                 }
                 None => {
                     waits_unproven();
@@ -85,7 +134,7 @@ impl Case {
             }
         };
         let room = async {
-            if must_be_confirmed {
+            if self.needs_word() {
                 return pending().await;
             }
             if proof.is_none() {
@@ -106,31 +155,107 @@ impl Case {
             interrupter.draining.pass_on();
             pending().await
         };
-        let gone = async {
-            let Some(node) = node else { return pending().await };
-            interrupter.drainer.missing(&node).await;
-            node
-        };
-        let (outcome, progress) = tokio::select! {
-            biased;
-            gone = gone => (WaitOutcome::CalledOff, Progress::Gone(gone, NoticeOutcome::NothingToDrain)),
-            () = confirmed => {
-                *admitted = Some(interrupter.draining.admit_anyway(&notice.instance));
-                (WaitOutcome::Met, Progress::Admitted)
+        let out_of_patience = async {
+            let Some(Patience { at_most, .. }) = *patience else { return pending().await };
+            let (mut denials, mut at_most) = (denied.subscribe(), at_most);
+            while let Ok(Ok(())) = timeout(at_most, denials.changed()).await {
+                at_most = at_most.max(DENIAL_COUNTS);
             }
-            entered = room => {
-                *admitted = Some(entered);
-                (WaitOutcome::Met, Progress::Admitted)
+        };
+        let gone = async {
+            let Some(node) = &self.node else { return pending().await };
+            interrupter.drainer.missing(node).await;
+            Arc::clone(node)
+        };
+        let anyway = || Ok(interrupter.draining.admit_anyway(&notice.instance));
+        let not_admitted = || Err(Progress::Ended(NoticeOutcome::NotAdmitted));
+        let (outcome, place) = tokio::select! {
+            biased;
+            gone = gone => (WaitOutcome::CalledOff, Err(Progress::Gone(gone, NoticeOutcome::NothingToDrain))),
+            () = confirmed => (WaitOutcome::Met, anyway()),
+            entered = room => (WaitOutcome::Met, Ok(entered)),
+            () = out_of_patience => {
+                case.is_unusual(Unusual::Unconfirmed, None);
+                (WaitOutcome::TimeOver, anyway())
             }
             () = crowded_out.cancelled() => {
                 waiting.set_reason("too many notices wait that AWS has not confirmed");
-                (WaitOutcome::CutShort, Progress::Ended(NoticeOutcome::NotAdmitted))
+                (WaitOutcome::CutShort, not_admitted())
             }
-            () = KeptHook::over(hook) => (WaitOutcome::CutShort, Progress::Ended(NoticeOutcome::NotAdmitted)),
-            () = sleep_until(until) => (WaitOutcome::TimeOver, Progress::Ended(NoticeOutcome::NotAdmitted)),
+            () = KeptHook::over(hook) => (WaitOutcome::CutShort, not_admitted()),
+            () = sleep_until(until) => (WaitOutcome::TimeOver, not_admitted()),
         };
         waiting.end(outcome);
-        progress
+        place
+    }
+
+    /// Takes a place among the nodes being drained.
+    ///
+    /// # Errors
+    /// The number of nodes being drained, and its maximum.
+    fn enter(&self) -> Result<DrainPlace, (usize, usize)> {
+        let Case { interrupter, notice, .. } = self.case;
+        match self.at_most() {
+            None => Ok(interrupter.draining.admit_anyway(&notice.instance)),
+            Some(max) => {
+                interrupter.draining.admit(&notice.instance, max, || self.marked()).map_err(|drains| (drains, max))
+            }
+        }
+    }
+
+    /// Whether there is a place.
+    ///
+    /// # Errors
+    /// As of [`Applicant::enter`].
+    fn has_room(&self) -> Result<(), (usize, usize)> {
+        let (draining, instance) = (&self.case.interrupter.draining, &self.case.notice.instance);
+        self.at_most()
+            .map_or(Ok(()), |max| draining.has_room(instance, max, || self.marked()).map_err(|drains| (drains, max)))
+    }
+
+    /// Returns the maximum number of nodes being drained, if there is one.
+    fn at_most(&self) -> Option<usize> {
+        self.limits().limit.at_most().map(|limit| limit.of(self.case.interrupter.index.len()))
+    }
+
+    /// Returns the instances whose nodes are being drained, by their marks. With the user's limit those that have been drained count, too.
+    fn marked(&self) -> HashSet<InstanceId> {
+        let Interrupter { index, clock, .. } = &*self.case.interrupter;
+        let instances = |nodes: Vec<Arc<Node>>| nodes.into_iter().map(|node| node.instance.clone());
+        if self.limits().limit == DrainLimit::Shaping {
+            let now = clock.now();
+            let runs = |known: &NoticeRecord| known.is_drain() && known.work == Work::Open && known.end() > Some(now);
+            return instances(index.all_that(|node| node.record.notices().any(|(_, known)| runs(known)))).collect();
+        }
+        instances(index.all_that(|node| node.record.is_drained())).chain(index.released()).collect()
+    }
+}
+
+impl Case {
+    /// Waits until the notice is admitted, because there is room, AWS confirms it, or its `patience` ends. `admitted` holds its place then.
+    /// Calls `was_denied` each time that AWS denies it.
+    pub(super) async fn admit(
+        &self,
+        node: Option<Arc<Node>>,
+        (until, patience): (Instant, Option<Patience>),
+        hook: Option<&KeptHook>,
+        log: &WaitLog,
+        admitted: &mut Option<DrainPlace>,
+        was_denied: impl Fn(),
+    ) -> Progress {
+        // A revision that needed confirmation was confirmed before it was taken up.
+        if admitted.is_some() {
+            return Progress::Admitted;
+        }
+        let applicant = Applicant::new(self, node, patience);
+        *admitted = match applicant.at_once() {
+            Some(place) => Some(place),
+            None => match applicant.wait(until, hook, log, was_denied).await {
+                Ok(place) => Some(place),
+                Err(progress) => return progress,
+            },
+        };
+        Progress::Admitted
     }
 
     /// Whether the notice has left its mark before a takeover. A notice with an earlier deadline than the mark's is not the one that left
@@ -172,7 +297,7 @@ impl Case {
 
     async fn accepts(&self, copy: &Notice) {
         let Interrupter { policy, draining, .. } = &*self.interrupter;
-        let (verify, needed) = (policy.admission.verify, policy.is_wary() && policy.admits(copy));
+        let (verify, needed) = (policy.admission.verify, policy.admission.is_wary() && policy.admits(copy));
         let Some(proof) = Proof::of(copy, verify).filter(|_| needed) else { return };
         let proof = proof.of_known(self.notice.start());
         let had_room = async {
@@ -186,46 +311,6 @@ impl Case {
             () = had_room => {}
             () = self.confirmed(&proof, true, Instant::now() + REVISION_PATIENCE, drop, || {}) => {}
         }
-    }
-
-    /// Takes a place among the nodes being drained.
-    ///
-    /// # Errors
-    /// The number of nodes being drained, and its maximum.
-    fn enter(&self) -> Result<DrainPlace, (usize, usize)> {
-        let Self { interrupter, notice, .. } = self;
-        match self.at_most() {
-            None => Ok(interrupter.draining.admit_anyway(&notice.instance)),
-            Some(max) => {
-                interrupter.draining.admit(&notice.instance, max, || self.marked()).map_err(|drains| (drains, max))
-            }
-        }
-    }
-
-    /// Whether there is a place.
-    ///
-    /// # Errors
-    /// As of [`Case::enter`].
-    fn has_room(&self) -> Result<(), (usize, usize)> {
-        let (draining, instance) = (&self.interrupter.draining, &self.notice.instance);
-        self.at_most()
-            .map_or(Ok(()), |max| draining.has_room(instance, max, || self.marked()).map_err(|drains| (drains, max)))
-    }
-
-    /// Returns the maximum number of nodes being drained, if there is one.
-    fn at_most(&self) -> Option<usize> {
-        self.interrupter.policy.admission.max_draining.map(|limit| limit.of(self.interrupter.index.len()))
-    }
-
-    /// Returns the instances whose nodes are being drained, by their marks.
-    fn marked(&self) -> HashSet<InstanceId> {
-        let index = &self.interrupter.index;
-        index
-            .all_that(|node| node.record.is_drained())
-            .into_iter()
-            .map(|node| node.instance.clone())
-            .chain(index.released())
-            .collect()
     }
 
     /// Waits until AWS confirms the notice, which must happen before `by`. Asks at once, then at growing intervals: EC2 and Auto Scaling
@@ -253,9 +338,12 @@ impl Case {
                     }
                 }
                 Err(error) => {
-                    set_reason(format!("AWS was asked whether {}, and did not answer", proof.expected()));
                     let category = error.category;
-                    if reported.replace(category) != Some(category) {
+                    let answer =
+                        if category == Category::Denied { "the right is missing" } else { "it did not answer" };
+                    set_reason(format!("AWS was asked whether {}, and {answer}", proof.expected()));
+                    let is_known = category == Category::Denied && !interrupter.confirmations.is_first_denial(proof);
+                    if reported.replace(category) != Some(category) && !is_known {
                         self.emit(&Fact::ConfirmationFailed { about: self.about(), category, error: &error });
                     }
                 }

@@ -304,7 +304,7 @@ impl Case {
     pub(super) fn trust(&self, hook: &Hook, times: HookTimes, before: Option<&KeptHook>) -> Trust {
         let Self { interrupter, notice, .. } = self;
         let (policy, clock) = (&interrupter.policy, &interrupter.clock);
-        let is_doubted = policy.is_wary() && matches!(notice.detail, Detail::AsgTerminate(_));
+        let is_doubted = policy.admission.is_wary() && matches!(notice.detail, Detail::AsgTerminate(_));
         let is_old = clock.notice_instant(notice.at()) + times.heartbeat / OLD < Instant::now();
         // Only a heartbeat proves a hook.
         if !policy.sends_heartbeats() || before.is_some_and(KeptHook::is_proven) {

@@ -2,7 +2,8 @@
 //! access to the queue can forge one.
 
 use super::group_lookup::{GroupLookup, InGroup};
-use super::policy::Verify;
+use super::limits::{Admission, Verify};
+use crate::clients::answers::Denials;
 use crate::clients::batch::Batcher;
 use crate::clients::gate::{AwsClass, AwsError, CALL_TIMEOUT, Gate, Operation};
 use crate::fact::Facts;
@@ -17,6 +18,7 @@ use aws_sdk_ec2::types::{Instance, InstanceInterruptionBehavior, InstanceStateNa
 use futures_util::future::{BoxFuture, join_all};
 use jiff::Timestamp;
 use std::collections::{BTreeSet, HashSet};
+use std::mem::{Discriminant, discriminant};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
@@ -152,6 +154,14 @@ impl Proof {
     }
 }
 
+impl Admission {
+    /// Whether AWS must confirm the notice before anything is done about it.
+    #[must_use]
+    pub fn is_verified(&self, notice: &Notice) -> bool {
+        self.verify == Verify::Always && Proof::of(notice, self.verify).is_some()
+    }
+}
+
 type Question = (InstanceId, Proof);
 
 /// Asks AWS about many notices at once.
@@ -161,6 +171,8 @@ pub struct Confirmations {
     spot: Batcher<Question, bool>,
     others: Batcher<Question, bool>,
     groups: GroupLookup,
+    /// The proofs for which a right is missing.
+    denials: Denials<Discriminant<Proof>>,
     /// The start of the first turn.
     begun: Instant,
 }
@@ -177,7 +189,16 @@ impl Confirmations {
                 asked.clone().answer(questions)
             })
         };
-        Self { spot: start(SPOT_REQUESTS), others: start(DESCRIBE_INSTANCES), groups, begun: Instant::now() }
+        let (spot, others) = (start(SPOT_REQUESTS), start(DESCRIBE_INSTANCES));
+        Self { spot, others, groups, denials: Denials::default(), begun: Instant::now() }
+    }
+
+    /// Notes that the right to see this proof is missing. Returns `true` if that is new: a storm reports it once.
+    pub fn is_first_denial(&self, proof: &Proof) -> bool {
+        let right = discriminant(proof);
+        let is_known = self.denials.is_recent(&right);
+        self.denials.note(right);
+        !is_known
     }
 
     /// Returns whether AWS shows the proof now.

@@ -1,9 +1,7 @@
 //! The policy's answers to single questions about a notice. Pure, but for the clock that turns AWS's times into instants.
 
-use super::confirmation::Proof;
-use super::policy::{
-    Action, ForLoadBalancers, Heartbeats, HookSource, OnFailed, OnUncordon, Policy, ShiftedResources, Verify,
-};
+use super::limits::DrainLimit;
+use super::policy::{Action, ForLoadBalancers, Heartbeats, HookSource, OnFailed, OnUncordon, Policy, ShiftedResources};
 use super::step::Waits;
 use super::times;
 use super::times::{HookTerms, HookTimes};
@@ -62,15 +60,8 @@ impl Policy {
     /// Whether a notice may have to wait before its Node is cordoned and drained.
     #[must_use]
     pub fn admits(&self, notice: &Notice) -> bool {
-        let is_limited = self.admission.max_draining.is_some();
-        self.action(notice).drains() && (is_limited || self.is_verified(notice))
-    }
-
-    /// Whether AWS must confirm the notice before anything is done about it.
-    #[must_use]
-    pub fn is_verified(&self, notice: &Notice) -> bool {
-        let verify = self.admission.verify;
-        verify == Verify::Always && Proof::of(notice, verify).is_some()
+        let is_limited = self.admission.limit != DrainLimit::None;
+        self.action(notice).drains() && (is_limited || self.admission.is_verified(notice))
     }
 
     /// Returns the deadline of the work on a notice; `times` are those of its hook, and `node` is the instance's, if it is known.

@@ -1,5 +1,6 @@
 //! Nodes being drained, counted against the maximum, and unproven notices: those that wait for room and that AWS has not confirmed.
 
+use super::limits::DrainLimit;
 use crate::pipeline::event::{InstanceId, NoticeKind};
 use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
@@ -27,8 +28,10 @@ const MAX_UNPROVEN: usize = 4_000;
 const MAX_UNPROVEN_OF_ONE: usize = 8;
 
 /// Instances whose nodes are being drained, by the notices that this process has admitted and by the marks on Nodes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct DrainingNodes {
+    /// Whether marks count after this process's work on them has ended: with the user's limit.
+    keeps_ended: bool,
     state: Mutex<State>,
     /// Notified when a notice that was admitted has ended.
     freed: Notify,
@@ -40,6 +43,8 @@ struct State {
     admitted: HashMap<InstanceId, Places>,
     /// The instances by the marks on their Nodes, and when those were read.
     marked: Option<(Instant, HashSet<InstanceId>)>,
+    /// The instances whose marks no longer count: the work of this process on them has ended.
+    ended: HashSet<InstanceId>,
     /// The notices that wait unproven, the oldest first.
     unproven: VecDeque<UnprovenWait>,
 }
@@ -74,7 +79,9 @@ impl State {
     ) -> Result<(), usize> {
         let now = Instant::now();
         if self.marked.as_ref().is_none_or(|(read, _)| now >= *read + COUNT_KEPT) {
-            self.marked = Some((now, marked()));
+            let mut marked = marked();
+            self.ended.retain(|instance| marked.remove(instance));
+            self.marked = Some((now, marked));
         }
         let others = self.others(instance);
         if others >= at_most { Err(others) } else { Ok(()) }
@@ -103,6 +110,13 @@ impl State {
 }
 
 impl DrainingNodes {
+    /// No node is drained yet.
+    #[must_use]
+    pub fn new(limit: DrainLimit) -> Self {
+        let keeps_ended = limit != DrainLimit::Shaping;
+        Self { keeps_ended, state: Mutex::default(), freed: Notify::new() }
+    }
+
     /// Admits a notice of the instance if fewer than `at_most` others are drained. `marked` reads which nodes are drained, by their
     /// marks.
     ///
@@ -143,6 +157,7 @@ impl DrainingNodes {
         instance: &InstanceId,
         by_room: bool,
     ) -> DrainPlace {
+        state.ended.remove(instance);
         let places = state.admitted.entry(instance.clone()).or_default();
         places.all += 1;
         places.by_room += usize::from(by_room);
@@ -226,9 +241,16 @@ impl Drop for DrainPlace {
             places.by_room -= usize::from(self.by_room);
             if places.all == 0 {
                 state.admitted.remove(&self.instance);
+                if !self.draining.keeps_ended {
+                    state.ended.insert(self.instance.clone());
+                }
                 // Its mark may be newer than the count.
                 if let Some((_, marked)) = &mut state.marked {
-                    marked.insert(self.instance.clone());
+                    if self.draining.keeps_ended {
+                        marked.insert(self.instance.clone());
+                    } else {
+                        marked.remove(&self.instance);
+                    }
                 }
             }
         }
@@ -247,7 +269,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_node_counts_once_whoever_drains_it() {
-        let draining = Arc::new(DrainingNodes::default());
+        let draining = Arc::new(DrainingNodes::new(DrainLimit::None));
         let marked = || HashSet::from([id(1), id(2)]);
         let first = draining.admit(&id(1), 3, marked).unwrap();
         let again = draining.admit(&id(1), 3, marked).unwrap();
@@ -266,7 +288,7 @@ mod tests {
 
     #[test]
     fn a_wait_that_is_over_counts_no_more() {
-        let draining = Arc::new(DrainingNodes::default());
+        let draining = Arc::new(DrainingNodes::new(DrainLimit::None));
         let wait_of = |instance, kind| {
             let end = CancellationToken::new();
             let ease = (kind == NoticeKind::Spot).then_some(Timestamp::UNIX_EPOCH);
@@ -296,7 +318,7 @@ mod tests {
     /// Some of them come twice: AWS recommends what it takes soon.
     #[test]
     fn the_honest_notices_of_all_nodes_wait_side_by_side() {
-        let (draining, nodes) = (Arc::new(DrainingNodes::default()), 2 * UNPROVEN);
+        let (draining, nodes) = (Arc::new(DrainingNodes::new(DrainLimit::None)), 2 * UNPROVEN);
         let wait = |n, kind| {
             let (instance, end) = (id(n), CancellationToken::new());
             let ease = (kind == NoticeKind::Spot).then_some(Timestamp::UNIX_EPOCH);

@@ -23,7 +23,7 @@ pub struct Known {
     pub waited: Option<Timestamp>,
     /// The deadline under the kept hook, as its times and the pods have moved it.
     pub hook_deadline: Option<Deadline>,
-    /// The start of a drain's own time: that of the work, or its admission. The wait for room takes time from AWS's deadline only.
+    /// The start of a drain's own time: that of the work, later by the wait for its admission. That wait takes time from AWS's deadline only.
     pub since: Instant,
     /// Whether the notice has been admitted.
     pub is_admitted: bool,
@@ -120,9 +120,8 @@ impl Known {
         match &to {
             Progress::Begun => self.since = now,
             Progress::Found(node) => self.had_volumes |= node.has_volumes,
-            Progress::Admitted => (self.is_admitted, self.since) = (true, now),
             // Completing an action that is over ends nothing.
-            Progress::ActionOver => self.is_admitted = true,
+            Progress::Admitted | Progress::ActionOver => self.is_admitted = true,
             Progress::Cordoned(_) => _ = self.cordoned.get_or_insert(now),
             Progress::Gone(_, outcome) => {
                 (self.outcome, self.cordoned) = (*outcome, None);

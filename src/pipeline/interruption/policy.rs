@@ -1,5 +1,6 @@
 //! The user's policy for interruptions. Pure.
 
+use super::limits::{Admission, AtMost};
 use super::settling::MAX_SETTLE;
 use crate::pipeline::event::{Detail, Notice, NoticeKind};
 use crate::pipeline::node::mark::MarkSettings;
@@ -33,26 +34,6 @@ impl<T: Copy> PerKind<T> {
     /// Sets the kind's value.
     pub const fn set(&mut self, kind: NoticeKind, value: T) {
         self.0[kind as usize] = value;
-    }
-}
-
-/// A limit on a part of a whole.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AtMost {
-    /// A fixed number.
-    Number(usize),
-    /// This share of the whole, but at least one.
-    Percent(usize),
-}
-
-impl AtMost {
-    /// Returns the limit for a whole of this size.
-    #[must_use]
-    pub fn of(self, whole: usize) -> usize {
-        match self {
-            Self::Number(number) => number,
-            Self::Percent(share) => (whole * share / 100).max(1),
-        }
     }
 }
 
@@ -141,28 +122,6 @@ pub struct Holds {
     pub before_drain: bool,
     /// Before the hook is completed.
     pub before_completion: bool,
-}
-
-/// Which notices AWS must confirm before their nodes are cordoned and drained.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verify {
-    /// All that AWS can confirm.
-    Always,
-    /// Those beyond the maximum number of drains.
-    Unusual,
-    /// None.
-    Never,
-}
-
-/// Limits on notices, against an attacker who can write to the queue.
-#[derive(Clone, Copy, Debug)]
-pub struct Admission {
-    /// Maximum number of nodes that are drained at the same time, unless AWS confirms more; a share is of the cluster's Nodes.
-    pub max_draining: Option<AtMost>,
-    /// Which notices AWS must confirm.
-    pub verify: Verify,
-    /// Whether AWS can be asked: not if agents are the only source of notices.
-    pub asks_aws: bool,
 }
 
 /// The resources whose zonal shift counts.
@@ -287,13 +246,6 @@ impl Policy {
             }
             _ => self.actions.of(notice.kind()),
         }
-    }
-
-    /// Whether AWS is asked about unusual notices, because an attacker may be able to write to the queue.
-    #[must_use]
-    pub fn is_wary(&self) -> bool {
-        let Admission { max_draining, verify, asks_aws } = self.admission;
-        asks_aws && (verify == Verify::Always || verify == Verify::Unusual && max_draining.is_some())
     }
 
     /// Returns when work on the notice starts, if the settings delay it until shortly before the change. A retirement is never delayed,

@@ -1,5 +1,6 @@
 //! The types of the steps of a notice.
 
+use super::limits::Patience;
 use super::{Completion, NoticeOutcome};
 use crate::fact::Wait;
 use crate::pipeline::drain::Deadline;
@@ -59,6 +60,8 @@ pub enum Step<'a> {
         node: Option<Arc<Node>>,
         /// The latest end.
         until: Instant,
+        /// How long AWS's word is waited for, if the notice continues without it.
+        patience: Option<Patience>,
     },
     /// Cordon the Node and leave the notice's mark on it.
     Cordon {

@@ -183,7 +183,7 @@ impl<'a> Steps<'a> {
     }
 
     fn withdraw(&self, node: &Arc<Node>, known: &Known, now: Instant) -> Step<'a> {
-        if !self.is_admitted(known) && self.policy.is_verified(self.notice) {
+        if !self.is_admitted(known) && self.policy.admission.is_verified(self.notice) {
             return self.admit(Some(node), known, now);
         }
         Step::ReleaseMarks { node: Arc::clone(node), by: self.deadline(known).at().max(now + OWNER_TIMEOUT) }
@@ -227,8 +227,10 @@ impl<'a> Steps<'a> {
         // A future change may still be confirmed or get room after the time of a drain that started now.
         let start = self.notice.start().filter(|_| !self.notice.is_withdrawn());
         let start = start.map(|start| self.clock.instant_of(start).min(now + MAX_ADMISSION));
-        let until = self.deadline(known).at().max(now + OWNER_TIMEOUT);
-        Step::Admit { node: node.cloned(), until: start.map_or(until, |start| start.max(until)) }
+        let deadline = self.deadline(known);
+        let until = deadline.at().max(now + OWNER_TIMEOUT);
+        let until = start.map_or(until, |start| start.max(until));
+        Step::Admit { node: node.cloned(), until, patience: self.policy.admission.patience(self.notice, deadline, now) }
     }
 
     fn delay(&self, target: &Target, known: &Known, now: Instant) -> Step<'a> {

@@ -177,7 +177,7 @@ impl Drop for PlaceClaim<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::policy::AtMost;
+    use super::super::limits::AtMost;
     use super::*;
 
     const NOW: &str = "2026-11-21T12:00:00Z";

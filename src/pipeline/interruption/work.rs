@@ -6,7 +6,7 @@ use super::hook::Trust;
 use super::known::{Known, Progress};
 use super::policy::Policy;
 use super::retry;
-use super::settling::NoticeBurst;
+use super::settling::{CordonGuard, NoticeBurst};
 use super::shared_drain::EarlySeat;
 use super::step::{AwaitedNode, HookEnding, Step};
 use super::steps::Steps;
@@ -23,6 +23,7 @@ use crate::pipeline::node::{Index, Marker, OwnerLookup};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
 use futures_util::future::join4;
+use parking_lot::Mutex;
 use std::ops::ControlFlow;
 use std::pin::pin;
 use std::sync::Arc;
@@ -217,8 +218,9 @@ impl Interruption {
         self.known = self.known.restarted(Instant::now());
         let mut early = None;
         // Until its own cordon, so that the evictions from nodes cordoned before wait for it.
-        let mut arriving = (interrupter.policy.action(&notice).drains() && self.case.node.is_some())
+        let arriving = (interrupter.policy.action(&notice).drains() && self.case.node.is_some())
             .then(|| interrupter.settling.cordoning(interrupter.policy.settle));
+        let arriving = Mutex::new(arriving);
         loop {
             self.observe();
             let step = steps.next(&self.known, Instant::now());
@@ -226,10 +228,15 @@ impl Interruption {
             if !matches!(step, Step::Cordon { .. } | Step::Delay { .. } | Step::Drain { .. }) {
                 early = None;
             }
-            let is_before = matches!(step, Step::FindOwner { .. } | Step::Begin(_) | Step::Cordon { .. })
-                || matches!(&step, Step::FindNode(search) if search.awaits == AwaitedNode::None);
+            let is_before = match &step {
+                Step::FindOwner { .. } | Step::Begin(_) | Step::Cordon { .. } => true,
+                // AWS's answer is near.
+                Step::Admit { patience, .. } => patience.is_some(),
+                Step::FindNode(search) => search.awaits == AwaitedNode::None,
+                _ => false,
+            };
             if !is_before {
-                drop(arriving.take());
+                drop(arriving.lock().take());
             }
             // No later wait continues a dropped one.
             match step {
@@ -244,7 +251,7 @@ impl Interruption {
             tokio::select! {
                 biased;
                 lack = lack => return Err(lack),
-                done = self.execute(step, &mut early) => if let ControlFlow::Break(outcome) = done {
+                done = self.execute(step, &mut early, &arriving) => if let ControlFlow::Break(outcome) = done {
                     return Ok(outcome);
                 },
             }
@@ -260,7 +267,12 @@ impl Interruption {
     }
 
     /// Executes a step. Breaks off with the outcome of the notice.
-    async fn execute(&mut self, step: Step<'_>, early: &mut Option<EarlySeat>) -> ControlFlow<NoticeOutcome> {
+    async fn execute(
+        &mut self,
+        step: Step<'_>,
+        early: &mut Option<EarlySeat>,
+        arriving: &Mutex<Option<CordonGuard<'_>>>,
+    ) -> ControlFlow<NoticeOutcome> {
         let case = &self.case;
         // Futures that make calls are boxed, here and below: an interruption mostly waits, and would reserve memory for its calls.
         let progress = match step {
@@ -289,8 +301,14 @@ impl Interruption {
             },
             Step::ReleaseMarks { node, by } => Progress::Released(Box::pin(case.release_marks(&node, by)).await),
             Step::Plan { node, plan, by } => Box::pin(case.plan(&node, &plan, by)).await,
-            Step::Admit { node, until } => {
-                Box::pin(case.admit(node, until, self.hook.as_ref(), &self.waited, &mut self.admitted)).await
+            Step::Admit { node, until, patience } => {
+                let (hook, log, admitted) = (self.hook.as_ref(), &self.waited, &mut self.admitted);
+                // Evictions elsewhere wait for a cordon, and not for one that AWS denies.
+                let was_denied = || drop(arriving.lock().take());
+                let asked = Instant::now();
+                let progress = Box::pin(case.admit(node, (until, patience), hook, log, admitted, was_denied)).await;
+                self.known.since += asked.elapsed();
+                progress
             }
             Step::Cordon { target, mark } => {
                 // The drain continues to try it.

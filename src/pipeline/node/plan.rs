@@ -24,6 +24,12 @@ pub fn of(notice: &Notice, message: &str) -> Option<NoticeRecord> {
     })
 }
 
+/// Returns the plan of a change that its Node keeps, as before the work on it; `None` if it keeps none.
+pub(super) fn again(known: &NoticeRecord) -> Option<NoticeRecord> {
+    let kept = Some(known.kept.clone()?);
+    Some(NoticeRecord { work: Work::Planned, hard: known.hard, kept, ..known.remembered() })
+}
+
 /// Returns the notice that the record keeps for the instance of the Node; `None` if it keeps none.
 #[must_use]
 pub fn notice(record: &NoticeRecord, instance: &InstanceId) -> Option<Notice> {

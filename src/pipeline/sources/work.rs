@@ -205,11 +205,11 @@ impl Offers {
 
     /// Returns what is left to do after this end of the notice.
     fn work_end(&self, offer: &Offer, end: Result<NoticeOutcome, TaskError>) -> WorkEnd {
-        let Offer { node, notice, origin, .. } = offer;
+        let Offer { notice, origin, .. } = offer;
         let outcomes = &self.interruptions.outcomes;
         // Other sources have their own pauses between rounds.
         let pause = if matches!(origin, Origin::Node) { ROOM_DELAY } else { Duration::ZERO };
-        if self.interrupter.index.newest(node).is_none() {
+        if self.interrupter.index.get(&notice.instance).is_none() {
             // The source may offer it for the instance's next Node.
             outcomes.forget(&notice.identity);
         }

@@ -74,6 +74,8 @@ pub struct Flags {
     pub node_hook: Option<u64>,
     /// `--max-draining`, and whether all that AWS can confirm is verified.
     pub limit: Option<(u64, bool)>,
+    /// Whether the queue's default limit holds. Nothing is forged then.
+    pub shapes: bool,
     /// Flags that need nothing of the oracle.
     pub others: Vec<&'static str>,
 }
@@ -450,9 +452,14 @@ impl Flags {
         args.extend(self.drain_timeout.map(|time| format!("--drain-timeout={time}s")));
         args.extend(self.uncordon_after.map(|time| format!("--uncordon-after={time}s")));
         args.extend(self.on_failed.filter(|_| about_hooks).map(|how| format!("--on-failed-drain={how}")));
-        if let Some((max, all)) = self.limit {
-            args.push(format!("--max-draining={max}"));
-            args.extend(all.then(|| "--verify=always".to_owned()));
+        match self.limit {
+            Some((max, all)) => {
+                args.push(format!("--max-draining={max}"));
+                args.extend(all.then(|| "--verify=always".to_owned()));
+            }
+            // With the default limit AWS must show what is real.
+            None if !self.shapes => args.push("--max-draining=none".to_owned()),
+            None => {}
         }
         args
     }

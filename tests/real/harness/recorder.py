@@ -30,6 +30,7 @@ GROUPS = "DescribeAutoScalingGroups"
 HEALTH = "SetInstanceHealth"
 HOOKS = "DescribeLifecycleHooks"
 MEMBERS = "DescribeAutoScalingInstances"
+SPOT_REQUESTS = "DescribeSpotInstanceRequests"
 
 _MEMBER = b"<DesiredCapacity>"
 _POLICY = (
@@ -90,6 +91,8 @@ class Recorder:
         """Called before a call has its effect. Like `after` it may raise ConnectionError: the caller gets no answer."""
         self.after: Callable[[Call], None] = lambda call: None
         """Called after the effect of each call, before its answer."""
+        self.interrupted: Callable[[str], bool] = lambda instance: False
+        """Whether EC2 shows that a spot instance is interrupted: moto marks no spot requests."""
         self.launches_first = False
         """Whether groups have an instance maintenance policy that launches first, which moto lacks."""
         self._server = _Server(("127.0.0.1", 0), _Handler)
@@ -145,6 +148,8 @@ class Recorder:
                 answer = _done(action)
             elif action == MEMBERS and (held := self.actions.held(asked)):
                 answer = _members(held)
+            elif action == SPOT_REQUESTS and (marked := [id for id in _asked_ids(asked) if self.interrupted(id)]):
+                answer = _spot_requests(marked)
             else:
                 answer = forward()
                 if action == ATTRIBUTES and answer.status == 200:
@@ -290,6 +295,19 @@ def _members(held: list[Action]) -> Answer:
     )
     content = f"<{MEMBERS}Result><AutoScalingInstances>{instances}</AutoScalingInstances></{MEMBERS}Result>"
     return _xml(f"{MEMBERS}Response", 200, f"{content}<ResponseMetadata>{_METADATA}</ResponseMetadata>")
+
+
+def _asked_ids(asked: dict[str, Any]) -> list[str]:
+    return [value for key, value in asked.items() if key.startswith("Filter.1.Value.")]
+
+
+def _spot_requests(instances: list[str]) -> Answer:
+    items = "".join(
+        f"<item><spotInstanceRequestId>sir-{id[2:]}</spotInstanceRequestId><instanceId>{id}</instanceId>"
+        f"<status><code>marked-for-termination</code></status></item>"
+        for id in instances
+    )
+    return _xml(f"{SPOT_REQUESTS}Response", 200, f"<spotInstanceRequestSet>{items}</spotInstanceRequestSet>")
 
 
 def _refusal(refused: Refused, in_json: bool) -> Answer:

@@ -15,6 +15,7 @@ fn reserved() -> Stage {
     for n in [0, 1, 7] {
         stage.world.aws.ec2.reserve(&instance(n), BLOCK);
     }
+    stage.world.aws.ec2.add_reservation(BLOCK, true, "p5.48xlarge", stage.world.clock.now() + s(2400));
     stage
 }
 
@@ -27,7 +28,7 @@ fn warn(stage: &Stage) {
 async fn its_instances_are_drained_before_their_termination() {
     let stage = reserved();
     stage.block(0);
-    let replica = stage.start(&[]).await;
+    let replica = stage.start(&["--max-draining=none"]).await;
     warn(&stage);
     sleep(s(500)).await;
     let left = |n| stage.world.kube.pods_on(&node(n)).len();

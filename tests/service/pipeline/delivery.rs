@@ -10,7 +10,7 @@ use tokio::time::sleep;
 async fn a_health_event_is_deleted_only_after_its_last_drain() {
     let stage = Stage::new(3, 1);
     stage.world.kube.add_pod(Pod::on(&node(2)).named("slow").grace(s(600)).stops_in(s(400)));
-    let replica = stage.start(&[]).await;
+    let replica = stage.start(&["--max-draining=none"]).await;
     let now = stage.world.clock.now();
     let affected: Vec<String> = (0..3).map(instance).collect();
     let affected: Vec<&str> = affected.iter().map(String::as_str).collect();

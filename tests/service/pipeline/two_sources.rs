@@ -12,8 +12,15 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 const ZONE: &str = "topology.kubernetes.io/zone";
-const WAVES: [&str; 6] =
-    ["--wave", "topology.kubernetes.io/zone=1", "--on", "rebalance=drain", "--drain-timeout", "rebalance=2d"];
+const WAVES: [&str; 7] = [
+    "--wave",
+    "topology.kubernetes.io/zone=1",
+    "--on",
+    "rebalance=drain",
+    "--drain-timeout",
+    "rebalance=2d",
+    "--max-draining=none",
+];
 
 const WHEN_NEAR: [&str; 2] = ["--when", "scheduled-change=300s-before"];
 

@@ -22,7 +22,7 @@ const EVICT: &str = "create pods/eviction";
 async fn an_eviction_waits_for_another_nodes_cordon_but_not_for_one_that_hangs() {
     for (fault, at_least) in [(Fault::Slow(s(3)), s(3)), (Fault::Hang, s(5))] {
         let stage = Stage::new(2, 1);
-        let replica = stage.start(&[]).await;
+        let replica = stage.start(&["--max-draining=none"]).await;
         stage.world.faults.add(Rule::on("patch nodes", fault).subject(node(1)).times(1));
         stage.spot(0);
         stage.spot(1);

@@ -228,7 +228,7 @@ async fn denied_or_hanging_writes_delay_no_drain() {
             stage.world.faults.add(Rule::on(operation, fault));
         }
         (0..3).for_each(|n| stage.block(n));
-        let replica = stage.start(&["--events", "all"]).await;
+        let replica = stage.start(&["--events", "all", "--max-draining=none"]).await;
         (0..3).for_each(|n| drop(stage.spot(n)));
         sleep(s(10)).await;
         (0..3).for_each(|n| stage.unblock(n));

@@ -1,8 +1,9 @@
 //! Paths through the steps, for notices of all sorts.
 
+use super::super::limits::{Admission, AtMost, DrainLimit, Verify};
 use super::super::policy::{
-    Actions, Admission, AtMost, ForLoadBalancers, Heartbeats, Holds, HookSource, OnFailed, OnUncordon, PerKind,
-    ShiftedResources, Verify, WaitPolicy, Wave,
+    Actions, ForLoadBalancers, Heartbeats, Holds, HookSource, OnFailed, OnUncordon, PerKind, ShiftedResources,
+    WaitPolicy, Wave,
 };
 use super::super::times::HookTimes;
 use super::*;
@@ -26,7 +27,7 @@ fn policy() -> Policy {
             volumes: Duration::ZERO,
             load_balancers: ForLoadBalancers::Nothing,
         },
-        admission: Admission { max_draining: None, verify: Verify::Unusual, asks_aws: true },
+        admission: Admission { limit: DrainLimit::None, verify: Verify::Unusual, asks_aws: true },
         actions,
         conditions: Arc::default(),
         health_issues: [("DEGRADED".to_owned(), Action::Cordon)].into(),
@@ -205,7 +206,8 @@ fn a_node_is_touched_only_once_its_notice_is_admitted() {
     policy.actions.set(NoticeKind::Rebalance, Action::Drain);
     let of_rebalance = path_of(&policy, Detail::Rebalance);
     assert_eq!(of_rebalance, "FindOwner Begin FindNode Cordon Drain End(Drained)", "AWS confirms none");
-    policy.admission = Admission { max_draining: Some(AtMost::Number(3)), verify: Verify::Unusual, asks_aws: true };
+    let limit = DrainLimit::Strict(AtMost::Number(3));
+    policy.admission = Admission { limit, verify: Verify::Unusual, asks_aws: true };
     let of_rebalance = path_of(&policy, Detail::Rebalance);
     assert_eq!(of_rebalance, "FindOwner Begin FindNode Admit FindNode Cordon Drain End(Drained)");
     policy.on_failed_drain = OnFailed::Continue;
@@ -434,7 +436,8 @@ fn any_policy(random: &mut fastrand::Rng) -> Policy {
     for kind in NoticeKind::ALL.into_iter().filter(|kind| *kind != NoticeKind::AsgLaunch) {
         policy.actions.set(kind, actions[random.usize(..actions.len())]);
     }
-    policy.admission.max_draining = random.bool().then_some(AtMost::Number(1));
+    let limits = [DrainLimit::None, DrainLimit::Shaping, DrainLimit::Strict(AtMost::Number(1))];
+    policy.admission.limit = limits[random.usize(..limits.len())];
     policy.admission.verify = if random.bool() { Verify::Always } else { Verify::Unusual };
     policy.out_of_service_taint = random.bool();
     policy.dry_run = random.u8(..4) == 0;

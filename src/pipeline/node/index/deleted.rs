@@ -30,7 +30,7 @@ impl DeletedNodes {
     pub(super) fn remember(&mut self, gone: &Node, nodes: &[Arc<Node>]) {
         let change = |known: &NoticeRecord| match known.work {
             Work::Planned | Work::Withdrawn => Some(known.clone()),
-            Work::Open => known.planned(),
+            Work::Open => plan::again(known),
             Work::Ended | Work::Handled => None,
         };
         let records: Vec<_> = gone.record.all().filter_map(|(key, known)| Some((key, change(known)?))).collect();

@@ -345,12 +345,6 @@ impl NoticeRecord {
             .then(|| Self { work: Work::Handled, ..self.remembered() })
     }
 
-    /// Returns the plan of a change that the Node keeps, as before the work on it; `None` if it keeps none.
-    pub(in crate::pipeline::node) fn planned(&self) -> Option<Self> {
-        let kept = Some(self.kept.clone()?);
-        Some(Self { work: Work::Planned, hard: self.hard, kept, ..self.remembered() })
-    }
-
     /// Whether nothing is left to do for the notice that names this time.
     #[must_use]
     pub(in crate::pipeline::node) fn is_over(&self, named: Option<Timestamp>) -> bool {
@@ -358,7 +352,7 @@ impl NoticeRecord {
     }
 
     /// Returns what a record keeps that no longer holds the Node: what it is about.
-    pub(super) fn remembered(&self) -> Self {
+    pub(in crate::pipeline::node) fn remembered(&self) -> Self {
         let Self { kind, message, also, named, .. } = self.clone();
         Self {
             v: VERSION,

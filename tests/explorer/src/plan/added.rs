@@ -21,6 +21,9 @@ const LOOKS: u64 = 0x6c6f_6f6b_735f_6563;
 /// The same for limits.
 const LIMITS: u64 = 0x6c69_6d69_7473_5f61;
 
+/// The same for the default limit.
+const DEFAULT_LIMIT: u64 = 0x6c69_6d69_7473_5f64;
+
 impl Plan {
     /// Adds what a seed stands for besides the rest.
     pub(super) fn add(&mut self) {
@@ -176,11 +179,15 @@ impl Plan {
             return;
         }
         self.flags.limit = Some((one(rng, &[1, 1, 2, 3]), chance(rng, 40)));
+        let is_default = chance(&mut Rng::with_seed(self.seed ^ DEFAULT_LIMIT), 40);
+        if is_default {
+            (self.flags.limit, self.flags.shapes) = (None, true);
+        }
         for notice in &mut self.notices {
             let shows = matches!(notice.kind, Kind::Spot(_) | Kind::State(_) | Kind::Change(..) | Kind::Terminate(..));
             if shows {
                 let later = if matches!(notice.kind, Kind::Terminate(..)) { &[0][..] } else { &[0, 0, 1, 5, 20] };
-                notice.proof = some(rng, 70, |rng| one(rng, later));
+                notice.proof = some(rng, if is_default { 100 } else { 70 }, |rng| one(rng, later));
                 notice.real &= notice.proof.is_some();
             }
         }

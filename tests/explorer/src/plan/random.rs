@@ -160,6 +160,7 @@ fn flags(rng: &mut Rng) -> Flags {
         looks: false,
         node_hook: None,
         limit: None,
+        shapes: false,
         others: others.concat(),
     }
 }

@@ -124,6 +124,7 @@ async fn with_no_time_left_evictions_come_first_and_then_deletions_with_a_second
         match &action {
             Some(hibernate) => {
                 let at = stage.world.clock.now();
+                stage.world.aws.ec2.set_spot_request(&instance(0), "marked-for-stop", "hibernate", at);
                 stage.world.aws.sqs.send(messages::event("aws.ec2", kind, "hibernate", at, hibernate))
             }
             None => stage.spot_of_age(0, age),
@@ -157,8 +158,8 @@ async fn each_kind_has_its_own_timeout() {
     let stage = Stage::new(3, 1);
     (0..3).for_each(|n| stage.block(n));
     let timeouts = ["--drain-timeout", "5m", "--drain-timeout", "rebalance=45s,asg-terminate=90s"];
-    let flags = [&["--on", "rebalance=drain", "--at-deadline", "leave"], timeouts.as_slice()].concat();
-    let replica = stage.start(&flags).await;
+    let flags = ["--on", "rebalance=drain", "--at-deadline", "leave", "--max-draining=none"];
+    let replica = stage.start(&[&flags[..], timeouts.as_slice()].concat()).await;
     let first = rebalance(&stage, 0);
     let token = stage.terminate(1, s(60), Wrapping::Event);
     let now = stage.world.clock.now();

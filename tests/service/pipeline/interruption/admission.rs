@@ -37,9 +37,10 @@ async fn beyond_the_maximum_a_spot_warning_is_drained_once_ec2_confirms_it() {
     stage.spot(0);
     stage.until("the first is cordoned", s(10), || stage.cordoned(0)).await;
     assert_eq!(stage.calls("DescribeSpotInstanceRequests"), 0, "within the maximum nothing is asked");
-    request(&stage, 1, "fulfilled");
-    stage.spot(1);
-    stage.spot(2);
+    for n in [1, 2] {
+        request(&stage, n, "fulfilled");
+        stage.spot(n);
+    }
     sleep(s(30)).await;
     untouched(&stage, 1);
     untouched(&stage, 2);
@@ -110,6 +111,7 @@ async fn a_forged_warning_overrides_no_budget_if_all_are_verified() {
         stage.block(n);
     }
     let replica = stage.start(&VERIFIED).await;
+    request(&stage, 0, "fulfilled");
     request(&stage, 1, MARKED);
     stage.spot_of_age(0, s(119));
     stage.spot(1);
@@ -205,6 +207,7 @@ async fn the_drains_of_other_replicas_count() {
     let killed = first.kill().await;
     killed.gone(|_| true).await;
     let second = stage.start(&LIMITED).await;
+    request(&stage, 1, "fulfilled");
     stage.spot(1);
     sleep(s(10)).await;
     untouched(&stage, 1);
@@ -240,8 +243,10 @@ async fn a_node_that_is_gone_or_excluded_is_not_waited_for() {
     stage.world.kube.add_budget("default", "none", [("app", "none")], budget);
     let replica = stage.start(&VERIFIED).await;
     stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(s(3600)));
-    stage.spot(0);
-    stage.spot(1);
+    for n in [0, 1] {
+        request(&stage, n, "fulfilled");
+        stage.spot(n);
+    }
     sleep(s(10)).await;
     stage.world.kube.remove_node(&node(0));
     stage.world.kube.update_node(&node(1), |node| {

@@ -45,6 +45,7 @@ async fn warnings_that_are_dated_back_make_their_own_room() {
     }
     let replica = stage.start(&["--max-draining", "1"]).await;
     for n in 0..10 {
+        stage.world.aws.ec2.set_spot_request(&instance(n), "fulfilled", "terminate", stage.world.clock.now());
         stage.spot_of_age(n, s(170));
         sleep(s(10)).await;
     }

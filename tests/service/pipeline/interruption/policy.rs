@@ -11,7 +11,7 @@ const COMPLETE: &str = "CompleteLifecycleAction";
 #[tokio::test(start_paused = true)]
 async fn every_kind_has_its_default_action() {
     let stage = Stage::new(6, 1);
-    let replica = stage.start(&[]).await;
+    let replica = stage.start(&["--max-draining=none"]).await;
     let (sqs, now) = (&stage.world.aws.sqs, stage.world.clock.now());
     sqs.send(messages::rebalance("r", &instance(0), now));
     sqs.send(messages::state_change("s", &instance(1), "stopping", now));

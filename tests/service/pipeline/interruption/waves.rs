@@ -214,6 +214,7 @@ async fn what_has_little_time_does_not_wait_and_a_hard_deadline_bypasses_the_wav
     stage.spot(2);
     stage.until("the spot warning waits for nobody", s(2), || stage.first_eviction(2).is_some()).await;
     // A start within the hour is the deadline, and half of the time is the drain's.
+    stage.world.aws.ec2.schedule(&instance(1), ("change", "instance-retirement"), begun + s(2400));
     stage.health(1, RETIREMENT, begun + s(2400), "upcoming");
     sleep(s(1195)).await;
     assert_eq!((stage.cordoned(1), stage.first_eviction(1)), (true, None));

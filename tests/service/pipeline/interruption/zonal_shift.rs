@@ -1,6 +1,6 @@
 //! `--zonal-shift`: while traffic is shifted away from a zone, drains in the others that have time wait.
 
-use crate::harness::{Replica, Stage, node, s};
+use crate::harness::{Replica, Stage, instance, node, s};
 use crate::nodes::TO_POOL;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::Pod;
@@ -99,6 +99,7 @@ async fn what_has_little_time_does_not_wait_and_a_hard_deadline_bypasses_the_shi
     let begun = stage.world.clock.now();
     stage.spot(2);
     stage.until("the spot warning waits for nobody", s(3), || stage.first_eviction(2).is_some()).await;
+    stage.world.aws.ec2.schedule(&instance(1), ("change", "instance-retirement"), begun + s(2400));
     stage.health(1, RETIREMENT, begun + s(2400), "upcoming");
     sleep(s(1190)).await;
     assert_eq!((stage.cordoned(1), stage.first_eviction(1)), (true, None), "{}", stage.story());

@@ -96,6 +96,7 @@ async fn a_hibernating_node_whose_cordon_fails_once_is_still_evicted() {
     stage.world.faults.add(Rule::on("patch nodes", Fault::Status(500)).times(1));
     let detail = serde_json::json!({ "instance-id": instance(0), "instance-action": "hibernate" });
     let now = stage.world.clock.now();
+    stage.world.aws.ec2.set_spot_request(&instance(0), "marked-for-stop", "hibernate", now);
     stage.world.aws.sqs.send(messages::event("aws.ec2", "EC2 Spot Instance Interruption Warning", "h", now, &detail));
     sleep(s(20)).await;
     assert_eq!(ended(&stage).len(), 1, "{}", stage.story());
@@ -109,6 +110,7 @@ async fn a_cordon_that_fails_once_at_the_deadline_still_leads_to_evictions() {
     let replica = stage.start(&[]).await;
     let now = stage.world.clock.now();
     stage.world.faults.add(Rule::on("patch nodes", Fault::Status(500)).times(1));
+    stage.world.aws.ec2.set_spot_request(&instance(0), "marked-for-stop", "hibernate", now);
     stage.world.aws.sqs.send(messages::spot("h", &instance(0), now).replace("\"terminate\"", "\"hibernate\""));
     stage.until_handled(s(30)).await;
     assert!(stage.calls("create pods/eviction") > 0 && stage.cordoned(0), "{}", stage.story());

@@ -99,7 +99,7 @@ async fn an_older_message_about_a_change_that_the_node_keeps_drains_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_retirement_and_a_change_that_is_near_are_drained_for_at_once() {
     let stage = Stage::new(2, 1);
-    let replica = stage.start(&BEFORE).await;
+    let replica = stage.start(&[&BEFORE[..], &["--max-draining=none"]].concat()).await;
     let now = stage.world.clock.now();
     stage.health(0, ("r", "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED"), now + s(2 * FAR), "upcoming");
     stage.health(1, REBOOT, now + s(7000), "upcoming");

@@ -14,7 +14,8 @@ use tokio::time::sleep;
 async fn a_rebooted_node_is_released_when_it_is_ready_again() {
     let stage = Stage::new(2, 2);
     stage.set_cordon(1, true);
-    let replica = stage.start(&["--taint", "going=soon:NoSchedule", "--exclude-from-load-balancers"]).await;
+    let flags = ["--taint", "going=soon:NoSchedule", "--exclude-from-load-balancers", "--max-draining=none"];
+    let replica = stage.start(&flags).await;
     for n in 0..2 {
         stage.schedule_reboot(n);
     }
@@ -269,6 +270,7 @@ async fn a_copy_of_a_hibernation_that_is_over_does_not_cordon_the_node_for_good(
         let first = stage.start(&[]).await;
         let at = stage.world.clock.now() - s(age);
         let body = messages::spot("h", &instance(0), at).replace("\"terminate\"", "\"hibernate\"");
+        stage.world.aws.ec2.set_spot_request(&instance(0), "marked-for-stop", "hibernate", at);
         stage.world.aws.sqs.send(body.clone());
         stage.until_handled(s(30)).await;
         first.kill().await;
@@ -289,7 +291,9 @@ async fn a_copy_of_a_hibernation_that_comes_right_after_it_does_not_cordon_the_n
     let stage = Stage::new(1, 1);
     let there = stage.with_own_queue();
     let (here, other) = (stage.start(&[]).await, there.start(&[]).await);
-    let body = messages::spot("h", &instance(0), stage.world.clock.now()).replace("\"terminate\"", "\"hibernate\"");
+    let at = stage.world.clock.now();
+    let body = messages::spot("h", &instance(0), at).replace("\"terminate\"", "\"hibernate\"");
+    stage.world.aws.ec2.set_spot_request(&instance(0), "marked-for-stop", "hibernate", at);
     stage.world.aws.sqs.send(body.clone());
     stage.until_handled(s(30)).await;
     // Sooner than a message counts as late.
@@ -425,7 +429,7 @@ async fn a_node_that_restarts_while_its_drain_waits_for_others_is_not_drained() 
     stage.set_cordon(1, true);
     let flags =
         ["--wave", "topology.kubernetes.io/zone=1", "--on", "rebalance=drain", "--drain-timeout", "rebalance=1h"];
-    let replica = stage.start(&flags).await;
+    let replica = stage.start(&[&flags[..], &["--max-draining=none"]].concat()).await;
     stage.rebalance(0);
     stage.until("tried", s(10), || !stage.tries_of("web-0-0").is_empty()).await;
     stage.schedule_reboot(1);

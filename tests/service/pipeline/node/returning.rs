@@ -209,7 +209,9 @@ async fn a_copy_after_the_completion_leaves_the_return_as_it_was() {
 async fn a_late_copy_of_a_spot_stop_drains_no_node_that_has_come_back() {
     let stage = Stage::new(1, 1);
     stage.block(0);
-    let body = messages::spot("s", &instance(0), stage.world.clock.now()).replace("\"terminate\"", "\"stop\"");
+    let at = stage.world.clock.now();
+    let body = messages::spot("s", &instance(0), at).replace("\"terminate\"", "\"stop\"");
+    stage.world.aws.ec2.set_spot_request(&instance(0), "instance-stopped-by-price", "stop", at);
     sleep(s(590)).await;
     stage.set_ready(0, false);
     stage.world.aws.sqs.send(body);

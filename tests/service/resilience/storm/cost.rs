@@ -24,7 +24,8 @@ async fn every_spot_notice_costs_no_more_than_alone() {
     }
     stage.until_handled(s(60)).await;
     assert_eq!(calls_to(&stage, "kube") - before, nodes * (pods + 3), "{}", stage.story());
-    assert_eq!((calls_to(&stage, "ec2"), calls_to(&stage, "autoscaling")), (0, 0));
+    let asked = calls_to(&stage, "ec2") + calls_to(&stage, "autoscaling");
+    assert!(asked <= 8, "{asked} calls confirm what is beyond a quarter of the nodes");
     batched(&stage, nodes, begun);
     replica.all_ended("spot", &[("drained", nodes)]);
     stage.rest(&[&replica]).await;

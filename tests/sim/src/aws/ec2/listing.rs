@@ -66,6 +66,13 @@ impl Ec2 {
         self.state().spot_requests.insert(instance.to_owned(), request);
     }
 
+    /// Marks the instance's spot request for termination as of then, unless a status was set.
+    pub fn interrupt(&self, instance: &str, since: Timestamp) {
+        let marked =
+            || SpotRequest { code: "marked-for-termination".to_owned(), behavior: "terminate".to_owned(), since };
+        self.state().spot_requests.entry(instance.to_owned()).or_insert_with(marked);
+    }
+
     /// Ends a change: EC2 lists it for a week more, with this word in brackets: `Completed` or `Canceled`.
     ///
     /// # Panics

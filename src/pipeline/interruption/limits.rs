@@ -1,0 +1,165 @@
+//! The limits of what a writer to the queue can cause. A limit shapes, and loses no real notice. Pure.
+
+use crate::pipeline::drain::Deadline;
+use crate::pipeline::event::{Notice, NoticeKind};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The share of the nodes that are drained at the same time before AWS is asked, in percent.
+const SHAPED_AT: usize = 25;
+
+/// Maximum time for which a spot warning waits for AWS's word: a quarter of its two minutes.
+const SPOT_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Time before a hard deadline from which on a notice is late: its drain may delete pods at once, whatever their budgets allow.
+const LATE: Duration = Duration::from_mins(1);
+
+/// Minimum and maximum time for which a late notice waits for AWS's word.
+const LATE_PATIENCE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(10));
+
+/// Which notices AWS must confirm before their nodes are cordoned and drained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verify {
+    /// All that AWS can confirm.
+    Always,
+    /// Those beyond the maximum number of drains.
+    Unusual,
+    /// None.
+    Never,
+}
+
+/// A limit on a part of a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtMost {
+    /// A fixed number.
+    Number(usize),
+    /// This share of the whole, but at least one.
+    Percent(usize),
+}
+
+impl AtMost {
+    /// Returns the limit for a whole of this size.
+    #[must_use]
+    pub fn of(self, whole: usize) -> usize {
+        match self {
+            Self::Number(number) => number,
+            Self::Percent(share) => (whole * share / 100).max(1),
+        }
+    }
+}
+
+/// The limit of the nodes that are drained at the same time, unless AWS confirms more. A share is of the cluster's Nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DrainLimit {
+    /// None.
+    None,
+    /// The default where a queue is read, a quarter of the nodes, for notices that AWS can confirm: beyond it they wait only while AWS
+    /// denies them, or has had little time to answer. Only running drains count.
+    Shaping,
+    /// The user's, for all notices: beyond it they wait until there is room or AWS confirms them. A drained node counts until it is gone.
+    Strict(AtMost),
+}
+
+impl DrainLimit {
+    /// Returns the maximum, if there is one.
+    #[must_use]
+    pub const fn at_most(self) -> Option<AtMost> {
+        match self {
+            Self::None => None,
+            Self::Shaping => Some(AtMost::Percent(SHAPED_AT)),
+            Self::Strict(at_most) => Some(at_most),
+        }
+    }
+}
+
+/// Limits on notices, against an attacker who can write to the queue.
+#[derive(Clone, Copy, Debug)]
+pub struct Admission {
+    /// The limit of drains.
+    pub limit: DrainLimit,
+    /// Which notices AWS must confirm.
+    pub verify: Verify,
+    /// Whether AWS can be asked: not if agents are the only source of notices.
+    pub asks_aws: bool,
+}
+
+/// How long a notice waits for AWS's word. While AWS denies it, it waits on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// The time since its arrival, or since AWS last denied it.
+    pub at_most: Duration,
+    /// Whether its time is nearly over, or past: it waits even if there is room.
+    pub is_late: bool,
+}
+
+impl Admission {
+    /// Whether AWS may be asked about notices.
+    #[must_use]
+    pub fn may_ask(&self) -> bool {
+        self.is_wary() || self.limit == DrainLimit::Shaping
+    }
+
+    /// Whether the user has chosen that nothing unusual is trusted, because an attacker may be able to write to the queue.
+    #[must_use]
+    pub fn is_wary(&self) -> bool {
+        let is_strict = matches!(self.limit, DrainLimit::Strict(_));
+        self.asks_aws && (self.verify == Verify::Always || self.verify == Verify::Unusual && is_strict)
+    }
+
+    /// Returns how long the notice, whose work has this deadline, waits for AWS's word; `None` if it waits until AWS confirms it.
+    #[must_use]
+    pub fn patience(&self, notice: &Notice, deadline: Deadline, now: Instant) -> Option<Patience> {
+        if self.limit != DrainLimit::Shaping {
+            return None;
+        }
+        let left = deadline.at().saturating_duration_since(now);
+        if deadline.is_hard() && left < LATE {
+            return Some(Patience { at_most: (left / 4).clamp(LATE_PATIENCE.0, LATE_PATIENCE.1), is_late: true });
+        }
+        let at_most = if notice.kind() == NoticeKind::Spot { SPOT_PATIENCE } else { Duration::MAX };
+        Some(Patience { at_most: at_most.min(left / 4), is_late: false })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipeline::event::{Detail, Identity, InstanceAction, InstanceId, NoticeTime};
+    use jiff::Timestamp;
+
+    const fn s(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn notice(detail: Detail) -> Notice {
+        let instance = InstanceId::new("i-0123456789abcdef0").unwrap();
+        let identity = Identity::of_change("event".to_owned(), instance.clone());
+        Notice::new(identity, instance, NoticeTime::Announced(Timestamp::UNIX_EPOCH), detail)
+    }
+
+    #[test]
+    fn a_notice_waits_for_a_quarter_of_its_time_and_a_spot_warning_half_a_minute() {
+        let spot = notice(Detail::Spot { action: InstanceAction::Terminate });
+        let other = notice(Detail::Rebalance);
+        let (hard, soft) = (Deadline::hard as fn(Instant) -> Deadline, Deadline::soft as fn(Instant) -> Deadline);
+        let table = [
+            // notice, deadline, seconds left → seconds, late
+            (&spot, hard, 120, 30, false),
+            (&spot, hard, 80, 20, false),
+            (&spot, hard, 59, 10, true),
+            (&spot, hard, 20, 5, true),
+            (&spot, hard, 0, 2, true),
+            (&other, hard, 3600, 900, false),
+            (&other, soft, 3600, 900, false),
+            (&other, soft, 20, 5, false),
+        ];
+        let (now, limit) = (Instant::now(), DrainLimit::Shaping);
+        for (notice, deadline, left, at_most, is_late) in table {
+            let limits = Admission { limit, verify: Verify::Unusual, asks_aws: true };
+            let found = limits.patience(notice, deadline(now + s(left)), now);
+            assert_eq!(found, Some(Patience { at_most: s(at_most), is_late }), "{left}");
+            let strict = Admission { limit: DrainLimit::Strict(AtMost::Number(1)), ..limits };
+            assert_eq!(strict.patience(notice, deadline(now + s(left)), now), None, "it waits for AWS");
+        }
+    }
+}

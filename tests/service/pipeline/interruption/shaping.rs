@@ -1,0 +1,210 @@
+//! The limit that a queue has by default: it holds back what AWS denies, and loses nothing real.
+
+use super::admission::{MARKED, request, untouched, unusual};
+use crate::harness::{Replica, Stage, instance, metric, node, s};
+use ebbtide_sim::fault::{Fault, Rule};
+use ebbtide_sim::kube::Pod;
+use ebbtide_sim::messages::{self, Wrapping};
+use std::ops::Range;
+use tokio::time::sleep;
+
+/// Spot warnings about these nodes. `MARKED` is how EC2 shows a real one.
+fn warn(stage: &Stage, nodes: Range<usize>, code: &str) {
+    for n in nodes {
+        request(stage, n, code);
+        stage.spot(n);
+    }
+}
+
+fn cordoned(stage: &Stage, nodes: Range<usize>) -> usize {
+    nodes.filter(|n| stage.cordoned(*n)).count()
+}
+
+fn drained_spots(replica: &Replica) -> f64 {
+    replica.metric("ebbtide_notices_total{kind=\"spot\",outcome=\"drained\"}")
+}
+
+/// Pods that stop after some seconds: drains run for as long.
+fn stage(nodes: usize) -> Stage {
+    let stage = Stage::new(nodes, 0);
+    for n in 0..nodes {
+        stage.world.kube.add_pod(Pod::on(&node(n)).named(&format!("web-{n}")).stops_in(s(20)));
+    }
+    stage
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_real_storm_is_drained_at_once_in_a_few_calls() {
+    let stage = stage(200);
+    let replica = stage.start(&[]).await;
+    warn(&stage, 0..200, MARKED);
+    stage.until("all are cordoned", s(5), || cordoned(&stage, 0..200) == 200).await;
+    let calls = stage.calls("DescribeSpotInstanceRequests") + stage.calls("DescribeInstances");
+    assert!(calls <= 8, "{calls} calls confirm 150 notices");
+    stage.until_handled(s(100)).await;
+    replica.all_ended("spot", &[("drained", 200)]);
+    unusual(&replica, "unconfirmed", 0);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_real_storm_is_drained_in_time_whatever_keeps_aws_from_its_word() {
+    let refused = |fault: Fault| vec![Rule::on("DescribeSpotInstanceRequests", fault)];
+    for (code, faults) in [
+        // The interruption is shown half a minute late.
+        ("fulfilled", vec![]),
+        ("fulfilled", refused(Fault::Throttle)),
+        (MARKED, refused(Fault::Throttle)),
+        (MARKED, refused(Fault::Status(403))),
+        (MARKED, refused(Fault::Status(500))),
+        (MARKED, refused(Fault::Hang)),
+    ] {
+        let stage = stage(60);
+        let replica = stage.start(&[]).await;
+        for rule in faults {
+            stage.world.faults.add(rule);
+        }
+        let told_at = stage.world.clock.now();
+        warn(&stage, 0..60, code);
+        sleep(s(30)).await;
+        for n in 0..60 {
+            stage.world.aws.ec2.set_spot_request(&instance(n), MARKED, "terminate", told_at);
+        }
+        sleep(s(30)).await;
+        stage.world.faults.clear();
+        stage.until_handled(s(58)).await;
+        replica.all_ended("spot", &[("drained", 60)]);
+        stage.rest(&[&replica]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_right_that_is_missing_is_told_once_and_holds_for_half_a_minute_at_most() {
+    let stage = stage(40);
+    stage.world.faults.add(Rule::on("DescribeSpotInstanceRequests", Fault::Status(403)));
+    let replica = stage.start(&[]).await;
+    warn(&stage, 0..40, MARKED);
+    stage.until("all are cordoned", s(31), || cordoned(&stage, 0..40) == 40).await;
+    let line = "ebbtide_retries_total{category=\"denied\",step=\"confirm\"}";
+    assert!((replica.metric(line) - 1.0).abs() < 0.1, "{} times told", replica.metric(line));
+    stage.until_handled(s(60)).await;
+    replica.all_ended("spot", &[("drained", 40)]);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_forged_storm_is_held_to_a_quarter_of_the_nodes() {
+    let stage = stage(40);
+    let replica = stage.start(&[]).await;
+    warn(&stage, 0..40, "fulfilled");
+    stage.until_handled(s(130)).await;
+    assert_eq!(cordoned(&stage, 0..40), 10, "a quarter");
+    replica.all_ended("spot", &[("drained", 10), ("not-admitted", 30)]);
+    unusual(&replica, "not-confirmed", 30);
+    stage.rest(&[&replica]).await;
+}
+
+/// Marks stay on the drained nodes until they are gone.
+#[tokio::test(start_paused = true)]
+async fn only_running_drains_hold_room() {
+    let stage = stage(8);
+    let replica = stage.start(&[]).await;
+    warn(&stage, 0..2, MARKED);
+    stage.until("two are drained", s(60), || drained_spots(&replica) > 1.5).await;
+    assert_eq!(cordoned(&stage, 0..2), 2);
+    warn(&stage, 2..4, "fulfilled");
+    stage.until("two others are drained", s(60), || drained_spots(&replica) > 3.5).await;
+    assert_eq!(stage.calls("DescribeSpotInstanceRequests"), 0);
+    stage.rest(&[&replica]).await;
+}
+
+/// An attacker can't make AWS silent, but an outage can follow its answer.
+#[tokio::test(start_paused = true)]
+async fn a_denial_counts_until_aws_has_been_silent_for_half_a_minute() {
+    let stage = stage(4);
+    stage.block(0);
+    let replica = stage.start(&[]).await;
+    stage.terminate(0, s(3600), Wrapping::Event);
+    stage.until("the first is cordoned", s(10), || stage.cordoned(0)).await;
+    warn(&stage, 1..2, "fulfilled");
+    sleep(s(20)).await;
+    untouched(&stage, 1);
+    stage.world.faults.add(Rule::on("DescribeSpotInstanceRequests", Fault::Status(500)));
+    sleep(s(24)).await;
+    untouched(&stage, 1);
+    stage.until("AWS has been silent", s(20), || stage.cordoned(1)).await;
+    unusual(&replica, "unconfirmed", 1);
+    stage.world.faults.clear();
+    stage.until_handled(s(7200)).await;
+    stage.rest(&[&replica]).await;
+}
+
+/// Beyond a quarter, too: nothing that AWS could say would let them go on.
+#[tokio::test(start_paused = true)]
+async fn what_aws_cannot_confirm_has_no_limit() {
+    let stage = stage(8);
+    let replica = stage.start(&["--on", "rebalance=drain"]).await;
+    for n in 0..8 {
+        stage.rebalance(n);
+    }
+    stage.until("all are drained", s(60), || stage.world.kube.pods().is_empty()).await;
+    assert!(
+        metric(&replica.metrics.render(&replica.tasks), "ebbtide_unusual_notices_total{reason=\"too-many-drains\"}")
+            < 0.5
+    );
+    stage.until_handled(s(60)).await;
+    stage.rest(&[&replica]).await;
+}
+
+/// A warning that is dated back may have pods deleted at once that a budget protects.
+#[tokio::test(start_paused = true)]
+async fn a_late_warning_deletes_no_pod_before_aws_has_had_time_for_its_word() {
+    for (age, code, fault, after, within) in [
+        (119, MARKED, None, 0, Some(3)),
+        (119, "fulfilled", None, 25, None),
+        (170, "fulfilled", None, 25, None),
+        // A quarter of what is left, but two seconds at least.
+        (100, MARKED, Some(Fault::Status(403)), 4, Some(15)),
+        (119, MARKED, Some(Fault::Disconnect), 1, Some(4)),
+        (170, "fulfilled", Some(Fault::Throttle), 1, Some(4)),
+        (70, "fulfilled", Some(Fault::Throttle), 9, Some(25)),
+    ] {
+        let stage = Stage::new(4, 1);
+        stage.block(0);
+        let replica = stage.start(&[]).await;
+        if let Some(fault) = fault {
+            stage.world.faults.add(Rule::on("DescribeSpotInstanceRequests", fault));
+        }
+        let warned = stage.world.clock.now() - s(age);
+        stage.world.aws.ec2.set_spot_request(&instance(0), code, "terminate", warned);
+        stage.spot_of_age(0, s(age));
+        sleep(s(after)).await;
+        if after > 0 {
+            untouched(&stage, 0);
+        }
+        if let Some(within) = within {
+            let is_gone = || stage.world.kube.pods_on(&node(0)).is_empty();
+            stage.until("the pod is deleted", s(within), is_gone).await;
+        }
+        unusual(&replica, "late", 1);
+        stage.world.faults.clear();
+        stage.until_handled(s(60)).await;
+        stage.rest(&[&replica]).await;
+    }
+}
+
+/// It warns of an end that has begun.
+#[tokio::test(start_paused = true)]
+async fn a_forged_hibernation_is_denied_within_the_limit() {
+    let stage = Stage::new(4, 1);
+    stage.block(0);
+    let replica = stage.start(&[]).await;
+    request(&stage, 0, "fulfilled");
+    let body = messages::spot("s", &instance(0), stage.world.clock.now()).replace("\"terminate\"", "\"hibernate\"");
+    stage.world.aws.sqs.send(body);
+    sleep(s(20)).await;
+    untouched(&stage, 0);
+    stage.until_handled(s(60)).await;
+    replica.ended_once("spot", "not-admitted");
+    stage.rest(&[&replica]).await;
+}
