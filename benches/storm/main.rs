@@ -7,6 +7,7 @@
 //! cargo bench --bench storm                    everything
 //! cargo bench --bench storm -- storm 1500      a storm over 1500 nodes, and its roofline
 //! cargo bench --bench storm -- said 1500       the same without a queue: each Node says that its instance ends
+//! cargo bench --bench storm -- limited 1000    spot warnings under the default limit, whatever AWS answers about them
 //! cargo bench --bench storm -- held 1000       1000 drains, held for an hour
 //! ```
 //!
@@ -20,6 +21,7 @@
 #[path = "../../tests/service/harness.rs"]
 mod harness;
 mod held;
+mod limited;
 mod meter;
 mod mix;
 mod roofline;
@@ -27,6 +29,7 @@ mod said;
 mod storm;
 
 use held::{By, Held};
+use limited::Answer;
 use meter::{Cost, per_second, per_unit};
 use std::time::Duration;
 use storm::Storm;
@@ -49,6 +52,7 @@ fn main() {
     if !measures {
         storm(&[160], 1);
         said(&[160], 1);
+        limited(80);
         held(By::Pods, 60);
         held(By::Budget, 40);
         return;
@@ -58,6 +62,9 @@ fn main() {
     }
     if wants("said") {
         said(&number.map_or_else(|| vec![1_500, 5_000, 15_000], |nodes| vec![nodes]), TIMES);
+    }
+    if wants("limited") {
+        limited(number.unwrap_or(1_000));
     }
     if wants("held") || wants("held-by-pods") {
         held(By::Pods, number.unwrap_or(10_000));
@@ -127,6 +134,24 @@ fn said(sizes: &[usize], times: usize) {
             storm.last_eviction.as_secs_f64(),
             storm.noted.as_secs_f64(),
             storm.calls.values().sum::<usize>() as f64 / nodes as f64,
+        );
+    }
+}
+
+fn limited(nodes: usize) {
+    println!("\n# The default limit: {nodes} spot warnings, pods that take 20 s ({LATENCY:?} a call)\n");
+    println!("| AWS | drained | last cordon | last eviction | last pod gone | AWS calls a notice |");
+    println!("| --- | ---: | ---: | ---: | ---: | ---: |");
+    for answer in Answer::ALL {
+        let storm = on_a_paused_clock(limited::run(nodes, answer));
+        println!(
+            "| {} | {} | {:.1} s | {:.1} s | {:.1} s | {:.3} |",
+            answer.words(),
+            storm.drained,
+            storm.last_cordon.as_secs_f64(),
+            storm.last_eviction.as_secs_f64(),
+            storm.last_pod.as_secs_f64(),
+            storm.aws_calls as f64 / nodes as f64,
         );
     }
 }

@@ -183,5 +183,13 @@ pub fn outcomes(nodes: usize) -> Vec<(&'static str, Vec<(&'static str, usize)>)>
 }
 
 /// Calls that are batched or that wait: their number depends on timing.
-pub const INEXACT: [&str; 5] =
-    ["ReceiveMessage", "DeleteMessageBatch", "DescribeInstances", "watch nodes", "watch pods"];
+pub const INEXACT: [&str; 8] = [
+    "ReceiveMessage",
+    "DeleteMessageBatch",
+    "DescribeInstances",
+    "DescribeInstanceStatus",
+    "DescribeSpotInstanceRequests",
+    "DescribeAutoScalingInstances",
+    "watch nodes",
+    "watch pods",
+];

@@ -65,6 +65,8 @@ fn check<'a>(
 
     let sqs = &stage.world.aws.sqs;
     let (deleted, messages) = (sqs.deleted(), sent.len());
+    let asked: usize = calls.iter().filter(|(call, _)| call.starts_with("Describe")).map(|(_, count)| count).sum();
+    assert!(asked <= 10 + messages / 10, "{asked} questions to AWS about {messages} messages");
     let unique: BTreeSet<_> = deleted.iter().collect();
     assert_eq!((deleted.len(), unique), (messages, sent.collect()), "each message is deleted, once");
     assert_eq!(sqs.receive_log().len(), messages, "and was received once");

@@ -56,7 +56,9 @@ impl TrialCall {
             Self::Instances => "instances without a Node can't be distinguished from those of other clusters",
             Self::Changes => "EC2's list of scheduled changes neither finds unannounced changes nor confirms a notice",
             Self::Reservations => "EC2's list of Capacity Blocks neither finds unannounced ends nor confirms a notice",
-            Self::SpotRequests => "no spot warning is confirmed: those that have to be lead to no drain",
+            Self::SpotRequests => {
+                "no spot warning is confirmed: beyond a quarter of the nodes it waits for 30 s, and beyond a limit of yours it leads to no drain"
+            }
             Self::Members => {
                 "lifecycle hooks are neither found for terminations that Nodes report (--node-hook) nor confirmed"
             }

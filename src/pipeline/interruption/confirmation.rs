@@ -18,6 +18,7 @@ use aws_sdk_ec2::types::{Instance, InstanceInterruptionBehavior, InstanceStateNa
 use futures_util::future::{BoxFuture, join_all};
 use jiff::Timestamp;
 use std::collections::{BTreeSet, HashSet};
+use std::future::ready;
 use std::mem::{Discriminant, discriminant};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
@@ -249,9 +250,11 @@ impl Ec2Queries {
         let spot = of(|proof| matches!(proof, Proof::SpotRequest { .. }));
         let changes = of(|proof| matches!(proof, Proof::ListedChange { .. } | Proof::UnlistedChange { .. }));
         let blocks = of(|proof| matches!(proof, Proof::EndingBlock { .. }));
-        let stopping = of(|proof| !matches!(proof, Proof::UnlistedChange { .. }));
+        let mut stopping = of(|proof| !matches!(proof, Proof::UnlistedChange { .. } | Proof::SpotRequest { .. }));
+        let marked =
+            if spot.is_empty() { Ok(HashSet::new()) } else { self.marked_requests(&spot, &mut stopping).await };
         let asked: [(&[Question], BoxFuture<'_, ProvenQuestions>); 4] = [
-            (&spot, Box::pin(self.marked_requests(&spot))),
+            (&spot, Box::pin(ready(marked))),
             (&changes, Box::pin(self.listed_changes(&changes))),
             (&blocks, Box::pin(self.in_ending_blocks(&blocks))),
             (&stopping, Box::pin(self.stopping(&stopping))),
@@ -271,21 +274,35 @@ impl Ec2Queries {
     }
 
     /// Spot instances that are ending, or have ended, by the status of their requests:
-    /// <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html>.
-    async fn marked_requests(&self, questions: &[Question]) -> ProvenQuestions {
-        let mut proven = HashSet::new();
+    /// <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html>. Leaves in `unknown` those without a request in the
+    /// answer.
+    async fn marked_requests(&self, questions: &[Question], unknown: &mut Vec<Question>) -> ProvenQuestions {
+        let (mut proven, mut known) = (HashSet::new(), HashSet::new());
+        let answer = self.requests(questions, |request| {
+            known.extend(about(questions, request.instance_id()));
+            proven.extend(about(questions, request.instance_id()).filter(|(_, proof)| shows(request, proof)));
+        });
+        let answer = answer.await;
+        unknown.extend(questions.iter().filter(|question| !known.contains(*question)).cloned());
+        answer.map(|()| proven)
+    }
+
+    /// Reads the spot requests of the instances.
+    async fn requests(
+        &self,
+        questions: &[Question],
+        mut read: impl FnMut(&SpotInstanceRequest),
+    ) -> Result<(), AwsError> {
         let mut page = None;
         loop {
             let request = self.ec2.describe_spot_instance_requests().filters(by_id(ids(questions)));
             let request = request.set_next_token(page.take());
             let (class, by) = (AwsClass::Describe, Instant::now() + CALL_TIMEOUT);
             let answer = self.gate.aws(SPOT_REQUESTS, &subject(questions), class, by, || request.send()).await?;
-            for request in answer.spot_instance_requests() {
-                proven.extend(about(questions, request.instance_id()).filter(|(_, proof)| shows(request, proof)));
-            }
+            answer.spot_instance_requests().iter().for_each(&mut read);
             page = answer.next_token.filter(|token| !token.is_empty());
             if page.is_none() {
-                return Ok(proven);
+                return Ok(());
             }
         }
     }
