@@ -50,6 +50,27 @@ def test_beyond_the_limit_only_what_aws_confirms_is_drained(world: World) -> Non
     eventually("the service is at rest", service.at_rest)
 
 
+def test_a_forged_storm_is_held_by_the_default_limit(world: World) -> None:
+    nodes = world.several_nodes(8)
+    for node in nodes:
+        world.run_pod(f"web-{node.name}", node)
+    service = world.service("--max-draining=")
+    # Of these the drains would delete pods at once that a budget protects.
+    world.send(*(messages.spot_warning(node.instance, ago=timedelta(seconds=119)) for node in nodes))
+    eventually("all are late", lambda: unusual(service, "late") == 8)
+    eventually("AWS denies them", lambda: service.ended("spot") == {"not-admitted": 8})
+    assert all(untouched(world, node) for node in nodes)
+
+    storm = [messages.spot_warning(node.instance) for node in nodes]
+    world.send(*storm)
+    eventually("AWS denies what is beyond a quarter", lambda: unusual(service, "not-confirmed") == 8 + 6)
+    drained_ones = [node for node in nodes if not untouched(world, node)]
+    assert len(drained_ones) == 2
+    world.recorder.interrupted = lambda instance: True
+    eventually("a real storm is drained", lambda: service.ended("spot") == {"not-admitted": 8, "drained": 8})
+    eventually("the service is at rest", service.at_rest)
+
+
 def test_with_verify_always_nothing_is_done_before_aws_shows_it(world: World) -> None:
     world.parameters["Verify"] = "true"
     made_up, stopping = nodes = world.several_nodes(2)

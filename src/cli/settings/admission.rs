@@ -19,7 +19,8 @@ impl Problems {
     ) -> Admission {
         let flag = "--max-draining";
         let drains = actions.with_faults(health_issues).any(Action::drains);
-        self.idle(flag, flags.max_draining.is_some() && !drains, "--on KIND=drain");
+        let has_limit = flags.max_draining.as_deref().is_some_and(|text| text != NO_LIMIT);
+        self.idle(flag, has_limit && !drains, "--on KIND=drain");
         let verify = flags.verify.into();
         self.idle("--verify", verify == Verify::Always && !drains, "--on KIND=drain");
         let limit = match flags.max_draining.as_deref() {

@@ -92,8 +92,9 @@ class World:
     # What a test creates and changes.
 
     def service(self, *flags: str) -> Service:
-        """Starts the service on this world's queue and waits until it is ready."""
-        return self._service(self.control_plane.kubeconfig, flags, None)
+        """Starts the service on this world's queue and waits until it is ready. It has no limit unless the flags set one."""
+        limits = () if any(flag.startswith(("--max-draining", "--verify")) for flag in flags) else ("--max-draining=none",)
+        return self._service(self.control_plane.kubeconfig, (*limits, *flags), None)
 
     def service_without_queue(self, *flags: str) -> Service:
         """Starts the service on what Nodes say, with the rights for that, and waits until it is ready."""
