@@ -14,6 +14,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::time::Instant;
 
+/// Maximum time of a wait that is not shown.
+const SHORT: Duration = Duration::from_millis(500);
+
 /// Turns facts into lines. A thread of its own writes the lines, so that a slow terminal does not delay the service.
 pub struct Printer {
     begun: Instant,
@@ -142,7 +145,10 @@ impl Subscriber for Printer {
             Fact::WaitBegun { about, wait, reason, .. } => {
                 self.notice(about, '…', Tone::Plain, format!("waits ({wait}): {reason}"));
             }
-            Fact::WaitEnded { about, wait, outcome, took, .. } if *outcome != WaitOutcome::NotNeeded => {
+            // AWS confirms what is beyond the limit at once.
+            Fact::WaitEnded { about, wait, outcome, took, .. }
+                if *outcome != WaitOutcome::NotNeeded && *took > SHORT =>
+            {
                 self.notice(about, ' ', Tone::Plain, format!("has waited for {} ({wait}): {outcome}", seconds(*took)));
             }
             Fact::TargetsDeregistered { group, targets } => {

@@ -67,9 +67,11 @@ impl Oracle {
     /// Node go meanwhile: the first to see that leaves the hook waiting, and deletes the message.
     fn is_unseen(&self, seen: &Seen, sent: &Sent) -> bool {
         let Target::Node(node) = self.plan.notices[sent.notice].target else { return false };
-        let absences = self.plan.faults.iter().filter(|span| matches!(span.trouble, Trouble::Away(..)));
-        let ends = absences.map(|span| s(span.to)).max().unwrap_or_default();
-        let is_let_go = seen.let_go.get(&node).is_some_and(|at| *at > sent.at && *at < ends);
+        let absences = || self.plan.faults.iter().filter(|span| matches!(span.trouble, Trouble::Away(..)));
+        let ends = absences().map(|span| s(span.to)).max().unwrap_or_default();
+        // Before the notice, too, if the API server was away already.
+        let is_hidden = |at: i64| absences().any(|span| s(span.from) <= at);
+        let is_let_go = seen.let_go.get(&node).is_some_and(|at| (*at > sent.at || is_hidden(*at)) && *at < ends);
         self.is_given_back() && is_let_go && self.now() < ends + SEES_AGAIN
     }
 

@@ -87,6 +87,11 @@ impl Live<'_> {
         let (event, elapsed) = (format!("event-{n}"), world.clock.elapsed());
         let is_said = notice.teller != Teller::Queue && self.oracle.stands(notice.target);
         let is_first = matches!(notice.teller, Teller::Node | Teller::Looks) || is_said && notice.lag > 0;
+        if notice.teller == Teller::Both && !is_said {
+            // A Node that has not joined yet reports nothing.
+            let at = i64::try_from(elapsed.as_millis()).unwrap_or_default();
+            self.oracle.seen().taken_back.insert(n, at);
+        }
         // Before the Node says it, so that nobody acts on what the oracle does not know.
         if is_said && is_first {
             let token = self.oracle.seen().waiting.get(&n).cloned();
