@@ -24,7 +24,7 @@ def untouched(world: World, node: Node) -> bool:
 
 
 def test_beyond_the_limit_only_what_aws_confirms_is_drained(world: World) -> None:
-    world.parameters["Verify"] = "true"
+    world.recorder.interrupted = lambda instance: False
     first, forged, confirmed, hinted = nodes = world.several_nodes(4)
     for node in nodes:
         world.run_pod(f"web-{node.name}", node)
@@ -51,6 +51,7 @@ def test_beyond_the_limit_only_what_aws_confirms_is_drained(world: World) -> Non
 
 
 def test_a_forged_storm_is_held_by_the_default_limit(world: World) -> None:
+    world.recorder.interrupted = lambda instance: False
     nodes = world.several_nodes(8)
     for node in nodes:
         world.run_pod(f"web-{node.name}", node)
@@ -72,7 +73,6 @@ def test_a_forged_storm_is_held_by_the_default_limit(world: World) -> None:
 
 
 def test_with_verify_always_nothing_is_done_before_aws_shows_it(world: World) -> None:
-    world.parameters["Verify"] = "true"
     made_up, stopping = nodes = world.several_nodes(2)
     for node in nodes:
         world.run_pod(f"web-{node.name}", node)

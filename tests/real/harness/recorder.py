@@ -30,6 +30,7 @@ GROUPS = "DescribeAutoScalingGroups"
 HEALTH = "SetInstanceHealth"
 HOOKS = "DescribeLifecycleHooks"
 MEMBERS = "DescribeAutoScalingInstances"
+RESERVATIONS = "DescribeCapacityReservations"
 SPOT_REQUESTS = "DescribeSpotInstanceRequests"
 
 _MEMBER = b"<DesiredCapacity>"
@@ -148,12 +149,15 @@ class Recorder:
                 answer = _done(action)
             elif action == MEMBERS and (held := self.actions.held(asked)):
                 answer = _members(held)
-            elif action == SPOT_REQUESTS and (marked := [id for id in _asked_ids(asked) if self.interrupted(id)]):
-                answer = _spot_requests(marked)
             else:
                 answer = forward()
+                if action == SPOT_REQUESTS and answer.status == 200:
+                    answer = _spot_requests([id for id in _asked_ids(asked) if self.interrupted(id)])
                 if action == ATTRIBUTES and answer.status == 200:
                     answer = replace(answer, body=_with_redrive_allow_policy(answer.body))
+                # moto fails once it has checked the permission.
+                if action == RESERVATIONS and answer.status == 500:
+                    answer = _no_reservations(dry="DryRun" in asked)
                 if action == GROUPS and self.launches_first:
                     answer = replace(answer, body=answer.body.replace(_MEMBER, _POLICY + _MEMBER))
         except Refused as refused:
@@ -308,6 +312,13 @@ def _spot_requests(instances: list[str]) -> Answer:
         for id in instances
     )
     return _xml(f"{SPOT_REQUESTS}Response", 200, f"<spotInstanceRequestSet>{items}</spotInstanceRequestSet>")
+
+
+def _no_reservations(*, dry: bool) -> Answer:
+    if dry:
+        error = "<Error><Code>DryRunOperation</Code><Message>Request would have succeeded.</Message></Error>"
+        return Answer(412, "text/xml", f"<Response><Errors>{error}</Errors></Response>".encode())
+    return _xml(f"{RESERVATIONS}Response", 200, "<capacityReservationSet/>")
 
 
 def _refusal(refused: Refused, in_json: bool) -> Answer:

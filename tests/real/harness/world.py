@@ -51,6 +51,8 @@ class World:
         self.folder = folder
         self.queues = queues or aws
         self.recorder = Recorder(aws.address, self.queues.address)
+        # Spot warnings are true.
+        self.recorder.interrupted = lambda instance: True
         self.audit = Audit(control_plane.audit_log)
         self.queue = self.queues.queue(name)
         self.nodes: list[Node] = []
