@@ -158,6 +158,7 @@ pub async fn read(settings: &Settings, probe: &Probe) -> Readings {
         instances: cluster.instances,
         workloads: access.workloads,
         budgets: access.budgets,
+        marks: cluster.marks,
         policies: access.policies,
         agents: access.agents,
     }
@@ -190,6 +191,7 @@ struct GroupReadings {
     instances: Reading<Vec<NodeInstance>>,
     groups: Reading<ScalingGroups>,
     trials: Vec<CallTrial>,
+    marks: Vec<TrialAnswer>,
 }
 
 impl GroupReadings {
@@ -211,7 +213,9 @@ impl GroupReadings {
                 _ => aws::groups(probe, &settings.managed_tag, &ids).await,
             }
         };
-        let (instances, groups) = join!(instances, groups);
+        let name = nodes.iter().flat_map(|nodes| &nodes.names).next();
+        let marks = OptionFuture::from(name.map(|name| kube::mark_trials(settings, probe, name)));
+        let (instances, groups, marks) = join!(instances, groups, marks);
         let mut trials = match &groups {
             Ok(groups) => {
                 let (mut trials, deregistration) =
@@ -224,7 +228,7 @@ impl GroupReadings {
         if aws_calls::replaces(settings) {
             trials.extend(replacement_trials(probe, &groups).await);
         }
-        Self { nodes, instances, groups, trials }
+        Self { nodes, instances, groups, trials, marks: marks.unwrap_or_default() }
     }
 }
 

@@ -2,13 +2,15 @@
 
 use super::super::readings::{
     AccessReview, AgentPod, Agents, ApiServer, BudgetState, Budgets, Nodes, Permission, PodGrace, PodOwner, Policies,
-    Policy, ReadError, Reading, Workloads,
+    Policy, ReadError, Reading, TrialAnswer, Workloads,
 };
 use super::{Probe, page_in_time};
+use crate::cli::settings::Settings;
 use crate::clients::gate::Category;
 use crate::clients::server_date;
 use crate::clients::trimmed::Trimmed;
 use crate::pipeline::drain::MIRROR_ANNOTATION;
+use crate::pipeline::node::{Node as MarkedNode, node_api};
 use futures_util::StreamExt;
 use futures_util::stream;
 use k8s_openapi::api::admissionregistration::v1::{
@@ -20,10 +22,11 @@ use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessR
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use kube::api::{ApiResource, ListParams, PostParams};
+use kube::api::{ApiResource, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Resource};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::Value;
 use std::time::Duration;
 use tokio::try_join;
 
@@ -285,6 +288,25 @@ struct BudgetStatus {
     desired_healthy: i32,
     #[serde(default)]
     observed_generation: i64,
+}
+
+/// Tries on a Node what marks put there, without an effect. Whether the Node can be read is another check's.
+pub async fn mark_trials(settings: &Settings, probe: &Probe, name: &str) -> Vec<TrialAnswer> {
+    let Ok(client) = probe.cluster() else { return Vec::new() };
+    let api = node_api(client);
+    let Ok(read) = probe.kube("get", "nodes", || api.get(name)).await else { return Vec::new() };
+    let Some(node) = MarkedNode::from_wire(read, &settings.node_selector, |_| false, &[], &[]) else {
+        return Vec::new();
+    };
+    let params = PatchParams { dry_run: true, ..PatchParams::default() };
+    let policy = &settings.policy;
+    let trial = async |(subject, patch): (String, Value)| {
+        let patch = Patch::Merge(patch);
+        let answer = probe.kube("patch", "nodes", || api.patch(name, &params, &patch)).await.map(drop);
+        TrialAnswer { subject, answer }
+    };
+    let trials = policy.mark_settings.trials(&node, policy.out_of_service_taint);
+    stream::iter(trials).map(trial).buffered(MAX_CONCURRENT).collect().await
 }
 
 /// Reads all disruption budgets.
