@@ -158,7 +158,7 @@ pub async fn read(settings: &Settings, probe: &Probe) -> Readings {
         instances: cluster.instances,
         workloads: access.workloads,
         budgets: access.budgets,
-        marks: cluster.marks,
+        marks: access.marks,
         policies: access.policies,
         agents: access.agents,
     }
@@ -191,7 +191,6 @@ struct GroupReadings {
     instances: Reading<Vec<NodeInstance>>,
     groups: Reading<ScalingGroups>,
     trials: Vec<CallTrial>,
-    marks: Vec<TrialAnswer>,
 }
 
 impl GroupReadings {
@@ -213,9 +212,7 @@ impl GroupReadings {
                 _ => aws::groups(probe, &settings.managed_tag, &ids).await,
             }
         };
-        let name = nodes.iter().flat_map(|nodes| &nodes.names).next();
-        let marks = OptionFuture::from(name.map(|name| kube::mark_trials(settings, probe, name)));
-        let (instances, groups, marks) = join!(instances, groups, marks);
+        let (instances, groups) = join!(instances, groups);
         let mut trials = match &groups {
             Ok(groups) => {
                 let (mut trials, deregistration) =
@@ -228,7 +225,7 @@ impl GroupReadings {
         if aws_calls::replaces(settings) {
             trials.extend(replacement_trials(probe, &groups).await);
         }
-        Self { nodes, instances, groups, trials, marks: marks.unwrap_or_default() }
+        Self { nodes, instances, groups, trials }
     }
 }
 
@@ -237,6 +234,7 @@ struct AccessReadings {
     reviews: Vec<AccessReview>,
     workloads: Reading<Workloads>,
     budgets: Reading<Budgets>,
+    marks: Vec<TrialAnswer>,
     policies: Reading<Option<Policies>>,
     agents: Option<Reading<Agents>>,
 }
@@ -262,14 +260,16 @@ impl AccessReadings {
                 None => kube::policies(probe).await,
             }
         };
+        let marks =
+            OptionFuture::from(permissions::patches_nodes(&reviews).then(|| kube::mark_trials(settings, probe)));
         let workloads = async {
             if permissions::lists_pods(&reviews) { kube::workloads(probe).await } else { Err(forbidden("pods")) }
         };
         let agents = OptionFuture::from((settings.sources.nodes && probe.extent.agents).then_some(async {
             if permissions::lists_pods(&reviews) { kube::agents(probe).await } else { Err(forbidden("pods")) }
         }));
-        let (budgets, policies, workloads, agents) = join!(budgets, policies, workloads, agents);
-        Self { reviews, workloads, budgets, policies, agents }
+        let (budgets, marks, policies, workloads, agents) = join!(budgets, marks, policies, workloads, agents);
+        Self { reviews, workloads, budgets, marks: marks.unwrap_or_default(), policies, agents }
     }
 }
 

@@ -129,8 +129,7 @@ async fn a_healthy_set_up_is_all_ok_and_stays_unchanged() {
             ("create selfsubjectaccessreviews", 19),
             ("create selfsubjectreviews", 1),
             ("get /version", 1),
-            ("get nodes", 1),
-            ("list nodes", 1),
+            ("list nodes", 2),
             ("list poddisruptionbudgets", 1),
             ("list pods", 1),
             ("list validatingadmissionpolicies", 1),
@@ -626,6 +625,11 @@ async fn calls_without_permission_are_not_made() {
     let report = examined(&stage, &[]).await;
     assert_eq!(faults(&report), [("cluster", "budgets", "skipped")], "{}", report.text());
     assert_eq!(stage.calls("list poddisruptionbudgets"), 0);
+    let stage = healthy();
+    stage.world.kube.deny("patch nodes");
+    let report = examined(&stage, &[]).await;
+    assert_eq!(faults(&report), [("permissions", "nodes", "failure")], "{}", report.text());
+    assert_eq!(stage.calls("patch nodes"), 0);
 }
 
 #[tokio::test(start_paused = true)]

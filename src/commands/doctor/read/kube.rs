@@ -33,6 +33,9 @@ use tokio::try_join;
 /// Number of objects on a page. A page of Nodes is about 1 MB of text.
 const PAGE_SIZE: u32 = 100;
 
+/// Number of Nodes among which one of EC2 is searched for, to try marks on.
+const FIRST_NODES: u32 = 20;
+
 /// Label of the pods of agents. The chart sets it.
 const AGENT_LABEL: &str = "ebbtide/agent=true";
 
@@ -290,14 +293,16 @@ struct BudgetStatus {
     observed_generation: i64,
 }
 
-/// Tries on a Node what marks put there, without an effect. Whether the Node can be read is another check's.
-pub async fn mark_trials(settings: &Settings, probe: &Probe, name: &str) -> Vec<TrialAnswer> {
+/// Tries on a Node what marks put there, without an effect. Whether Nodes can be read is another check's.
+pub async fn mark_trials(settings: &Settings, probe: &Probe) -> Vec<TrialAnswer> {
     let Ok(client) = probe.cluster() else { return Vec::new() };
     let api = node_api(client);
-    let Ok(read) = probe.kube("get", "nodes", || api.get(name)).await else { return Vec::new() };
-    let Some(node) = MarkedNode::from_wire(read, &settings.node_selector, |_| false, &[], &[]) else {
-        return Vec::new();
-    };
+    let first = ListParams::default().limit(FIRST_NODES);
+    let nodes = probe.kube("list", "nodes", || api.list(&first)).await.map(|list| list.items).unwrap_or_default();
+    let mut nodes = nodes.into_iter();
+    let ours = |node| MarkedNode::from_wire(node, &settings.node_selector, |_| false, &[], &[]);
+    let Some(node) = nodes.find_map(ours) else { return Vec::new() };
+    let name = &*node.name;
     let params = PatchParams { dry_run: true, ..PatchParams::default() };
     let policy = &settings.policy;
     let trial = async |(subject, patch): (String, Value)| {
