@@ -96,7 +96,7 @@ def test_only_the_polling_of_ec2_has_its_permissions() -> None:
 
 
 def test_only_verification_has_its_permissions() -> None:
-    assert set(policies(stack(Verify="true"))) - set(policies(stack())) == {"VerifyPolicy"}
+    assert set(policies(stack())) - set(policies(stack(Verify="false"))) == {"VerifyPolicy"}
 
 
 def test_only_the_action_replace_has_its_permissions_for_groups_with_the_tag() -> None:
