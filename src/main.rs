@@ -98,7 +98,7 @@ async fn agent(settings: AgentSettings, cluster: &ClusterChoice) -> ExitCode {
     let metrics = Arc::new(AgentMetrics::default());
     let facts = Facts::to(vec![Arc::new(Log::default()) as Arc<dyn Subscriber>, Arc::clone(&metrics) as _]);
     let work = Agent::new(Metadata::new(metadata), kube, facts.clone(), settings.node_name).run();
-    let served = AgentPages::serve(settings.address, metrics, facts);
+    let served = AgentPages::serve(settings.address, settings.host_names, metrics, facts);
     tokio::select! {
         biased;
         // Nothing has to be ended in order: a patch is written as a whole, or not at all.

@@ -2,7 +2,7 @@
 
 use crate::fact::{AgentNoticeKind, Fact, Facts, MetadataFailure, Subscriber, TaskKind};
 use crate::runtime::task::Tasks;
-use crate::telemetry::http::{Answers, Body, ListenError, Server, only_get, plain};
+use crate::telemetry::http::{Answers, Body, HostNames, ListenError, Server, only_get, plain};
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use std::convert::Infallible;
@@ -103,11 +103,12 @@ impl AgentPages {
     /// When the address can't be bound.
     pub async fn serve(
         address: Option<SocketAddr>,
+        names: HostNames,
         metrics: Arc<AgentMetrics>,
         facts: Facts,
     ) -> Result<Infallible, ListenError> {
         if let Some(address) = address {
-            let server = Server::bind("--agent-address", address).await?;
+            let server = Server::bind("--agent-address", address).await?.named(names);
             let tasks = Tasks::new(facts);
             server.serve(&tasks, TaskKind::AdminConnection, Arc::new(Self(metrics))).await;
         }

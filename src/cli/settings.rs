@@ -26,6 +26,7 @@ use crate::pipeline::interruption::{Action, ForLoadBalancers, OnFailed, OnUncord
 use crate::pipeline::node::label::{Selector, checked_key};
 use crate::pipeline::node::mark::MarkSettings;
 use crate::pipeline::node::{ManagedTag, WorkSign};
+use crate::telemetry::http::HostNames;
 use crate::telemetry::kube_events::Scope;
 use crate::telemetry::notify::NotifySettings;
 use crate::telemetry::traces::TraceSettings;
@@ -49,6 +50,8 @@ pub struct Settings {
     pub status_address: Option<SocketAddr>,
     /// The names and ports of the other replicas, for the status page.
     pub status_peers: Vec<String>,
+    /// Host names under which clients may ask for metrics and the status page.
+    pub host_names: HostNames,
     /// The actions for notices.
     pub policy: Policy,
     /// The grace period of every pod, instead of its own.
@@ -162,10 +165,8 @@ impl Settings {
         problems.of_other_sources(&flags, sources);
         problems.without_aws(&flags, sources);
         let (actions, conditions) = problems.actions_and_conditions(&flags, sources);
-        let admin_address = problems.address("--admin-address", &flags.servers.admin_address);
+        let (admin_address, status_address, host_names) = servers::checked(&mut problems, &flags.servers);
         let status_peers = problems.status_peers(flags.servers.status_peers, flags.pod_name.is_some());
-        let status_address = (flags.servers.status_address != "off")
-            .then(|| problems.address("--status-address", &flags.servers.status_address));
         let health_issues = problems.health_issues(&flags.health_issue);
         let heartbeats = problems.heartbeats(&flags.heartbeat);
         let drain_timeout = problems.drain_timeouts(&flags.drain_timeout);
@@ -242,6 +243,7 @@ impl Settings {
             admin_address,
             status_address,
             status_peers,
+            host_names,
             policy,
             notify,
             traces,

@@ -17,7 +17,7 @@ pub use backoff::{Backoff, Failure};
 pub use class::{AwsClass, CallClass, Class, Limits};
 #[cfg(test)]
 pub use error::MARKS_REFUSAL;
-pub use error::{AwsError, Blocker, KubeError, Operation, SigningFailure, category_of_code};
+pub use error::{AwsError, Blocker, KubeError, Operation, SigningFailure, category_of_code, is_by_admission};
 
 use crate::fact::{Fact, Facts};
 use admit::{Admission, Admitter};

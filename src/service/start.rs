@@ -108,7 +108,7 @@ impl Service {
 
         let readiness = Readiness::default();
         let address = wiring.settings.admin_address;
-        let server = Server::bind("--admin-address", address).await?;
+        let server = Server::bind("--admin-address", address).await?.named(wiring.settings.host_names.clone());
         let admin = server.address();
         let pages =
             Admin { readiness: readiness.clone(), metrics, tasks: tasks.clone(), log_filter, facts: facts.clone() };
@@ -187,6 +187,7 @@ async fn bind_page(settings: &Settings, clock: Clock, facts: Facts) -> (Facts, O
             facts.emit(&Fact::StatusListening { address: server.address() });
             let replica = settings.selection_rules.own_pod.as_ref().map_or("ebbtide", |(_, name)| name);
             let history = Arc::new(History::new(clock, replica, settings.policy.dry_run));
+            let server = server.named(settings.host_names.clone());
             (facts.with(Arc::clone(&history) as _), Some((server, history)))
         }
         Err(error) => {

@@ -2,7 +2,7 @@
 
 use crate::fact::{Fact, Facts};
 use crate::runtime::task::Tasks;
-use crate::telemetry::http::{Answers, Body, is_foreign, is_local, only_get, plain};
+use crate::telemetry::http::{Answers, Body, is_local, only_get, plain};
 use crate::telemetry::log_filter::LogFilter;
 use crate::telemetry::metrics::Metrics;
 use http::{Method, Request, Response, StatusCode};
@@ -55,7 +55,7 @@ impl Admin {
         let Some(filter) = &self.log_filter else {
             return plain(StatusCode::NOT_FOUND, "this process has no log of its own\n");
         };
-        if !is_local(client) || is_foreign(request, client) {
+        if !is_local(client) {
             return plain(StatusCode::FORBIDDEN, "only from inside the pod: use kubectl port-forward\n");
         }
         if request.body().size_hint().exact() != Some(0) {
@@ -135,7 +135,15 @@ mod tests {
             answer
         };
         let ask = async |line: &str| ask_as("localhost:8080", line).await;
-        assert!(ask_as("rebound.example:8080", "PUT /log?off").await.starts_with("HTTP/1.1 403"));
+        for foreign in ["PUT /log?off", "GET /metrics", "GET /"] {
+            assert!(ask_as("rebound.example:8080", foreign).await.starts_with("HTTP/1.1 403"), "{foreign}");
+        }
+        let through_api_server = "GET /metrics HTTP/1.1\r\nsec-ebbtide-client: status\r\nx-y: z";
+        assert!(ask_as("api.example", through_api_server).await.starts_with("HTTP/1.1 200"));
+        // Prometheus asks a pod's address, and a probe may be asked by any name.
+        for (host, own) in [("10.0.0.9:8080", "GET /metrics"), ("mesh.example", "GET /healthz")] {
+            assert!(ask_as(host, own).await.starts_with("HTTP/1.1 200"), "{host} {own}");
+        }
         assert!(ask("GET /log").await.ends_with("\r\n\r\ninfo\n"));
         assert!(ask("PUT /log?warn,ebbtide=debug").await.starts_with("HTTP/1.1 200"));
         assert!(ask("GET /log").await.contains("ebbtide=debug"));

@@ -4,7 +4,7 @@ use crate::fact::TaskKind;
 use crate::runtime::task::{Handle, Tasks};
 use bytes::Bytes;
 use http::uri::Authority;
-use http::{Method, Request, Response, StatusCode};
+use http::{HeaderName, Method, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body as _, Incoming};
@@ -30,6 +30,16 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(45);
 /// connections keeps no probe out, because a probe's connection is always new.
 const MAX_CONNECTIONS: usize = 64;
 
+/// Paths of probes, which show nothing. A refusal of what a kubelet or a service mesh asks would restart the pod.
+const PROBES: [&str; 2] = ["/healthz", "/readyz"];
+
+/// Ends of the names of a cluster's Services and pods. `.svc` is none in the middle: anyone can own `a.svc.example.com`.
+const CLUSTER: [&str; 2] = [".svc", ".cluster.local"];
+
+/// Name of a header that `ebbtide status` sends through the API server, which passes on its own name as the host. No page's script can set
+/// a header with this prefix.
+pub const NO_PAGE: HeaderName = HeaderName::from_static("sec-ebbtide-client");
+
 /// The body of an answer.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
@@ -45,10 +55,63 @@ pub struct ListenError {
     source: std::io::Error,
 }
 
+/// A text that is no host name.
+#[derive(Debug, thiserror::Error)]
+#[error("\"{0}\" is no host name; write one without a port, such as ebbtide.example.com or *.example.com")]
+pub struct BadHostName(String);
+
 /// Answers requests.
 pub trait Answers: Send + Sync + 'static {
     /// Returns the answer to a request of this client.
     fn answer(&self, request: &Request<Incoming>, client: SocketAddr) -> impl Future<Output = Response<Body>> + Send;
+}
+
+/// Names of a server, besides its addresses and those of the cluster: `NAME`, or `*.DOMAIN` for all names below a domain.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostNames(Arc<[String]>);
+
+impl HostNames {
+    /// Reads the names. Empty ones are left out, and case does not matter.
+    ///
+    /// # Errors
+    /// When one has a port, a path, or anything else that no name has.
+    pub fn read(names: &[String]) -> Result<Self, BadHostName> {
+        let names = || names.iter().map(|name| name.trim()).filter(|name| !name.is_empty());
+        let is_name = |name: &&str| {
+            let domain = name.strip_prefix("*.").unwrap_or(name);
+            !domain.is_empty() && domain.chars().all(|letter| letter.is_ascii_alphanumeric() || "-._".contains(letter))
+        };
+        match names().find(|name| !is_name(name)) {
+            Some(wrong) => Err(BadHostName(wrong.to_owned())),
+            None => Ok(Self(names().map(str::to_ascii_lowercase).collect())),
+        }
+    }
+
+    /// Whether a request with this host is for this server. A foreign site whose name leads to it (DNS rebinding) would have a browser read
+    /// the answer.
+    fn have(&self, host: &str) -> bool {
+        let host = host.trim_start_matches('[').trim_end_matches([']', '.']).to_ascii_lowercase();
+        let is_cluster = !host.contains('.') || CLUSTER.iter().any(|domain| host.ends_with(domain));
+        let is_named = |name: &String| match name.strip_prefix('*') {
+            Some(domain) => host.ends_with(domain),
+            None => host == *name,
+        };
+        is_cluster || host.parse::<IpAddr>().is_ok() || self.0.iter().any(is_named)
+    }
+
+    /// Returns the refusal of a request that names another host.
+    fn refusal(&self, request: &Request<Incoming>) -> Option<Response<Body>> {
+        if PROBES.contains(&request.uri().path()) || request.headers().contains_key(NO_PAGE) {
+            return None;
+        }
+        // Without a host it is no browser's.
+        let host = request.headers().get(http::header::HOST)?;
+        let host = host.to_str().ok().and_then(|host| host.parse::<Authority>().ok());
+        let is_own = host.is_some_and(|host| self.have(host.host()));
+        let refused =
+            "this host is not known; use an address, localhost or a name of the cluster, or add it to --allowed-host\n";
+        (!is_own).then(|| plain(StatusCode::FORBIDDEN, refused))
+    }
 }
 
 /// A bound address.
@@ -56,6 +119,7 @@ pub trait Answers: Send + Sync + 'static {
 pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
+    names: HostNames,
 }
 
 impl Server {
@@ -73,7 +137,13 @@ impl Server {
         };
         let listener = listener.map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
-        Ok(Self { listener, address })
+        Ok(Self { listener, address, names: HostNames::default() })
+    }
+
+    /// Also answers requests for hosts of these names.
+    #[must_use]
+    pub fn named(self, names: HostNames) -> Self {
+        Self { names, ..self }
     }
 
     /// Returns the bound address, with the real port if the settings have port 0.
@@ -92,7 +162,9 @@ impl Server {
                     if connections.len() >= MAX_CONNECTIONS {
                         connections.pop_front();
                     }
-                    connections.push_back(tasks.spawn(kind, connection(stream, client, Arc::clone(&pages))));
+                    connections.push_back(
+                        tasks.spawn(kind, connection(stream, client, self.names.clone(), Arc::clone(&pages))),
+                    );
                 }
                 // Usually a lack of file descriptors: some may be closed during a pause.
                 Err(_) => sleep(Duration::from_millis(100)).await,
@@ -101,14 +173,17 @@ impl Server {
     }
 }
 
-async fn connection(stream: TcpStream, client: SocketAddr, pages: Arc<impl Answers>) {
+async fn connection(stream: TcpStream, client: SocketAddr, names: HostNames, pages: Arc<impl Answers>) {
     // Number of parts of bodies that were asked for: the client has read what was before.
     let parts = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&parts);
     let service = service_fn(move |request| {
-        let (pages, counted) = (Arc::clone(&pages), Arc::clone(&counted));
+        let (pages, counted, refusal) = (Arc::clone(&pages), Arc::clone(&counted), names.refusal(&request));
         async move {
-            let answer = pages.answer(&request, client).await;
+            let answer = match refusal {
+                Some(refusal) => refusal,
+                None => pages.answer(&request, client).await,
+            };
             let count = move |part| {
                 counted.fetch_add(1, Ordering::Relaxed);
                 part
@@ -152,20 +227,6 @@ pub fn is_local(client: SocketAddr) -> bool {
     ip == Ipv4Addr::LOCALHOST || ip == Ipv6Addr::LOCALHOST
 }
 
-/// Whether a foreign site led a browser to this machine (DNS rebinding): the request is local, but names the site. Users name
-/// addresses, `localhost`, or a name without a dot.
-pub fn is_foreign(request: &Request<Incoming>, client: SocketAddr) -> bool {
-    let host = request.headers().get(http::header::HOST).map(|host| host.to_str().unwrap_or("."));
-    let name =
-        host.map(|host| host.parse::<Authority>().map_or_else(|_| ".".to_owned(), |host| host.host().to_owned()));
-    is_local(client) && name.is_some_and(|name| !is_own_name(&name))
-}
-
-fn is_own_name(name: &str) -> bool {
-    let name = name.trim_start_matches('[').trim_end_matches(']');
-    !name.contains('.') || name.parse::<IpAddr>().is_ok()
-}
-
 /// Returns the refusal of a request that is neither GET nor HEAD.
 pub fn only_get(method: &Method) -> Option<Response<Body>> {
     let refused = || plain(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered here\n");
@@ -195,11 +256,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_foreign_sites_have_a_dot() {
-        for own in ["localhost", "127.0.0.1", "[::1]", "workstation", "10.0.0.9"] {
-            assert!(is_own_name(own), "{own}");
+    fn a_foreign_sites_name_is_none_of_the_servers() {
+        let read = |names: &[&str]| HostNames::read(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+        let names = read(&["Ebbtide.example.com", "*.k8s.example"]).unwrap();
+        for own in ["localhost", "127.0.0.1", "[::1]", "workstation", "10.0.0.9", "EBBTIDE.example.com."] {
+            assert!(names.have(own), "{own}");
         }
-        assert!(!is_own_name("rebound.example") && !is_own_name(".") && !is_own_name("127.0.0.1.rebound.example"));
+        for own in
+            ["ebbtide.ops.svc", "ebbtide.ops.svc.cluster.local", "10-0-0-9.ops.pod.cluster.local", "a.svc.k8s.example"]
+        {
+            assert!(names.have(own), "{own}");
+        }
+        for foreign in [
+            "rebound.example",
+            "127.0.0.1.rebound.example",
+            "a.svc.rebound.example",
+            "k8s.example",
+            "notk8s.example",
+            "b.ebbtide.example.com",
+            "cluster.local.rebound.example",
+        ] {
+            assert!(!names.have(foreign), "{foreign}");
+        }
+        assert!(!HostNames::default().have("ebbtide.example.com"));
+        assert_eq!(read(&["", " a.example"]).unwrap(), read(&["a.example"]).unwrap());
+        for wrong in ["*", "*.", "a:8080", "https://a.example", "a/b", "*a.example.*"] {
+            let error = read(&["a.example", wrong]).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("\"{wrong}\" is no host name; write")), "{error}");
+        }
     }
 
     #[test]

@@ -193,6 +193,15 @@ impl Subscriber for Log {
                     "ebbtide/undo lists what Ebbtide did not put on the Node: left there; name the key of an earlier --taint in --former-taint, else find out who may patch Nodes"
                 );
             }
+            Fact::MarksDenied { on, kept, error, .. } => {
+                on!(
+                    warn,
+                    on,
+                    kept,
+                    error = %error,
+                    "admission denied taints or labels: only the cordon and the record were changed; name a taint of extra arguments in settings.taint"
+                );
+            }
             Fact::RepairsHeld { kind, why, nodes, before: 0, share: (unhealthy, of) } => {
                 warn!(%kind, %why, nodes, unhealthy, of, "too many nodes are unhealthy; no further repairs start");
             }

@@ -48,7 +48,7 @@ UNSCORED = {
     "container-ephemeral-storage-request-and-limit": "Ebbtide writes no files: its root is read-only",
     "container-image-pull-policy": "tags never move; a pod must start without the registry",
     "deployment-has-host-podantiaffinity": "pods are spread by topologySpreadConstraints",
-    "pod-networkpolicy": "networkPolicy.enabled is the user's choice; everything.yaml is scored with it",
+    "pod-networkpolicy": "egress is the user's choice; everything.yaml is scored with it",
 }
 """Checks of kube-score that are left out, and the reasons."""
 
@@ -131,6 +131,8 @@ WITHOUT_EFFECT = {
     ("agent", "admissionPolicy"): "switches off; see test_an_agent_is_kept_to_its_own_node",
     ("rbac", "doctor"): "switches off; least.yaml has it",
     ("kubeletPolicy",): "switches off; least.yaml has it",
+    ("servicePolicy",): "switches off; least.yaml has it",
+    ("networkPolicy", "enabled"): "switches off; least.yaml has it",
     ("podDisruptionBudget", "maxUnavailable"): "minAvailable is given",
     ("podDisruptionBudget", "enabled"): "switches off; least.yaml has it",
     ("service", "enabled"): "switches off; least.yaml has it",
@@ -540,15 +542,17 @@ def test_what_ebbtide_keeps_on_nodes_has_policies_where_the_api_server_knows_it(
         objects = parse(HELM4.template(*arguments, values=QUEUE, kubernetes=kubernetes))
         return {each["metadata"]["name"] for each in objects if each["kind"].startswith("ValidatingAdmissionPolicy")}
 
-    assert names() == {"ebbtide-kubelets", "ebbtide-marks"}
+    others, bounds = {"ebbtide-kubelets", "ebbtide-marks"}, {"ebbtide-service", "ebbtide-service-pods"}
+    assert names() == others | bounds
     assert names(kubernetes="1.29.15") == set()
-    assert names("--set", "kubeletPolicy=false") == set()
-    # The policy for kubelets needs no right of Ebbtide's.
-    assert names("--set", "rbac.create=false") == {"ebbtide-kubelets"}
+    assert names("--set", "kubeletPolicy=false") == bounds
+    assert names("--set", "servicePolicy=false") == others
+    # Only the policy for other clients needs a right of Ebbtide's.
+    assert names("--set", "rbac.create=false") == {"ebbtide-kubelets"} | bounds
     # With the kinds of the cluster, these decide, whatever the version.
     node, policy = ("--api-versions", "v1/Node"), "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"
     assert names(*node) == set()
-    assert names(*node, "--api-versions", policy) == {"ebbtide-kubelets", "ebbtide-marks"}
+    assert names(*node, "--api-versions", policy) == others | bounds
 
 
 def test_the_doctor_knows_the_policies_that_the_chart_renders() -> None:
@@ -558,7 +562,48 @@ def test_the_doctor_knows_the_policies_that_the_chart_renders() -> None:
     for each in bindings:
         kind = each["metadata"]["labels"]["ebbtide/policy"]
         assert each["spec"] == {"policyName": f"ebbtide-{kind}", "validationActions": ["Deny"]}
-    assert len(bindings) == len(known) == 3
+    assert len(bindings) == len(known) == 5
+
+
+def test_the_service_is_bound_to_the_taints_of_its_settings() -> None:
+    def bounds(values: str) -> dict[str, str]:
+        spec = the("ValidatingAdmissionPolicy", HELM4.objects(values=QUEUE + values), "ebbtide-service")["spec"]
+        assert (spec["failurePolicy"], len(spec["matchConditions"])) == ("Fail", 1)
+        variables = {each["name"]: each["expression"] for each in spec["variables"]}
+        return {"user": spec["matchConditions"][0]["expression"], **{name: variables[name] for name in ("taints", "keys")}}
+
+    stopped = "node.kubernetes.io/out-of-service"
+    user = "request.userInfo.username == 'system:serviceaccount:ebbtide:"
+    assert bounds("") == {"user": f"{user}ebbtide'", "taints": "[]", "keys": f"['{stopped}']"}
+    values = """
+serviceAccount: {name: other}
+settings:
+  taint: ['a=b:NoSchedule', 'c.d/e:NoExecute', 'f=:NoSchedule', 'a=b:NoExecute']
+  formerTaint: [old, a]
+  outOfServiceTaint: true
+"""
+    assert bounds(values) == {
+        "user": f"{user}other'",
+        "taints": f"['a=b:NoSchedule', 'c.d/e:NoExecute', 'f:NoSchedule', 'a=b:NoExecute', '{stopped}=nodeshutdown:NoExecute']",
+        "keys": f"['{stopped}', 'a', 'c.d/e', 'f', 'old']",
+    }
+
+
+def test_pods_prefer_capacity_that_is_not_spot() -> None:
+    def affinity(values: str) -> Object:
+        found: Object = the("Deployment", HELM4.objects(values=QUEUE + values))["spec"]["template"]["spec"]["affinity"]
+        return found
+
+    ((kind, preferences),) = affinity("")["nodeAffinity"].items()
+    assert kind == "preferredDuringSchedulingIgnoredDuringExecution", "no pod stays Pending for it"
+    (terms,) = (each["preference"]["matchExpressions"] for each in preferences)
+    assert {each["key"]: (each["operator"], each["values"]) for each in terms} == {
+        "karpenter.sh/capacity-type": ("NotIn", ["spot"]),
+        "eks.amazonaws.com/capacityType": ("NotIn", ["SPOT"]),
+        "node.kubernetes.io/lifecycle": ("NotIn", ["spot"]),
+    }
+    own = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
+    assert affinity(f"affinity: {json.dumps(own)}") == own
 
 
 AGENTS = "queueUrl: ''\nsettings: {source: [nodes]}\nagent: {enabled: true}\n"
@@ -578,7 +623,7 @@ def test_agents_have_the_ways_out_of_the_service() -> None:
     ("kind", "values", "selector"),
     [
         ("PodMonitor", "podMonitor: {enabled: true}", "selector"),
-        ("NetworkPolicy", "networkPolicy: {enabled: true}", "podSelector"),
+        ("NetworkPolicy", "", "podSelector"),
     ],
 )
 def test_agents_are_scraped_and_have_a_network_policy(kind: str, values: str, selector: str) -> None:
@@ -590,8 +635,38 @@ def test_agents_are_scraped_and_have_a_network_policy(kind: str, values: str, se
     assert the(kind, HELM4.objects(values=QUEUE + values))["metadata"]["name"] == "ebbtide"
 
 
+def test_ingress_is_restricted_by_default_and_egress_by_choice() -> None:
+    def policy(values: str) -> Object:
+        spec: Object = the("NetworkPolicy", HELM4.objects(values=QUEUE + values), "ebbtide")["spec"]
+        return spec
+
+    default = policy("")
+    assert default["policyTypes"] == ["Ingress"]
+    assert "egress" not in default
+    assert default["ingress"] == [{"ports": [{"port": "metrics", "protocol": "TCP"}]}], "from everywhere"
+    metrics, status = policy("status: {shared: true}")["ingress"]
+    assert metrics == default["ingress"][0]
+    assert (status["ports"][0]["port"], list(status["from"][0])) == ("status", ["podSelector"])
+    none = HELM4.objects(values=QUEUE + "networkPolicy: {enabled: false}")
+    assert not [each for each in none if each["kind"] == "NetworkPolicy"]
+
+    both = "networkPolicy: {egress: true}\n"
+    assert policy(both)["policyTypes"] == ["Ingress", "Egress"]
+    ways = """
+traces: {endpoint: 'http://collector.observability:4318'}
+notifications: {existingSecret: a, proxy: 'http://10.0.0.1:3128'}
+extraEnv:
+  - {name: HTTPS_PROXY, value: 'http://user:secret@proxy.example'}
+  - {name: ALL_PROXY, value: 'http://[fd00::1]:8888/'}
+  - {name: NO_PROXY, value: 'a:9999'}
+"""
+    before, after = (policy(both + more)["egress"] for more in ("", ways))
+    (added,) = (each for each in after if each not in before)
+    assert added == {"ports": [{"port": port, "protocol": "TCP"} for port in (3128, 4318, 80, 8888)]}
+
+
 def test_no_network_policy_is_made_for_agents_on_the_nodes_network() -> None:
-    objects = HELM4.objects("--set", "agent.hostNetwork=true", values=AGENTS + "networkPolicy: {enabled: true}")
+    objects = HELM4.objects("--set", "agent.hostNetwork=true", values=AGENTS)
     assert the("NetworkPolicy", objects)["metadata"]["name"] == "ebbtide"
 
 
@@ -644,7 +719,9 @@ def test_the_notes_name_the_policies_that_are_missing() -> None:
     said = notes(QUEUE + "rbac: {create: false}")
     assert "there is the policy ebbtide-kubelets, but not ebbtide-marks" in said
     said = notes(QUEUE + "kubeletPolicy: false")
-    assert "kubeletPolicy is false" in said and "ebbtide-kubelets" not in said
+    assert "kubeletPolicy is false" in said and "ebbtide-kubelets" not in said and "servicePolicy" not in said
+    said = notes(QUEUE + "servicePolicy: false")
+    assert "no policy bounds the service, because servicePolicy is false" in said and "kubeletPolicy" not in said
 
 
 @pytest.mark.parametrize("hook", ["", ", nodeHook: drain"])

@@ -82,8 +82,10 @@ def test_a_good_set_up_is_ok(world: World, good: SetUp) -> None:
     assert {check["area"] for check in report.checks} == {
         *("credentials", "queue", "rules", "groups", "calls", "permissions", "cluster", "clock")
     }
-    changes = [one for one in world.audit.requests() if one.verb in CHANGING and one.resource not in REVIEWS]
+    asked = world.audit.requests()
+    changes = [one for one in asked if one.verb in CHANGING and one.resource not in REVIEWS and not one.dry_run]
     assert not changes, changes
+    assert [one for one in asked if one.dry_run and one.resource == "nodes"], "what marks write was not tried"
     assert world.recorder.calls(COMPLETE), "the doctor did not try a completion"
     assert not world.recorder.calls(RECEIVE)
     assert world.backlog().visible == 1

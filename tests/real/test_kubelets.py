@@ -61,7 +61,7 @@ def policy(world: World) -> Iterator[None]:
 def kubelet_policy(world: World) -> Iterator[None]:
     """The policy for kubelets alone, as it is without the chart's roles."""
     values = world.folder / "policy.yaml"
-    values.write_text("queueUrl: https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide\nrbac: {create: false}\n")
+    values.write_text("queueUrl: https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide\nrbac: {create: false}\nservicePolicy: false\n")
     with admission.policies(world.kube, helm.rendered(values, world.name, world.name)) as made:
         assert len(made) == 2
         yield
@@ -240,10 +240,15 @@ def test_the_api_server_adds_nothing_to_the_policies(world: World) -> None:
     values.write_text("settings: {source: [nodes]}\nagent: {enabled: true}\n")
     objects = helm.rendered(values, world.name, world.name)
     rendered = [each for each in objects if each["kind"].startswith("ValidatingAdmissionPolicy")]
-    assert len(rendered) == 6
+    assert len(rendered) == 10
     with admission.policies(world.kube, objects) as made:
         # Tools that compare what is there with what they rendered find no difference.
         assert [each["spec"] for each in made] == [each["spec"] for each in rendered]
+        for each in made:
+            if each["kind"] == "ValidatingAdmissionPolicy":
+                path = f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/{each['metadata']['name']}"
+                checked = eventually("its types are checked", lambda path=path: world.kube.get(path).get("status"))
+                assert not checked.get("typeChecking"), f"{path}: {checked}"
 
 
 @pytest.mark.usefixtures("policy")

@@ -15,7 +15,7 @@ DEREGISTER = "DeregisterTargets"
 @pytest.mark.parametrize("mode", ["wait", "deregister"])
 def test_a_hook_waits_for_a_target_group(world: World, mode: str) -> None:
     roles.grant_target_groups(world.kube, SERVICE)
-    world.parameters["LoadBalancers"] = mode
+    world.parameters |= {"LoadBalancers": mode, "ClusterName": "blue"}
     node = world.node()
     world.run("web")
     service = world.service("--wait-for-load-balancers", mode)

@@ -16,7 +16,7 @@ def annotation(world: World, node: Node, name: str) -> str | None:
 
 
 def test_evictions_begin_when_the_new_node_is_ready(world: World) -> None:
-    world.parameters["Replace"] = "true"
+    world.parameters |= {"Replace": "true", "ClusterName": "blue"}
     world.recorder.launches_first = True
     node = world.node()
     world.run("web")

@@ -118,19 +118,29 @@ variable "verify" {
 }
 
 variable "replace" {
-  description = "Permissions for `--on KIND=replace`, for groups with the tag"
+  description = "Permissions for `--on KIND=replace`, for groups with the tag. Needs cluster_name"
   type        = bool
   default     = false
+
+  validation {
+    condition     = !var.replace || var.cluster_name != ""
+    error_message = "replace needs cluster_name, or the role could replace instances of other clusters."
+  }
 }
 
 variable "load_balancers" {
-  description = "Permissions for this `--wait-for-load-balancers`: off, wait or deregister"
+  description = "Permissions for this `--wait-for-load-balancers`: off, wait or deregister, which needs cluster_name"
   type        = string
   default     = "off"
 
   validation {
     condition     = contains(["off", "wait", "deregister"], var.load_balancers)
     error_message = "load_balancers must be off, wait or deregister."
+  }
+
+  validation {
+    condition     = var.load_balancers != "deregister" || var.cluster_name != ""
+    error_message = "load_balancers deregister needs cluster_name, or the role could deregister targets of other clusters."
   }
 }
 

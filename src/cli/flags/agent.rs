@@ -27,6 +27,10 @@ pub struct Agent {
     #[arg(long, env = "EBBTIDE_AGENT_ADDRESS", value_name = "ADDRESS|off", default_value = "[::]:8080")]
     pub agent_address: String,
 
+    /// Another host name under which clients may ask for metrics, or *.DOMAIN; repeatable
+    #[arg(long, env = "EBBTIDE_ALLOWED_HOST", value_name = "NAME", value_delimiter = ',')]
+    pub allowed_host: Vec<String>,
+
     /// Format of the log
     #[arg(long, env = "EBBTIDE_LOG_FORMAT", value_enum, value_name = "FORMAT", default_value = "text")]
     pub log_format: LogFormat,

@@ -38,4 +38,11 @@ pub struct Servers {
         help_heading = "Process"
     )]
     pub status_peers: Vec<String>,
+
+    /// Another host name under which clients may ask for metrics or the status page, or *.DOMAIN; repeatable
+    ///
+    /// Addresses, names without a dot, *.svc and *.cluster.local are always answered; any other host is refused, so that no foreign site in a
+    /// browser can read the answers.
+    #[arg(long, env = "EBBTIDE_ALLOWED_HOST", value_name = "NAME", value_delimiter = ',', help_heading = "Process")]
+    pub allowed_host: Vec<String>,
 }

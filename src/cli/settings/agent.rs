@@ -1,7 +1,9 @@
 //! The settings of `ebbtide agent`, validated.
 
 use super::problems::Problems;
+use super::servers::host_names;
 use super::{SettingsError, flags};
+use crate::telemetry::http::HostNames;
 use http::Uri;
 use std::net::SocketAddr;
 use tracing_subscriber::filter::Targets;
@@ -15,6 +17,8 @@ pub struct AgentSettings {
     pub metadata_endpoint: Uri,
     /// The address of `/metrics` and `/healthz`, if there is one.
     pub address: Option<SocketAddr>,
+    /// Host names under which clients may ask for metrics.
+    pub host_names: HostNames,
     /// The filter of the log.
     pub log: Targets,
 }
@@ -40,9 +44,10 @@ impl AgentSettings {
             problems.add("--metadata-endpoint", what);
         }
         let address = (flags.agent_address != "off").then(|| problems.address("--agent-address", &flags.agent_address));
+        let host_names = host_names(&mut problems, &flags.allowed_host);
         let log = problems.log(&flags.log);
         if problems.0.is_empty() {
-            Ok(Self { node_name, metadata_endpoint: endpoint, address, log })
+            Ok(Self { node_name, metadata_endpoint: endpoint, address, host_names, log })
         } else {
             Err(SettingsError(problems.0))
         }
@@ -76,5 +81,7 @@ mod tests {
         }
         assert!(read(&["--node-name", "a/b"]).unwrap_err().starts_with("--node-name: "));
         assert_eq!(read(&[&node[..], &["--agent-address", "off"]].concat()).unwrap().address, None);
+        let wrong = read(&[&node[..], &["--allowed-host", "a.example,a:8080"]].concat()).unwrap_err();
+        assert!(wrong.starts_with("--allowed-host: \"a:8080\" is no host name"), "{wrong}");
     }
 }

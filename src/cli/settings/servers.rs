@@ -1,7 +1,25 @@
 //! The settings of the process's own servers.
 
 use super::problems::Problems;
+use crate::cli::flags::Servers;
+use crate::telemetry::http::HostNames;
 use std::net::SocketAddr;
+
+/// Returns the addresses of probes and metrics, and of the status page, if there is one, and the host names of both.
+pub(super) fn checked(problems: &mut Problems, flags: &Servers) -> (SocketAddr, Option<SocketAddr>, HostNames) {
+    let admin = problems.address("--admin-address", &flags.admin_address);
+    let status = &*flags.status_address;
+    let status = (status != "off").then(|| problems.address("--status-address", status));
+    (admin, status, host_names(problems, &flags.allowed_host))
+}
+
+/// Returns the host names of a server.
+pub(super) fn host_names(problems: &mut Problems, names: &[String]) -> HostNames {
+    HostNames::read(names).unwrap_or_else(|error| {
+        problems.add("--allowed-host", error.to_string());
+        HostNames::default()
+    })
+}
 
 impl Problems {
     pub(super) fn address(&mut self, flag: &'static str, text: &str) -> SocketAddr {

@@ -186,9 +186,7 @@ impl Blocker {
         let mut causes = status.details.iter().flat_map(|details| &details.causes);
         if status.code == 429 && causes.any(|cause| cause.reason == "DisruptionBudget") {
             Some(Self::Budget)
-        } else if message.starts_with("admission webhook \"")
-            || message.contains("ValidatingAdmissionPolicy '") && message.contains(" denied request")
-        {
+        } else if is_by_admission(message) {
             Some(Self::Admission)
         } else if message.contains("failed calling webhook \"") {
             Some(Self::FailingWebhook)
@@ -196,6 +194,13 @@ impl Blocker {
             message.contains("more than one PodDisruptionBudget").then_some(Self::SeveralBudgets)
         }
     }
+}
+
+/// Whether this message of the API server is of an admission webhook or an admission policy that denies a call.
+#[must_use]
+pub fn is_by_admission(message: &str) -> bool {
+    message.starts_with("admission webhook \"")
+        || message.contains("ValidatingAdmissionPolicy '") && message.contains(" denied request")
 }
 
 /// Beginning of the message with which the chart's admission policy refuses a client that has no right to write marks.
@@ -265,6 +270,12 @@ impl KubeError {
     pub fn wait(&self, delay: Duration) -> Duration {
         let delay = delay.saturating_sub(self.waited);
         self.retry_after.map_or(delay, |asked| asked.max(delay))
+    }
+
+    /// Whether an admission webhook or an admission policy has denied the call.
+    #[must_use]
+    pub fn is_by_admission(&self) -> bool {
+        is_by_admission(&self.message)
     }
 
     /// Classifies an error of kube's client.

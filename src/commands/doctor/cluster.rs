@@ -51,7 +51,7 @@ pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {
         Err(_) if !settings.sources.ask_aws() => checks.push(unknown_metadata()),
         Err(_) => {}
     }
-    checks.push(policies::judge(readings));
+    checks.push(policies::judge(settings, readings));
     match (&readings.workloads, &readings.budgets) {
         (Ok(workloads), Ok(budgets)) => {
             checks.extend(judge_budgets(workloads, budgets));

@@ -207,5 +207,15 @@ pub fn lists_pods(reviews: &[AccessReview]) -> bool {
     reviews.iter().any(|review| lists(&review.permission) && review.allowed != Ok(false))
 }
 
+/// Whether the API server lets what marks write be tried on a Node.
+#[must_use]
+pub fn patches_nodes(reviews: &[AccessReview]) -> bool {
+    let allows = |verb| {
+        let is_it = |permission: &Permission| (permission.resource, permission.verb) == ("nodes", verb);
+        reviews.iter().any(|review| is_it(&review.permission) && review.allowed == Ok(true))
+    };
+    allows("list") && allows("patch")
+}
+
 #[cfg(test)]
 mod tests;

@@ -158,6 +158,7 @@ pub async fn read(settings: &Settings, probe: &Probe) -> Readings {
         instances: cluster.instances,
         workloads: access.workloads,
         budgets: access.budgets,
+        marks: access.marks,
         policies: access.policies,
         agents: access.agents,
     }
@@ -233,6 +234,7 @@ struct AccessReadings {
     reviews: Vec<AccessReview>,
     workloads: Reading<Workloads>,
     budgets: Reading<Budgets>,
+    marks: Vec<TrialAnswer>,
     policies: Reading<Option<Policies>>,
     agents: Option<Reading<Agents>>,
 }
@@ -258,14 +260,16 @@ impl AccessReadings {
                 None => kube::policies(probe).await,
             }
         };
+        let marks =
+            OptionFuture::from(permissions::patches_nodes(&reviews).then(|| kube::mark_trials(settings, probe)));
         let workloads = async {
             if permissions::lists_pods(&reviews) { kube::workloads(probe).await } else { Err(forbidden("pods")) }
         };
         let agents = OptionFuture::from((settings.sources.nodes && probe.extent.agents).then_some(async {
             if permissions::lists_pods(&reviews) { kube::agents(probe).await } else { Err(forbidden("pods")) }
         }));
-        let (budgets, policies, workloads, agents) = join!(budgets, policies, workloads, agents);
-        Self { reviews, workloads, budgets, policies, agents }
+        let (budgets, marks, policies, workloads, agents) = join!(budgets, marks, policies, workloads, agents);
+        Self { reviews, workloads, budgets, marks: marks.unwrap_or_default(), policies, agents }
     }
 }
 

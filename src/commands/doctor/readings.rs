@@ -98,6 +98,8 @@ pub struct Readings {
     pub workloads: Reading<Workloads>,
     /// The cluster's disruption budgets.
     pub budgets: Reading<Budgets>,
+    /// Dry runs of what marks put on a Node.
+    pub marks: Vec<TrialAnswer>,
     /// The chart's admission policies; `None` if the API server has no such policies.
     pub policies: Reading<Option<Policies>>,
     /// The agents, if Nodes are a source and the agents have had time to start.
@@ -252,7 +254,7 @@ pub struct CallTrial {
 /// The answer to a call about one subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrialAnswer {
-    /// The queue or the group.
+    /// The queue or the group, or what a mark puts on a Node.
     pub subject: String,
     /// The refusal, if the call was refused.
     pub answer: Reading<()>,

@@ -157,6 +157,7 @@ pub(super) fn healthy(settings: &Settings) -> Readings {
             complete: true,
         }),
         budgets: Ok(Budgets { budgets: Vec::new(), complete: true }),
+        marks: Vec::new(),
         policies: Ok(Some(chart_policies())),
         agents: None,
     }

@@ -7,6 +7,7 @@ use crate::clients::trimmed::Trimmed;
 use crate::runtime::clock::Clock;
 use crate::telemetry::bounded::bounded;
 use crate::telemetry::history::report::{Report, VERSION};
+use crate::telemetry::http::NO_PAGE;
 use futures_util::{StreamExt, stream};
 use http_body_util::{BodyExt, Limited};
 use k8s_openapi::api::core::v1::Pod;
@@ -163,7 +164,8 @@ async fn pods(client: &Client, namespace: &str, selector: &str, port: u16) -> Re
 
 async fn through_proxy(client: &Client, namespace: &str, pod: &str, port: u16) -> Result<Report, String> {
     let path = format!("/api/v1/namespaces/{namespace}/pods/http:{pod}:{port}/proxy/api/status?scope=replica");
-    let request = http::Request::get(path).body(Body::empty()).map_err(|error| error.to_string())?;
+    let request = http::Request::get(path).header(NO_PAGE, "status").body(Body::empty());
+    let request = request.map_err(|error| error.to_string())?;
     let asked = async {
         let answer = client.send(request).await.map_err(|error| error.to_string())?;
         let status = answer.status();
@@ -227,6 +229,8 @@ mod tests {
                 Some("silent") => (503, json!({ "kind": "Status", "code": 503, "message": "connection refused" })),
                 Some(name) => {
                     assert!(path.ends_with(":8081/proxy/api/status"), "{path}");
+                    // The API server passes on its own host, which the page would refuse a browser.
+                    assert!(request.headers().contains_key(NO_PAGE), "{:?}", request.headers());
                     let history = History::new(Clock::showing("2026-11-23T10:00:00Z".parse().unwrap()), name, false);
                     (200, serde_json::to_value(history.report(Since::Ever, 0).0).unwrap())
                 }

@@ -45,10 +45,17 @@ impl Case {
         }
     }
 
-    /// Returns whether the Node carries the taint, or is gone.
+    /// Returns whether the Node carries the taint, or is gone, or admission denies the taint.
     async fn taint(&self, node: &Arc<Node>, mark: &Mark, by: Instant) -> bool {
         match self.interrupter.marker.cordon(node, mark, by, |_| false).await {
-            Ok(CordonOutcome::Cordoned { .. }) => self.emit(&Fact::NodeOutOfService { about: self.about() }),
+            Ok(CordonOutcome::Cordoned { denied, .. }) => {
+                if let Some(denied) = &denied {
+                    denied.report(node, &[], |fact| self.emit(fact));
+                }
+                if !denied.is_some_and(|denied| denied.has_out_of_service()) {
+                    self.emit(&Fact::NodeOutOfService { about: self.about() });
+                }
+            }
             Ok(_) => {}
             Err(error) => {
                 let category = error.category;

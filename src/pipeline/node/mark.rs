@@ -5,13 +5,13 @@
 
 use super::Node;
 use super::names::{EXCLUDE_LABEL, OWN_PREFIX};
-use super::patch::guarded;
+use super::patch::{Extent, guarded};
 use super::record::{
     Boot, HookState, NoticeRecord, Place, RecordChange, ReturnSign, UNDO_ANNOTATION, Undo, Work, is_of_listed, text,
     whole_seconds,
 };
 use crate::fact::UndoReason;
-use crate::pipeline::event::{NoticeKey, NoticeKind};
+use crate::pipeline::event::{Identity, NoticeKey, NoticeKind};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
 use serde_json::{Value, json};
@@ -35,6 +35,38 @@ pub struct MarkSettings {
 }
 
 impl MarkSettings {
+    /// Returns the keys of the taints that marks add, or added with earlier settings, in the order of the settings.
+    #[must_use]
+    pub fn taint_keys(&self) -> Vec<&str> {
+        self.taints.iter().map(|taint| &*taint.key).chain(self.former_taints.iter().map(|key| &**key)).collect()
+    }
+
+    /// Returns what marks put on this Node, by name, each as the patch of a mark that puts nothing else there: first the cordon with the
+    /// record alone, and after it each taint and label with these. The patches are for dry runs.
+    #[must_use]
+    pub fn trials(&self, node: &Node, out_of_service: bool) -> Vec<(String, Value)> {
+        let key = Identity::of_change("trial".to_owned(), node.instance.clone()).key();
+        let bare = Mark::new(key, NoticeKind::Spot.as_str(), Timestamp::UNIX_EPOCH, "trial");
+        let gone = out_of_service.then(|| {
+            (
+                format!("the taint {}", written(&self::out_of_service())),
+                bare.clone().with_out_of_service_taint(),
+                Self::default(),
+            )
+        });
+        let alone = |taint: &Taint| {
+            let taints = vec![taint.clone()];
+            (format!("the taint {}", written(taint)), bare.clone(), Self { taints, ..Self::default() })
+        };
+        let label = self.exclude_from_load_balancers.then(|| {
+            let settings = Self { exclude_from_load_balancers: true, ..Self::default() };
+            (format!("the label {EXCLUDE_LABEL}"), bare.clone(), settings)
+        });
+        let first = ("the cordon and the record".to_owned(), bare.clone(), Self::default());
+        let all = [first].into_iter().chain(self.taints.iter().map(alone)).chain(gone).chain(label);
+        all.filter_map(|(name, mark, settings)| Some((name, mark.patch(node, &settings)?))).collect()
+    }
+
     /// Divides the entries that a Node lists for removal into those that a mark may have added, by these or earlier settings, and the rest,
     /// which stays: an attacker who can annotate a Node can list the taints and labels of others.
     pub(super) fn divide(&self, listed: Undo) -> (Undo, Vec<String>) {
@@ -140,14 +172,20 @@ impl Mark {
         self
     }
 
-    /// Returns the patch that writes the mark; `None` if the Node has all of it.
+    /// Returns the patch that writes the whole mark; `None` if the Node has all of it.
     #[must_use]
     pub fn patch(&self, node: &Node, settings: &MarkSettings) -> Option<Value> {
+        self.patch_to(node, settings, Extent::Whole)
+    }
+
+    /// Returns the patch that writes the mark to this extent; `None` if the Node has all of that.
+    pub(super) fn patch_to(&self, node: &Node, settings: &MarkSettings, extent: Extent) -> Option<Value> {
         if self.is_needless(node) {
             return None;
         }
-        let missing = self.missing_taints(node, settings);
-        let unlabelled = settings.exclude_from_load_balancers && !node.labels.contains_key(EXCLUDE_LABEL);
+        let missing = self.missing_taints(node, settings, extent);
+        let unlabelled =
+            extent == Extent::Whole && settings.exclude_from_load_balancers && !node.labels.contains_key(EXCLUDE_LABEL);
         // A mark from before a restart of the node is about to be removed, so it must be written again; and so must one of a change that
         // was put off, and of a hook that AWS does not know.
         let known = node.record.notice(self.key);
@@ -239,8 +277,10 @@ impl Mark {
     }
 
     /// Returns the taints that the Node lacks. A taint of the same key and effect belongs to another controller, whatever its value.
-    fn missing_taints(&self, node: &Node, settings: &MarkSettings) -> Vec<Taint> {
-        let wanted = settings.taints.iter().cloned().chain(self.out_of_service.then(out_of_service));
+    fn missing_taints(&self, node: &Node, settings: &MarkSettings, extent: Extent) -> Vec<Taint> {
+        let of_settings = settings.taints.iter().filter(|_| extent == Extent::Whole);
+        let is_out_of_service = self.out_of_service && extent >= Extent::OutOfService;
+        let wanted = of_settings.cloned().chain(is_out_of_service.then(out_of_service));
         let has = |taint: &Taint| node.taints.iter().any(|has| has.key == taint.key && has.effect == taint.effect);
         wanted.filter(|taint| !has(taint)).collect()
     }
@@ -257,7 +297,8 @@ fn continuing(record: &NoticeRecord, known: Option<&NoticeRecord>, boot: &str) -
 }
 
 /// Returns the taint that lets the pods of a stopped or terminated instance move, defined by Kubernetes.
-pub(super) fn out_of_service() -> Taint {
+#[must_use]
+pub fn out_of_service() -> Taint {
     Taint {
         key: "node.kubernetes.io/out-of-service".to_owned(),
         value: Some("nodeshutdown".to_owned()),

@@ -3,7 +3,7 @@
 use super::hinted::HintedNodes;
 use super::hold::HoldChange;
 use super::mark::{Mark, MarkSettings, recordon};
-use super::patch::recorded;
+use super::patch::{Extent, recorded};
 use super::plan;
 use super::record::{NoticeRecord, RecordChange};
 use super::release::NodeRelease;
@@ -17,6 +17,7 @@ use kube::api::{Patch, PatchParams};
 use parking_lot::Mutex;
 use serde_json::Value;
 use std::collections::HashMap;
+use std::iter;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
@@ -37,6 +38,8 @@ pub enum CordonOutcome {
     Cordoned {
         /// Whether the Node was cordoned before.
         already: bool,
+        /// What admission has denied, if anything.
+        denied: Option<Denied>,
     },
     /// The notice is over, as the Node shows by now.
     Late,
@@ -57,6 +60,35 @@ pub struct Released {
     pub uncordoned: bool,
     /// Entries that the Node listed for removal, and keeps.
     left: Vec<String>,
+    /// What admission has denied, if anything.
+    denied: Option<Denied>,
+}
+
+/// A part of a mark that admission has denied. The cordon and the record were written without it.
+#[derive(Clone, Debug)]
+pub struct Denied {
+    error: Box<KubeError>,
+    /// The extent that was written.
+    extent: Extent,
+}
+
+impl Denied {
+    /// Whether the taint that lets the pods of a stopped or terminated instance move is a part of it.
+    #[must_use]
+    pub fn has_out_of_service(&self) -> bool {
+        self.extent < Extent::OutOfService
+    }
+
+    /// Emits the refusal. `kept` are the taints and labels that stay on the Node for it.
+    pub fn report(&self, node: &Node, kept: &[String], emit: impl Fn(&Fact<'_>)) {
+        let (on, category, error) = (node.named(), self.error.category, &*self.error);
+        emit(&Fact::MarksDenied { on, kept: &listed(kept), category, error });
+    }
+}
+
+/// Returns entries of a Node's list as a bounded text.
+fn listed(entries: &[String]) -> String {
+    entries.join(", ").chars().take(MAX_LISTED).collect()
 }
 
 impl Released {
@@ -64,11 +96,20 @@ impl Released {
     pub fn report(&self, node: &Node, emit: impl Fn(&Fact<'_>)) {
         let (on, why, has_condition) = (node.named(), self.release.reason, node.draining.is_some());
         emit(&Fact::NodeReleased { on, why, uncordoned: self.uncordoned, has_condition });
-        if !self.left.is_empty() {
-            let listed: String = self.left.join(", ").chars().take(MAX_LISTED).collect();
-            emit(&Fact::UndoRefused { on, entries: self.left.len(), listed: &listed });
+        if let Some(denied) = &self.denied {
+            denied.report(node, &self.left, emit);
+        } else if !self.left.is_empty() {
+            emit(&Fact::UndoRefused { on, entries: self.left.len(), listed: &listed(&self.left) });
         }
     }
+}
+
+/// The result of a patch of a Node.
+struct Written {
+    /// Whether the Node exists.
+    exists: bool,
+    /// What admission has denied, if anything.
+    denied: Option<Denied>,
 }
 
 /// Writes and removes marks. Clones share the locks of Nodes.
@@ -102,15 +143,16 @@ impl Marker {
         is_late: impl Fn(&Node) -> bool,
     ) -> Result<CordonOutcome, KubeError> {
         let (mut already, mut forgone) = (false, None);
-        let write = self.write(node, Class::Cordon, by, |current| {
+        let write = self.write_to(node, Class::Cordon, by, |current, extent| {
             already = current.cordoned;
             let late = || is_late(current).then_some(CordonOutcome::Late);
             let another = || mark.is_of_another(current).then_some(CordonOutcome::OfAnother);
             forgone = current.is_excluded().then_some(CordonOutcome::Excluded).or_else(late).or_else(another);
-            if forgone.is_some() { None } else { mark.patch(current, &self.settings) }
+            if forgone.is_some() { None } else { mark.patch_to(current, &self.settings, extent) }
         });
-        let exists = write.await?;
-        Ok(forgone.unwrap_or(if exists { CordonOutcome::Cordoned { already } } else { CordonOutcome::NodeGone }))
+        let Written { exists, denied } = write.await?;
+        let cordoned = || if exists { CordonOutcome::Cordoned { already, denied } } else { CordonOutcome::NodeGone };
+        Ok(forgone.unwrap_or_else(cordoned))
     }
 
     /// Cordons the Node again, unless a user has excluded it. Returns whether that was needed: the caller's state of the Node may be old.
@@ -138,7 +180,7 @@ impl Marker {
         due: impl Fn(&Node) -> Option<NodeRelease>,
     ) -> Result<Option<Released>, KubeError> {
         let mut released = None;
-        let write = self.write(node, Class::List, by, |current| {
+        let write = self.write_to(node, Class::List, by, |current, extent| {
             // After a conflict, another replica may have removed them.
             released = None;
             let is_full = || {
@@ -146,12 +188,12 @@ impl Marker {
                 hinted.full(current, &HashMap::new()).is_some()
             };
             let release = due(current)?.within_limit_of_hints(current, is_full);
-            let patch = release.patch(current, &self.settings);
-            released = Some(Released { release, uncordoned: patch.uncordons, left: patch.left });
+            let patch = release.patch_to(current, &self.settings, extent);
+            released = Some(Released { release, uncordoned: patch.uncordons, left: patch.left, denied: None });
             Some(patch.body)
         });
-        let exists = write.await?;
-        Ok(released.filter(|_| exists))
+        let Written { exists, denied } = write.await?;
+        Ok(released.filter(|_| exists).map(|released| Released { denied, ..released }))
     }
 
     /// Revises the record of the notice with this key, if it holds the Node, to what `change` returns for the newest state, if anything.
@@ -235,7 +277,6 @@ impl Marker {
         self.write(node, Class::List, by, patch).await
     }
 
-    /// As [`Marker::note`]. The Node counts as deleted only if both the API server's answer to a GET and the watch show it.
     async fn write(
         &self,
         node: &Node,
@@ -243,40 +284,72 @@ impl Marker {
         by: Instant,
         mut patch: impl FnMut(&Node) -> Option<Value>,
     ) -> Result<bool, KubeError> {
+        self.write_to(node, class, by, |current, _| patch(current)).await.map(|written| written.exists)
+    }
+
+    /// Patches the Node with what `patch` returns for its newest state and this extent, if anything. If admission denies that, such as a taint that
+    /// the policy does not know, patches the Node to a smaller extent: the cordon and the record must not be lost with it. The Node counts as
+    /// deleted only if both the API server's answer to a GET and the watch show it.
+    async fn write_to(
+        &self,
+        node: &Node,
+        class: Class,
+        by: Instant,
+        mut patch: impl FnMut(&Node, Extent) -> Option<Value>,
+    ) -> Result<Written, KubeError> {
         let lock = self.locks.of(&node.name);
         // The lock saves conflicts, but is not needed: the version in the patch guards it.
         let _guard = timeout(LOCK_TIMEOUT, lock.lock()).await;
         // The lock's previous holder may have stored a newer version.
         let mut current = self.index.newest(node).map_or_else(|| node.clone(), |known| Node::clone(&known));
         let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
-        while let Some(value) = patch(&current) {
-            let params = PatchParams { dry_run: self.dry_run, ..PatchParams::default() };
-            let patch = Patch::Merge(value);
-            let call = Call { verb: "patch", resource: "nodes", subject: &node.name };
-            match self.gate.kube(call, class, by, || self.api.patch(&node.name, &params, &patch)).await {
-                Ok(patched) => {
-                    if let Some(patched) = self.index.read(patched).filter(|_| !self.dry_run) {
-                        self.index.put(patched);
-                    }
-                    return Ok(true);
+        let (mut extent, mut denied) = (Extent::Whole, None);
+        while let Some(value) = patch(&current, extent) {
+            let error = match self.patch(&node.name, class, by, &value).await {
+                Ok(()) => return Ok(Written { exists: true, denied }),
+                Err(error) => error,
+            };
+            if error.is_by_admission() {
+                let mut others = iter::successors(extent.smaller(), |extent| extent.smaller());
+                let Some(smaller) = others.find(|smaller| patch(&current, *smaller).as_ref() != Some(&value)) else {
+                    return Err(error);
+                };
+                extent = smaller;
+                denied = Some(Denied { error: Box::new(error), extent });
+                continue;
+            }
+            if !matches!(error.category, Category::Conflict | Category::NotFound) {
+                return Err(error);
+            }
+            // A Node that others write without a pause must not delay the next ones.
+            if Instant::now() >= by {
+                return Err(error);
+            }
+            match self.read(&node.name, class, by).await? {
+                // The watch may lag for long, and no task should act on a state that is known to be old.
+                Some(fresh) if fresh.uid == node.uid => {
+                    self.index.put(fresh.clone());
+                    current = fresh;
                 }
-                Err(error) if !matches!(error.category, Category::Conflict | Category::NotFound) => return Err(error),
-                // A Node that others write without a pause must not delay the next ones.
-                Err(error) if Instant::now() >= by => return Err(error),
-                Err(error) => match self.read(&node.name, class, by).await? {
-                    // The watch may lag for long, and no task should act on a state that is known to be old.
-                    Some(fresh) if fresh.uid == node.uid => {
-                        self.index.put(fresh.clone());
-                        current = fresh;
-                    }
-                    _ if self.shows_gone(node).await => return Ok(false),
-                    _ => return Err(error),
-                },
+                _ if self.shows_gone(node).await => return Ok(Written { exists: false, denied }),
+                _ => return Err(error),
             }
             sleep(backoff.step()).await;
         }
         // Nothing to patch: this or another replica has done it before.
-        Ok(true)
+        Ok(Written { exists: true, denied })
+    }
+
+    /// Patches the Node once.
+    async fn patch(&self, name: &str, class: Class, by: Instant, value: &Value) -> Result<(), KubeError> {
+        let params = PatchParams { dry_run: self.dry_run, ..PatchParams::default() };
+        let patch = Patch::Merge(value);
+        let call = Call { verb: "patch", resource: "nodes", subject: name };
+        let patched = self.gate.kube(call, class, by, || self.api.patch(name, &params, &patch)).await?;
+        if let Some(patched) = self.index.read(patched).filter(|_| !self.dry_run) {
+            self.index.put(patched);
+        }
+        Ok(())
     }
 
     /// Returns whether the watch shows that the Node is deleted, after the API server has reported it.

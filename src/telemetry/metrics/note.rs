@@ -74,6 +74,7 @@ impl All {
                 held.set(i64::try_from(*nodes).unwrap_or(i64::MAX));
             }
             Fact::CordonFailed { category, .. } => retried("cordon", category),
+            Fact::MarksDenied { category, .. } => retried("marks", category),
             Fact::MessageRetried { step, category, .. } => retried(step.as_str(), category),
             Fact::DrainRetried { step, category, .. } => retried(step.as_str(), category),
             Fact::Eviction { result, .. } => self.evictions.with_label_values(&[label(*result, "evicted")]).inc(),

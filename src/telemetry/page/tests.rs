@@ -96,7 +96,7 @@ async fn every_answer_has_the_strict_policy_and_only_get_is_answered() {
     foreign.write_all(b"GET /api/status HTTP/1.1\r\nhost: rebound.example\r\n\r\n").await.unwrap();
     let mut answer = String::new();
     foreign.read_to_string(&mut answer).await.unwrap();
-    assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("use localhost"), "{answer}");
+    assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("--allowed-host"), "{answer}");
     let mut answer = String::new();
     served.ask("POST /api/status").await.read_to_string(&mut answer).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 405"), "{answer}");

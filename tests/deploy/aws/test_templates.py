@@ -41,6 +41,7 @@ OPTIONS = {
     "Verify": "true",
     "Replace": "true",
     "LoadBalancers": "deregister",
+    "ClusterName": "blue",
 }
 """Parameters that grant more permissions."""
 
@@ -95,7 +96,7 @@ def test_only_the_polling_of_ec2_has_its_permissions() -> None:
 
 
 def test_only_verification_has_its_permissions() -> None:
-    assert set(policies(stack(Verify="true"))) - set(policies(stack())) == {"VerifyPolicy"}
+    assert set(policies(stack())) - set(policies(stack(Verify="false"))) == {"VerifyPolicy"}
 
 
 def test_only_the_action_replace_has_its_permissions_for_groups_with_the_tag() -> None:
@@ -108,7 +109,7 @@ def test_only_the_action_replace_has_its_permissions_for_groups_with_the_tag() -
 
 def test_only_what_is_done_for_load_balancers_has_its_permissions() -> None:
     for mode, made in (("wait", {"LoadBalancersPolicy"}), ("deregister", {"LoadBalancersPolicy", "DeregistrationPolicy"})):
-        assert set(policies(stack(LoadBalancers=mode))) - set(policies(stack())) == made
+        assert set(policies(stack(LoadBalancers=mode, ClusterName="blue"))) - set(policies(stack())) == made
 
 
 def test_the_service_cannot_send_and_only_describing_is_unrestricted() -> None:
@@ -382,6 +383,8 @@ def test_every_partition_has_its_own_arns() -> None:
         ({"SenderArns": f"arn:aws:iam::{ACCOUNT}:root"}, "all roles of an account are arn:aws:iam::ACCOUNT:role/*"),
         ({"AlarmTopicArn": "on-call"}, "must be the ARN of an SNS topic"),
         ({"PermissionsBoundaryArn": "boundary"}, "must be the ARN of an IAM policy"),
+        ({"Replace": "true", "LifecycleTagKey": "team"}, "Replace needs ClusterName"),
+        ({"LoadBalancers": "deregister"}, "LoadBalancers deregister needs ClusterName"),
         (dict.fromkeys(KINDS, "false"), "At least one kind"),
     ],
 )
@@ -418,7 +421,7 @@ def page_policies() -> dict[str, Any]:
     """Returns the policies that the page must show, by heading: those of the templates for the cluster `blue`."""
     blue = stack(ClusterName="blue")
     irsa = stack(ClusterName="blue", Identity="irsa", OidcProviderArn=PROVIDER)
-    everything = policies(stack(ClusterName="blue", Encryption="existing-key", KmsKeyArn=KEY, **OPTIONS))
+    everything = policies(stack(Encryption="existing-key", KmsKeyArn=KEY, **OPTIONS))
     assert {*OF_THE_SERVICE, *OF_OPTIONS, "DoctorPolicy"} == set(everything), "the page lacks a policy of the templates"
 
     def trust(made: Stack) -> dict[str, Any]:

@@ -39,6 +39,7 @@ CONTROLLERS = [
     "serviceaccount-controller",
     "statefulset-controller",
     "taint-eviction-controller",
+    "validatingadmissionpolicy-status-controller",
 ]
 """Controllers that take part in a drain, or that create the objects to drain."""
 

@@ -44,7 +44,8 @@ fn healthy() -> Stage {
 fn chart_policies() -> Map<String, Value> {
     let text = include_str!("../../../src/commands/doctor/policies.json");
     // The simulation's agents are in the default namespace.
-    serde_json::from_str(&text.replace(":ebbtide:", ":default:")).expect("they must be an object")
+    serde_json::from_str(&text.replace(":ebbtide:ebbtide-agent", ":default:ebbtide-agent"))
+        .expect("they must be an object")
 }
 
 fn policy(queue: &str, rules: &str) -> String {
@@ -128,11 +129,13 @@ async fn a_healthy_set_up_is_all_ok_and_stays_unchanged() {
             ("create selfsubjectaccessreviews", 19),
             ("create selfsubjectreviews", 1),
             ("get /version", 1),
-            ("list nodes", 1),
+            ("list nodes", 2),
             ("list poddisruptionbudgets", 1),
             ("list pods", 1),
             ("list validatingadmissionpolicies", 1),
             ("list validatingadmissionpolicybindings", 1),
+            // A dry run.
+            ("patch nodes", 1),
         ]
     );
 }
@@ -181,6 +184,27 @@ async fn a_cluster_without_the_policies_of_the_chart_is_reported() {
     let report = examined(&stage, &[]).await;
     assert_eq!(faults(&report), [("cluster", "policies", "failure")], "{}", report.text());
     assert!(report.failed(false), "{}", report.text());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_marks_write_is_tried_and_a_denial_named() {
+    let denied =
+        "nodes \"node-0\" is forbidden: ValidatingAdmissionPolicy 'keep' with binding 'keep' denied request: no";
+    let flags = ["--taint", "going=soon:NoSchedule", "--exclude-from-load-balancers"];
+    for (skip, status, expected) in [
+        (0, "failure", "Admission denies the cordon of a node, so nodes are drained without"),
+        (1, "warning", "Admission denies the taint going=soon:NoSchedule, the label node.kubernetes.io/exclude"),
+        (2, "warning", "Admission denies the label node.kubernetes.io/exclude-from-external-load-balancers, so"),
+    ] {
+        let stage = healthy();
+        stage.world.faults.add(Rule::on("patch nodes", Fault::Refuse(403, denied)).after(skip));
+        let nodes = stage.world.kube.nodes();
+        let report = examined(&stage, &flags).await;
+        assert_eq!(faults(&report), [("cluster", "policies", status)], "{}", report.text());
+        let text = report.text().split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains(expected) && text.contains("settings.taint"), "{text}");
+        assert_eq!((stage.calls("patch nodes"), stage.world.kube.nodes()), (3, nodes), "{}", stage.story());
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -540,7 +564,8 @@ async fn lists_are_read_to_the_last_page() {
     assert!(report.text().contains("2 groups: blue, green"), "{}", report.text());
     assert!(report.text().contains("600 nodes are on EC2\n"), "{}", report.text());
     assert_eq!((stage.calls("ListRuleNamesByTarget"), stage.calls("DescribeAutoScalingGroups")), (3, 3));
-    assert_eq!(stage.calls("list nodes"), 6);
+    // And the first Nodes once more, to try on one of them what marks write.
+    assert_eq!(stage.calls("list nodes"), 6 + 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -601,6 +626,11 @@ async fn calls_without_permission_are_not_made() {
     let report = examined(&stage, &[]).await;
     assert_eq!(faults(&report), [("cluster", "budgets", "skipped")], "{}", report.text());
     assert_eq!(stage.calls("list poddisruptionbudgets"), 0);
+    let stage = healthy();
+    stage.world.kube.deny("patch nodes");
+    let report = examined(&stage, &[]).await;
+    assert_eq!(faults(&report), [("permissions", "nodes", "failure")], "{}", report.text());
+    assert_eq!(stage.calls("patch nodes"), 0);
 }
 
 #[tokio::test(start_paused = true)]

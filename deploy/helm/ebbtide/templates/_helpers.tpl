@@ -48,13 +48,52 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- printf "%s-marks" (include "ebbtide.fullname" . | trunc 57 | trimSuffix "-") }}
 {{- end }}
 
-{{/* yes if there is the policy for kubelets: not where the API server has none. helm template knows only a version, which has them from 1.30 on. */}}
-{{- define "ebbtide.hasKubeletPolicy" -}}
+{{/* The name of the policy for the service's own writes of Nodes; that for pods has -pods more. */}}
+{{- define "ebbtide.servicePolicy" -}}
+{{- printf "%s-service" (include "ebbtide.fullname" . | trunc 50 | trimSuffix "-") }}
+{{- end }}
+
+{{/* yes if the API server has admission policies. helm template knows only a version, which has them from 1.30 on. */}}
+{{- define "ebbtide.knowsPolicies" -}}
 {{- $knows := semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version }}
 {{- if .Capabilities.APIVersions.Has "v1/Node" }}
 {{- $knows = .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy" }}
 {{- end }}
-{{- if and .Values.kubeletPolicy $knows }}yes{{ end }}
+{{- if $knows }}yes{{ end }}
+{{- end }}
+
+{{/* yes if there is the policy for kubelets. */}}
+{{- define "ebbtide.hasKubeletPolicy" -}}
+{{- if and .Values.kubeletPolicy (include "ebbtide.knowsPolicies" .) }}yes{{ end }}
+{{- end }}
+
+{{/* yes if there is the policy for the service itself. */}}
+{{- define "ebbtide.hasServicePolicy" -}}
+{{- if and .Values.servicePolicy (include "ebbtide.knowsPolicies" .) }}yes{{ end }}
+{{- end }}
+
+{{/* The taints that the service adds, as kubectl writes them: a list in CEL. */}}
+{{- define "ebbtide.celTaints" -}}
+{{- $taints := list }}
+{{- range (.Values.settings).taint }}
+{{- $taints = append $taints (replace "=:" ":" . | squote) }}
+{{- end }}
+{{- if (.Values.settings).outOfServiceTaint }}
+{{- $taints = append $taints (squote "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute") }}
+{{- end }}
+{{- printf "[%s]" (join ", " $taints) }}
+{{- end }}
+
+{{/* The keys of the taints that the service removes, also those that it has added with other settings: a list in CEL. */}}
+{{- define "ebbtide.celTaintKeys" -}}
+{{- $keys := list (squote "node.kubernetes.io/out-of-service") }}
+{{- range (.Values.settings).taint }}
+{{- $keys = append $keys (regexFind "^[^=:]+" . | squote) }}
+{{- end }}
+{{- range (.Values.settings).formerTaint }}
+{{- $keys = append $keys (squote .) }}
+{{- end }}
+{{- printf "[%s]" (uniq $keys | join ", ") }}
 {{- end }}
 
 {{/* yes if there is the policy for all others, too. Without the chart's roles Ebbtide could lack the right that it asks for. */}}
@@ -151,6 +190,29 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 - name: EBBTIDE_{{ $key | snakecase | upper }}
   value: {{ $text | quote }}
 {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The ports of the proxies and of the collector of traces that the values name, as a NetworkPolicy lists ports. */}}
+{{- define "ebbtide.egressPorts" -}}
+{{- $urls := list (.Values.notifications).proxy (.Values.traces).endpoint }}
+{{- range .Values.extraEnv }}
+{{- if has (upper .name) (list "HTTPS_PROXY" "ALL_PROXY") }}
+{{- $urls = append $urls .value }}
+{{- end }}
+{{- end }}
+{{- $ports := list }}
+{{- range $urls }}
+{{- $named := regexFind ":[0-9]+$" (urlParse (default "" .)).host | trimPrefix ":" }}
+{{- if $named }}
+{{- $ports = append $ports $named }}
+{{- else if . }}
+{{- $ports = append $ports (ternary "443" "80" (hasPrefix "https:" .)) }}
+{{- end }}
+{{- end }}
+{{- range uniq $ports }}
+- port: {{ . }}
+  protocol: TCP
 {{- end }}
 {{- end }}
 

@@ -133,10 +133,26 @@ nodeSelector:
 tolerations:
   {{- . | nindent 2 }}
 {{- end }}
-{{- with .Values.affinity }}
 affinity:
+  {{- with .Values.affinity }}
   {{- toYaml . | nindent 2 }}
-{{- end }}
+  {{- else }}
+  # A preference alone: no pod stays Pending where all nodes are spot capacity.
+  nodeAffinity:
+    preferredDuringSchedulingIgnoredDuringExecution:
+      - weight: 100
+        preference:
+          matchExpressions:
+            - key: karpenter.sh/capacity-type
+              operator: NotIn
+              values: [spot]
+            - key: eks.amazonaws.com/capacityType
+              operator: NotIn
+              values: [SPOT]
+            - key: node.kubernetes.io/lifecycle
+              operator: NotIn
+              values: [spot]
+  {{- end }}
 {{- if kindIs "slice" .Values.topologySpreadConstraints }}
 {{- with .Values.topologySpreadConstraints }}
 topologySpreadConstraints:

@@ -2,13 +2,15 @@
 
 use super::super::readings::{
     AccessReview, AgentPod, Agents, ApiServer, BudgetState, Budgets, Nodes, Permission, PodGrace, PodOwner, Policies,
-    Policy, ReadError, Reading, Workloads,
+    Policy, ReadError, Reading, TrialAnswer, Workloads,
 };
 use super::{Probe, page_in_time};
+use crate::cli::settings::Settings;
 use crate::clients::gate::Category;
 use crate::clients::server_date;
 use crate::clients::trimmed::Trimmed;
 use crate::pipeline::drain::MIRROR_ANNOTATION;
+use crate::pipeline::node::{Node as MarkedNode, node_api};
 use futures_util::StreamExt;
 use futures_util::stream;
 use k8s_openapi::api::admissionregistration::v1::{
@@ -20,15 +22,19 @@ use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessR
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use kube::api::{ApiResource, ListParams, PostParams};
+use kube::api::{ApiResource, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Resource};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::Value;
 use std::time::Duration;
 use tokio::try_join;
 
 /// Number of objects on a page. A page of Nodes is about 1 MB of text.
 const PAGE_SIZE: u32 = 100;
+
+/// Number of Nodes among which one of EC2 is searched for, to try marks on.
+const FIRST_NODES: u32 = 20;
 
 /// Label of the pods of agents. The chart sets it.
 const AGENT_LABEL: &str = "ebbtide/agent=true";
@@ -285,6 +291,27 @@ struct BudgetStatus {
     desired_healthy: i32,
     #[serde(default)]
     observed_generation: i64,
+}
+
+/// Tries on a Node what marks put there, without an effect. Whether Nodes can be read is another check's.
+pub async fn mark_trials(settings: &Settings, probe: &Probe) -> Vec<TrialAnswer> {
+    let Ok(client) = probe.cluster() else { return Vec::new() };
+    let api = node_api(client);
+    let first = ListParams::default().limit(FIRST_NODES);
+    let nodes = probe.kube("list", "nodes", || api.list(&first)).await.map(|list| list.items).unwrap_or_default();
+    let mut nodes = nodes.into_iter();
+    let ours = |node| MarkedNode::from_wire(node, &settings.node_selector, |_| false, &[], &[]);
+    let Some(node) = nodes.find_map(ours) else { return Vec::new() };
+    let name = &*node.name;
+    let params = PatchParams { dry_run: true, ..PatchParams::default() };
+    let policy = &settings.policy;
+    let trial = async |(subject, patch): (String, Value)| {
+        let patch = Patch::Merge(patch);
+        let answer = probe.kube("patch", "nodes", || api.patch(name, &params, &patch)).await.map(drop);
+        TrialAnswer { subject, answer }
+    };
+    let trials = policy.mark_settings.trials(&node, policy.out_of_service_taint);
+    stream::iter(trials).map(trial).buffered(MAX_CONCURRENT).collect().await
 }
 
 /// Reads all disruption budgets.

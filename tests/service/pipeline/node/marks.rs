@@ -281,3 +281,62 @@ async fn the_label_names_the_newest_notice_that_is_left() {
         stage.rest(&[&replica]).await;
     }
 }
+
+const DENIED: &str = "nodes \"node-0\" is forbidden: ValidatingAdmissionPolicy 'ebbtide-service' with binding 'ebbtide-service' denied \
+                      request: the service of Ebbtide may add the taints of settings.taint only";
+
+#[tokio::test(start_paused = true)]
+async fn a_denied_taint_costs_neither_the_cordon_nor_the_drain() {
+    let stage = Stage::new(1, 3);
+    let replica = stage.start(&["--taint", "going=soon:NoSchedule", "--exclude-from-load-balancers"]).await;
+    stage.world.faults.add(Rule::on(PATCH, Fault::Refuse(403, DENIED)).times(1));
+    stage.spot(0);
+    stage.until_handled(s(60)).await;
+    assert!(stage.cordoned(0));
+    assert_eq!((stage.taints(0), stage.labelled(0, EXCLUDE)), (Vec::new(), None));
+    assert_eq!(stage.annotations(0)["ebbtide/undo"], "{\"cordon\":true}", "nothing else is undone");
+    assert_eq!(stage.notices(0).len(), 1);
+    assert_eq!(stage.world.kube.pods().len(), 0, "the node is drained");
+    let answers: Vec<_> = stage.world.calls.of(PATCH).iter().map(|call| call.status).collect();
+    assert_eq!(answers, [403, 200], "{}", stage.story());
+    assert!(replica.metric("ebbtide_retries_total{category=\"denied\",step=\"marks\"}") > 0.5);
+    assert!(
+        replica.metric("ebbtide_retries_total{category=\"denied\",step=\"cordon\"}") < 0.5,
+        "the cordon did not fail"
+    );
+    stage.rest(&[&replica]).await;
+}
+
+/// Another tool's webhook, with a status of its own.
+#[tokio::test(start_paused = true)]
+async fn a_denied_cordon_is_forgone_and_the_node_drained() {
+    let stage = Stage::new(1, 3);
+    let replica = stage.start(&["--taint", "going=soon:NoSchedule"]).await;
+    stage
+        .world
+        .faults
+        .add(Rule::on(PATCH, Fault::Refuse(400, "admission webhook \"keep.example\" denied the request: no")));
+    stage.spot(0);
+    stage.until("drained", s(120), || stage.world.kube.pods().is_empty()).await;
+    assert!(!stage.cordoned(0));
+    stage.world.faults.clear();
+    stage.until_handled(s(130)).await;
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_denied_removal_of_taints_keeps_no_node_cordoned() {
+    let stage = Stage::new(10, 0);
+    let replica = stage.start(&["--taint", "going=soon:NoSchedule", "--uncordon-after", "5m"]).await;
+    stage.rebalance(0);
+    stage.until_handled(s(30)).await;
+    assert_eq!(stage.taints(0), ["going=soon:NoSchedule"]);
+    stage.world.faults.add(Rule::on(PATCH, Fault::Refuse(403, DENIED)).times(1));
+    sleep(s(310)).await;
+    assert!(!stage.cordoned(0));
+    assert_eq!(stage.taints(0), ["going=soon:NoSchedule"], "it is reported, and stays");
+    stage.no_trace(0);
+    assert!(replica.metric("ebbtide_retries_total{category=\"denied\",step=\"marks\"}") > 0.5);
+    assert!(replica.refused("undo") < 0.5, "no attacker is suspected");
+    stage.rest(&[&replica]).await;
+}

@@ -118,3 +118,19 @@ async fn the_taint_is_not_set_on_a_node_that_is_back() {
     assert!(!seen, "NoExecute on a running node\n{}", stage.story());
     stage.rest(&[&replica]).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_denied_taint_of_the_settings_leaves_the_one_for_pods_that_must_move() {
+    let stage = Stage::new(1, 0);
+    let replica = stage.start(&["--taint", "going=soon:NoSchedule", "--out-of-service-taint"]).await;
+    stage.set_ready(0, false);
+    stage.world.aws.ec2.set_state(&instance(0), "stopped");
+    let denied = "ValidatingAdmissionPolicy 'keep' with binding 'keep' denied request: no";
+    stage.world.faults.add(Rule::on("patch nodes", Fault::Refuse(422, denied)).times(1));
+    let at = stage.world.clock.now();
+    stage.world.aws.sqs.send(messages::state_change("s", &instance(0), "stopped", at));
+    stage.until_handled(s(60)).await;
+    assert_eq!(stage.taints(0), [OUT_OF_SERVICE]);
+    assert!(stage.cordoned(0));
+    stage.rest(&[&replica]).await;
+}
