@@ -17,7 +17,7 @@ use std::future::pending;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 /// Time in which AWS's confirmation of a revised notice is not urgent.
@@ -157,9 +157,9 @@ impl<'a> Applicant<'a> {
         };
         let out_of_patience = async {
             let Some(Patience { at_most, .. }) = *patience else { return pending().await };
-            let (mut denials, mut at_most) = (denied.subscribe(), at_most);
-            while let Ok(Ok(())) = timeout(at_most, denials.changed()).await {
-                at_most = at_most.max(DENIAL_COUNTS);
+            let (mut denials, mut end) = (denied.subscribe(), Instant::now() + at_most);
+            while let Ok(Ok(())) = timeout_at(end, denials.changed()).await {
+                end = end.max(Instant::now() + DENIAL_COUNTS);
             }
         };
         let gone = async {
@@ -243,11 +243,11 @@ impl Case {
         admitted: &mut Option<DrainPlace>,
         was_denied: impl Fn(),
     ) -> Progress {
-        // A revision that needed confirmation was confirmed before it was taken up.
-        if admitted.is_some() {
+        let applicant = Applicant::new(self, node, patience);
+        // A revision may have made it late. Where the user's settings need AWS's word for a revision, it was there before this.
+        if admitted.is_some() && !applicant.is_late() {
             return Progress::Admitted;
         }
-        let applicant = Applicant::new(self, node, patience);
         *admitted = match applicant.at_once() {
             Some(place) => Some(place),
             None => match applicant.wait(until, hook, log, was_denied).await {
@@ -268,7 +268,7 @@ impl Case {
         let is_earlier = || {
             let deadline = policy.deadline(notice, Some(node), None, clock, Instant::now()).at();
             let least = clock.timestamp_of(deadline + SPOT_TOLERANCE);
-            matches!(notice.detail, Detail::Spot { .. })
+            matches!(notice.detail, Detail::Spot { .. } | Detail::CapacityReservation { .. })
                 && node.record.deadline(key, None).is_some_and(|marked| marked > least)
         };
         let mut drains =

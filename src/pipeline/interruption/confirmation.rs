@@ -274,16 +274,15 @@ impl Ec2Queries {
     }
 
     /// Spot instances that are ending, or have ended, by the status of their requests:
-    /// <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html>. Leaves in `unknown` those without a request in the
-    /// answer.
-    async fn marked_requests(&self, questions: &[Question], unknown: &mut Vec<Question>) -> ProvenQuestions {
-        let (mut proven, mut known) = (HashSet::new(), HashSet::new());
+    /// <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html>. Adds the others to `left`: an instance that stops is
+    /// proof as well.
+    async fn marked_requests(&self, questions: &[Question], left: &mut Vec<Question>) -> ProvenQuestions {
+        let mut proven = HashSet::new();
         let answer = self.requests(questions, |request| {
-            known.extend(about(questions, request.instance_id()));
             proven.extend(about(questions, request.instance_id()).filter(|(_, proof)| shows(request, proof)));
         });
         let answer = answer.await;
-        unknown.extend(questions.iter().filter(|question| !known.contains(*question)).cloned());
+        left.extend(questions.iter().filter(|question| !proven.contains(*question)).cloned());
         answer.map(|()| proven)
     }
 

@@ -173,11 +173,13 @@ impl DrainingNodes {
     /// confirms a genuine notice within seconds, and it is the only one of its kind. `nodes` is the number of Nodes: there is room for
     /// genuine notices of two kinds for each.
     pub(super) fn wait_unproven(self: &Arc<Self>, wait: UnprovenWait, nodes: usize) -> UnprovenPlace {
+        // The default limit loses none of a storm's: the number of messages that a process holds bounds them.
+        let most = if self.keeps_ended { MAX_UNPROVEN } else { usize::MAX };
         let mut state = self.state.lock();
         let of_one = state.unproven.iter().filter(|other| other.instance == wait.instance).count();
         let last = match of_one {
             MAX_UNPROVEN_OF_ONE.. => state.last_of_most(|of| *of == wait.instance),
-            _ => (state.unproven.len() >= (2 * nodes).clamp(UNPROVEN, MAX_UNPROVEN))
+            _ => (state.unproven.len() >= (2 * nodes).max(UNPROVEN).min(most))
                 .then(|| state.last_of_most(|_| true))
                 .flatten(),
         };
@@ -241,7 +243,8 @@ impl Drop for DrainPlace {
             places.by_room -= usize::from(self.by_room);
             if places.all == 0 {
                 state.admitted.remove(&self.instance);
-                if !self.draining.keeps_ended {
+                // Where no mark is ever counted, none is left out.
+                if !self.draining.keeps_ended && state.marked.is_some() {
                     state.ended.insert(self.instance.clone());
                 }
                 // Its mark may be newer than the count.

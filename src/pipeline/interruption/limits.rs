@@ -14,8 +14,14 @@ const SPOT_PATIENCE: Duration = Duration::from_secs(30);
 /// Time before a hard deadline from which on a notice is late: its drain may delete pods at once, whatever their budgets allow.
 const LATE: Duration = Duration::from_mins(1);
 
-/// Minimum and maximum time for which a late notice waits for AWS's word.
-const LATE_PATIENCE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(10));
+/// The same for a spot warning, which names no deadline but its own time: fifteen seconds after that.
+const LATE_SPOT: Duration = Duration::from_secs(105);
+
+/// Minimum time for AWS's word, whatever deadline a message names.
+const LEAST_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Maximum time for which a late notice waits for it.
+const LATE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Which notices AWS must confirm before their nodes are cordoned and drained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,11 +119,14 @@ impl Admission {
             return None;
         }
         let left = deadline.at().saturating_duration_since(now);
-        if deadline.is_hard() && left < LATE {
-            return Some(Patience { at_most: (left / 4).clamp(LATE_PATIENCE.0, LATE_PATIENCE.1), is_late: true });
-        }
-        let at_most = if notice.kind() == NoticeKind::Spot { SPOT_PATIENCE } else { Duration::MAX };
-        Some(Patience { at_most: at_most.min(left / 4), is_late: false })
+        let is_spot = notice.kind() == NoticeKind::Spot;
+        let is_late = deadline.is_hard() && left < if is_spot { LATE_SPOT } else { LATE };
+        let most = match (is_late, is_spot) {
+            (true, _) => LATE_PATIENCE,
+            (false, true) => SPOT_PATIENCE,
+            (false, false) => Duration::MAX,
+        };
+        Some(Patience { at_most: (left / 4).min(most).max(LEAST_PATIENCE), is_late })
     }
 }
 
@@ -145,13 +154,16 @@ mod tests {
         let table = [
             // notice, deadline, seconds left → seconds, late
             (&spot, hard, 120, 30, false),
-            (&spot, hard, 80, 20, false),
-            (&spot, hard, 59, 10, true),
+            (&spot, hard, 108, 27, false),
+            (&spot, hard, 104, 10, true),
             (&spot, hard, 20, 5, true),
             (&spot, hard, 0, 2, true),
             (&other, hard, 3600, 900, false),
+            (&other, hard, 59, 10, true),
             (&other, soft, 3600, 900, false),
             (&other, soft, 20, 5, false),
+            // A message that is dated back gets no cordon before an answer can have come.
+            (&other, soft, 0, 2, false),
         ];
         let (now, limit) = (Instant::now(), DrainLimit::Shaping);
         for (notice, deadline, left, at_most, is_late) in table {

@@ -17,6 +17,7 @@ use super::known::{Known, Owner, Progress};
 use super::late::{is_late, may_be_over};
 use super::policy::{Action, Policy};
 use super::step::{AwaitedNode, HookEnding, NodeSearch, QuietTime, Step, Target};
+use super::times::WARNING_TIME;
 use crate::clients::gate::LAST_CALL;
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{Detail, Hook, Notice, WarmPool};
@@ -230,7 +231,11 @@ impl<'a> Steps<'a> {
         let deadline = self.deadline(known);
         let until = deadline.at().max(now + OWNER_TIMEOUT);
         let until = start.map_or(until, |start| start.max(until));
-        Step::Admit { node: node.cloned(), until, patience: self.policy.admission.patience(self.notice, deadline, now) }
+        let patience = self.policy.admission.patience(self.notice, deadline, now);
+        // AWS may show late what it has announced late.
+        let until =
+            if patience.is_some_and(|patience| patience.is_late) { until.max(now + WARNING_TIME) } else { until };
+        Step::Admit { node: node.cloned(), until, patience }
     }
 
     fn delay(&self, target: &Target, known: &Known, now: Instant) -> Step<'a> {

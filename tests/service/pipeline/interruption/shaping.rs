@@ -2,6 +2,7 @@
 
 use super::admission::{MARKED, request, untouched, unusual};
 use crate::harness::{Replica, Stage, instance, metric, node, s};
+use ebbtide_sim::aws::HookSpec;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages::{self, Wrapping};
@@ -188,7 +189,7 @@ async fn a_late_warning_deletes_no_pod_before_aws_has_had_time_for_its_word() {
         }
         unusual(&replica, "late", 1);
         stage.world.faults.clear();
-        stage.until_handled(s(60)).await;
+        stage.until_handled(s(125)).await;
         stage.rest(&[&replica]).await;
     }
 }
@@ -204,7 +205,68 @@ async fn a_forged_hibernation_is_denied_within_the_limit() {
     stage.world.aws.sqs.send(body);
     sleep(s(20)).await;
     untouched(&stage, 0);
-    stage.until_handled(s(60)).await;
+    stage.until_handled(s(125)).await;
     replica.ended_once("spot", "not-admitted");
+    stage.rest(&[&replica]).await;
+}
+
+/// EC2 shows it some seconds later, by the instance's state or by its request.
+#[tokio::test(start_paused = true)]
+async fn a_real_hibernation_that_aws_shows_late_is_drained() {
+    for by_request in [true, false] {
+        let stage = Stage::new(4, 1);
+        let replica = stage.start(&[]).await;
+        request(&stage, 0, "fulfilled");
+        let warned = stage.world.clock.now();
+        let body = messages::spot("s", &instance(0), warned).replace("\"terminate\"", "\"hibernate\"");
+        stage.world.aws.sqs.send(body);
+        sleep(s(35)).await;
+        untouched(&stage, 0);
+        if by_request {
+            stage.world.aws.ec2.set_spot_request(&instance(0), "marked-for-stop", "hibernate", warned);
+        } else {
+            stage.world.aws.ec2.set_state(&instance(0), "stopping");
+        }
+        stage.until("drained", s(10), || stage.world.kube.pods_on(&node(0)).is_empty()).await;
+        stage.until_handled(s(60)).await;
+        replica.ended_once("spot", "drained");
+        stage.rest(&[&replica]).await;
+    }
+}
+
+/// With this time for drains each message that is older has none left.
+#[tokio::test(start_paused = true)]
+async fn hooks_that_are_dated_back_pass_no_limit_before_aws_has_answered() {
+    let stage = Stage::new(8, 1);
+    let replica = stage.start(&["--drain-timeout", "asg-terminate=1m"]).await;
+    sleep(s(600)).await;
+    stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(s(3600)));
+    for n in 0..8 {
+        let token = format!("00000000-0000-4000-8000-{n:012}");
+        stage.world.aws.autoscaling.join("group", &instance(n));
+        let at = stage.world.clock.now() - s(120);
+        let body = messages::lifecycle(Wrapping::Event, true, ("group", "hook", &token), &instance(n), at);
+        stage.world.aws.sqs.send(body);
+    }
+    stage.until_handled(s(200)).await;
+    assert_eq!(cordoned(&stage, 0..8), 2, "a quarter\n{}", stage.story());
+    stage.rest(&[&replica]).await;
+}
+
+/// The first message leaves hours, and takes the room.
+#[tokio::test(start_paused = true)]
+async fn a_revision_that_is_late_waits_for_aws() {
+    let stage = Stage::new(4, 1);
+    stage.block(0);
+    let replica = stage.start(&[]).await;
+    let event = ("c", "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED");
+    stage.health(0, event, stage.world.clock.now() + s(6 * 3600), "upcoming");
+    stage.until("cordoned", s(10), || stage.cordoned(0)).await;
+    stage.health(0, event, stage.world.clock.now() + s(20), "upcoming");
+    sleep(s(25)).await;
+    assert_eq!(stage.world.kube.pods_on(&node(0)).len(), 1, "{}", stage.story());
+    unusual(&replica, "late", 1);
+    stage.unblock(0);
+    stage.until_handled(s(600)).await;
     stage.rest(&[&replica]).await;
 }
