@@ -42,6 +42,7 @@ async fn a_notice_without_a_delay_does_not_wait_for_a_delayed_one() {
 async fn a_delay_that_has_passed_on_arrival_is_skipped() {
     let stage = Stage::new(1, 1);
     let at = stage.world.clock.now();
+    stage.world.aws.ec2.interrupt(&instance(0), at);
     stage.world.aws.sqs.send(messages::spot("old", &instance(0), at));
     sleep(s(60)).await;
     let replica = stage.start(&["--delay", "spot=30s"]).await;

@@ -43,6 +43,7 @@ async fn a_wrong_clock_moves_no_deadline() {
 async fn an_event_is_not_later_than_its_message() {
     let stage = held(s(30));
     let at = stage.world.clock.now() + s(600);
+    stage.world.aws.ec2.interrupt(&instance(0), stage.world.clock.now());
     stage.world.aws.sqs.send(messages::spot("late", &instance(0), at));
     sleep(s(60)).await;
     let replica = stage.start(&[]).await;
