@@ -55,7 +55,7 @@ pub struct Limited {
     pub aws_calls: usize,
 }
 
-/// Runs a storm over `nodes` nodes, all of which AWS takes at once.
+/// Warns of the interruption of all `nodes` nodes at once.
 pub async fn run(nodes: usize, answer: Answer) -> Limited {
     let stage = Stage::new(nodes, 0);
     for n in 0..nodes * PODS {
@@ -68,8 +68,8 @@ pub async fn run(nodes: usize, answer: Answer) -> Limited {
         Answer::Refuses => Some(Fault::Status(403)),
         _ => None,
     };
-    for (operation, fault) in ["DescribeSpotInstanceRequests", "DescribeInstances"].into_iter().zip([fault; 2]) {
-        if let Some(fault) = fault {
+    if let Some(fault) = fault {
+        for operation in ["DescribeSpotInstanceRequests", "DescribeInstances"] {
             stage.world.faults.add(Rule::on(operation, fault));
         }
     }

@@ -250,9 +250,10 @@ impl Ec2Queries {
         let spot = of(|proof| matches!(proof, Proof::SpotRequest { .. }));
         let changes = of(|proof| matches!(proof, Proof::ListedChange { .. } | Proof::UnlistedChange { .. }));
         let blocks = of(|proof| matches!(proof, Proof::EndingBlock { .. }));
-        let mut stopping = of(|proof| !matches!(proof, Proof::UnlistedChange { .. } | Proof::SpotRequest { .. }));
-        let marked =
-            if spot.is_empty() { Ok(HashSet::new()) } else { self.marked_requests(&spot, &mut stopping).await };
+        let marked = if spot.is_empty() { Ok(HashSet::new()) } else { self.marked_requests(&spot).await };
+        // An instance that stops is proof as well, whatever its spot request shows.
+        let mut stopping = of(|proof| !matches!(proof, Proof::UnlistedChange { .. }));
+        stopping.retain(|question| !marked.as_ref().is_ok_and(|marked| marked.contains(question)));
         let asked: [(&[Question], BoxFuture<'_, ProvenQuestions>); 4] = [
             (&spot, Box::pin(ready(marked))),
             (&changes, Box::pin(self.listed_changes(&changes))),
@@ -274,34 +275,21 @@ impl Ec2Queries {
     }
 
     /// Spot instances that are ending, or have ended, by the status of their requests:
-    /// <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html>. Adds the others to `left`: an instance that stops is
-    /// proof as well.
-    async fn marked_requests(&self, questions: &[Question], left: &mut Vec<Question>) -> ProvenQuestions {
+    /// <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html>.
+    async fn marked_requests(&self, questions: &[Question]) -> ProvenQuestions {
         let mut proven = HashSet::new();
-        let answer = self.requests(questions, |request| {
-            proven.extend(about(questions, request.instance_id()).filter(|(_, proof)| shows(request, proof)));
-        });
-        let answer = answer.await;
-        left.extend(questions.iter().filter(|question| !proven.contains(*question)).cloned());
-        answer.map(|()| proven)
-    }
-
-    /// Reads the spot requests of the instances.
-    async fn requests(
-        &self,
-        questions: &[Question],
-        mut read: impl FnMut(&SpotInstanceRequest),
-    ) -> Result<(), AwsError> {
         let mut page = None;
         loop {
             let request = self.ec2.describe_spot_instance_requests().filters(by_id(ids(questions)));
             let request = request.set_next_token(page.take());
             let (class, by) = (AwsClass::Describe, Instant::now() + CALL_TIMEOUT);
             let answer = self.gate.aws(SPOT_REQUESTS, &subject(questions), class, by, || request.send()).await?;
-            answer.spot_instance_requests().iter().for_each(&mut read);
+            for request in answer.spot_instance_requests() {
+                proven.extend(about(questions, request.instance_id()).filter(|(_, proof)| shows(request, proof)));
+            }
             page = answer.next_token.filter(|token| !token.is_empty());
             if page.is_none() {
-                return Ok(());
+                return Ok(proven);
             }
         }
     }

@@ -243,16 +243,14 @@ impl Drop for DrainPlace {
             places.by_room -= usize::from(self.by_room);
             if places.all == 0 {
                 state.admitted.remove(&self.instance);
-                // Where no mark is ever counted, none is left out.
-                if !self.draining.keeps_ended && state.marked.is_some() {
-                    state.ended.insert(self.instance.clone());
-                }
-                // Its mark may be newer than the count.
-                if let Some((_, marked)) = &mut state.marked {
+                let State { marked, ended, .. } = &mut *state;
+                if let Some((_, marked)) = marked {
                     if self.draining.keeps_ended {
+                        // Its mark may be newer than the count.
                         marked.insert(self.instance.clone());
                     } else {
                         marked.remove(&self.instance);
+                        ended.insert(self.instance.clone());
                     }
                 }
             }

@@ -92,7 +92,7 @@ pub struct Admission {
 /// How long a notice waits for AWS's word. While AWS denies it, it waits on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// The time since its arrival, or since AWS last denied it.
+    /// The time since its arrival.
     pub at_most: Duration,
     /// Whether its time is nearly over, or past: it waits even if there is room.
     pub is_late: bool,
