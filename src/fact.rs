@@ -201,8 +201,8 @@ pub enum Fact<'a> {
     ReleaseDeferred { on: NodeRef<'a>, sign: &'a dyn fmt::Display },
     /// A Node without marks keeps what it `listed` for removal, taints and labels: no mark can have put these `entries` there.
     UndoRefused { on: NodeRef<'a>, entries: usize, listed: &'a str },
-    /// Admission has denied taints or labels of a mark: the cordon and the record were written without them. `kept` stay on the Node for it.
-    MarksDenied { on: NodeRef<'a>, kept: &'a str, category: Category, error: &'a dyn fmt::Display },
+    /// Admission has denied taints or labels of a mark: the cordon and the record were written without them.
+    MarksDenied { on: NodeRef<'a>, category: Category, error: &'a dyn fmt::Display },
     /// At the start a Node carries the mark of a notice: an earlier process, or another replica, has acted on it. `condition` is the
     /// message of the Node's condition if a drain is in progress.
     NodeMarked {

@@ -193,13 +193,12 @@ impl Subscriber for Log {
                     "ebbtide/undo lists what Ebbtide did not put on the Node: left there; name the key of an earlier --taint in --former-taint, else find out who may patch Nodes"
                 );
             }
-            Fact::MarksDenied { on, kept, error, .. } => {
+            Fact::MarksDenied { on, error, .. } => {
                 on!(
                     warn,
                     on,
-                    kept,
-                    error = %error,
-                    "admission denied taints or labels: only the cordon and the record were changed; name a taint of extra arguments in settings.taint"
+                    %error,
+                    "admission denied taints or labels: the cordon and the record were written without them; name a taint of extra arguments in settings.taint"
                 );
             }
             Fact::RepairsHeld { kind, why, nodes, before: 0, share: (unhealthy, of) } => {

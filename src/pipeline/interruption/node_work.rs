@@ -257,7 +257,7 @@ impl Case {
             let error = match Box::pin(self.try_cordon(&target, mark.clone(), try_until)).await {
                 Ok(CordonOutcome::Cordoned { already, denied }) => {
                     if let Some(denied) = denied {
-                        denied.report(&target.node, &[], |fact| self.emit(fact));
+                        denied.report(&target.node, |fact| self.emit(fact));
                     }
                     let after = interrupter.clock.notice_instant(notice.at()).elapsed();
                     self.emit(&Fact::NodeCordoned { about, already, after });

@@ -50,7 +50,7 @@ impl Case {
         match self.interrupter.marker.cordon(node, mark, by, |_| false).await {
             Ok(CordonOutcome::Cordoned { denied, .. }) => {
                 if let Some(denied) = &denied {
-                    denied.report(node, &[], |fact| self.emit(fact));
+                    denied.report(node, |fact| self.emit(fact));
                 }
                 if !denied.is_some_and(|denied| denied.has_out_of_service()) {
                     self.emit(&Fact::NodeOutOfService { about: self.about() });

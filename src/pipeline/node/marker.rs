@@ -60,8 +60,6 @@ pub struct Released {
     pub uncordoned: bool,
     /// Entries that the Node listed for removal, and keeps.
     left: Vec<String>,
-    /// What admission has denied, if anything.
-    denied: Option<Denied>,
 }
 
 /// A part of a mark that admission has denied. The cordon and the record were written without it.
@@ -79,16 +77,10 @@ impl Denied {
         self.extent < Extent::OutOfService
     }
 
-    /// Emits the refusal. `kept` are the taints and labels that stay on the Node for it.
-    pub fn report(&self, node: &Node, kept: &[String], emit: impl Fn(&Fact<'_>)) {
-        let (on, category, error) = (node.named(), self.error.category, &*self.error);
-        emit(&Fact::MarksDenied { on, kept: &listed(kept), category, error });
+    /// Emits the refusal.
+    pub fn report(&self, node: &Node, emit: impl Fn(&Fact<'_>)) {
+        emit(&Fact::MarksDenied { on: node.named(), category: self.error.category, error: &*self.error });
     }
-}
-
-/// Returns entries of a Node's list as a bounded text.
-fn listed(entries: &[String]) -> String {
-    entries.join(", ").chars().take(MAX_LISTED).collect()
 }
 
 impl Released {
@@ -96,10 +88,9 @@ impl Released {
     pub fn report(&self, node: &Node, emit: impl Fn(&Fact<'_>)) {
         let (on, why, has_condition) = (node.named(), self.release.reason, node.draining.is_some());
         emit(&Fact::NodeReleased { on, why, uncordoned: self.uncordoned, has_condition });
-        if let Some(denied) = &self.denied {
-            denied.report(node, &self.left, emit);
-        } else if !self.left.is_empty() {
-            emit(&Fact::UndoRefused { on, entries: self.left.len(), listed: &listed(&self.left) });
+        if !self.left.is_empty() {
+            let listed: String = self.left.join(", ").chars().take(MAX_LISTED).collect();
+            emit(&Fact::UndoRefused { on, entries: self.left.len(), listed: &listed });
         }
     }
 }
@@ -169,7 +160,8 @@ impl Marker {
         Ok(exists && needed)
     }
 
-    /// Removes the marks that `due` returns for the newest state of the Node. Returns the marks that were removed.
+    /// Removes the marks that `due` returns for the newest state of the Node, in one patch: admission that denies a part of it denies all, because
+    /// what stays without a record would stay for good. Returns the marks that were removed.
     ///
     /// # Errors
     /// As [`Marker::cordon`].
@@ -180,7 +172,7 @@ impl Marker {
         due: impl Fn(&Node) -> Option<NodeRelease>,
     ) -> Result<Option<Released>, KubeError> {
         let mut released = None;
-        let write = self.write_to(node, Class::List, by, |current, extent| {
+        let write = self.write(node, Class::List, by, |current| {
             // After a conflict, another replica may have removed them.
             released = None;
             let is_full = || {
@@ -188,12 +180,12 @@ impl Marker {
                 hinted.full(current, &HashMap::new()).is_some()
             };
             let release = due(current)?.within_limit_of_hints(current, is_full);
-            let patch = release.patch_to(current, &self.settings, extent);
-            released = Some(Released { release, uncordoned: patch.uncordons, left: patch.left, denied: None });
+            let patch = release.patch(current, &self.settings);
+            released = Some(Released { release, uncordoned: patch.uncordons, left: patch.left });
             Some(patch.body)
         });
-        let Written { exists, denied } = write.await?;
-        Ok(released.filter(|_| exists).map(|released| Released { denied, ..released }))
+        let exists = write.await?;
+        Ok(released.filter(|_| exists))
     }
 
     /// Revises the record of the notice with this key, if it holds the Node, to what `change` returns for the newest state, if anything.

@@ -2,8 +2,8 @@
 
 use super::hinted::is_left_to_hints;
 use super::mark::{BOOTED_ANNOTATION, KIND_LABEL, MarkSettings, out_of_service, written};
-use super::names::{OWN_PREFIX, id_of};
-use super::patch::{Extent, guarded};
+use super::names::id_of;
+use super::patch::guarded;
 use super::record::{
     Boot, KeptChange, NoticeRecord, RecordChange, ReturnSign, Sources, UNDO_ANNOTATION, Withdrawal, Work, text,
     whole_seconds,
@@ -220,11 +220,6 @@ impl NodeRelease {
     /// Returns the patch that removes the marks, and with the last one what marks have put on the Node by these settings.
     #[must_use]
     pub fn patch(&self, node: &Node, settings: &MarkSettings) -> ReleasePatch {
-        self.patch_to(node, settings, Extent::Whole)
-    }
-
-    /// As [`NodeRelease::patch`], to this extent.
-    pub(super) fn patch_to(&self, node: &Node, settings: &MarkSettings, extent: Extent) -> ReleasePatch {
         let mut annotations = node.record.annotations(&self.changes);
         if let Some(since) = self.restarted {
             annotations.insert(BOOTED_ANNOTATION.to_owned(), json!(since));
@@ -234,24 +229,17 @@ impl NodeRelease {
             return ReleasePatch { body, uncordons: false, left: Vec::new() };
         }
         match self.left(node).map(|(_, notice)| notice).max_by_key(|notice| notice.since) {
-            Some(newest) => self.partial_patch(node, annotations, newest, extent),
-            None => Self::full_patch(node, annotations, settings, extent),
+            Some(newest) => self.partial_patch(node, annotations, newest),
+            None => Self::full_patch(node, annotations, settings),
         }
     }
 
     /// Returns the patch for a Node that other notices hold. A returned instance loses the out-of-service taint all the same.
-    fn partial_patch(
-        &self,
-        node: &Node,
-        mut annotations: Map<String, Value>,
-        newest: &NoticeRecord,
-        extent: Extent,
-    ) -> ReleasePatch {
+    fn partial_patch(&self, node: &Node, mut annotations: Map<String, Value>, newest: &NoticeRecord) -> ReleasePatch {
         let mut undo = node.record.undo().clone();
         let out_of_service = written(&out_of_service());
         let mut spec = json!({});
-        let has_returned = self.reason == UndoReason::Rebooted && extent >= Extent::OutOfService;
-        if has_returned && undo.taints.contains(&out_of_service) {
+        if self.reason == UndoReason::Rebooted && undo.taints.contains(&out_of_service) {
             let kept: Vec<&Taint> = node.taints.iter().filter(|taint| written(taint) != out_of_service).collect();
             spec["taints"] = json!(kept);
             undo.taints.retain(|taint| *taint != out_of_service);
@@ -263,18 +251,8 @@ impl NodeRelease {
     }
 
     /// Returns the patch that undoes every change of Ebbtide's to the Node.
-    fn full_patch(
-        node: &Node,
-        mut annotations: Map<String, Value>,
-        settings: &MarkSettings,
-        extent: Extent,
-    ) -> ReleasePatch {
-        let (mut undo, mut left) = settings.divide(node.record.undo().clone());
-        if extent < Extent::Whole {
-            let is_kept = |taint: &mut String| extent < Extent::OutOfService || *taint != written(&out_of_service());
-            left.extend(undo.taints.extract_if(.., is_kept));
-            left.extend(undo.labels.extract_if(.., |label| !label.starts_with(OWN_PREFIX)));
-        }
+    fn full_patch(node: &Node, mut annotations: Map<String, Value>, settings: &MarkSettings) -> ReleasePatch {
+        let (undo, left) = settings.divide(node.record.undo().clone());
         annotations.insert(UNDO_ANNOTATION.to_owned(), Value::Null);
         hold::forget(node, &mut annotations);
         replacement::forget(node, &mut annotations);
