@@ -23,14 +23,13 @@ pub use reporting::Reporting;
 pub use servers::Servers;
 pub use source::{Source, Sources};
 pub use traces::Traces;
-pub use values::{
-    AtDeadline, EKS_HOOKS, Events, LogFormat, NotifyFormat, OnFailedDrain, OnFailedLaunch, OnUncordon, Verify,
-    WORK_SIGNS, WaitForLoadBalancers,
-};
+pub use values::{EKS_HOOKS, LogFormat, WORK_SIGNS};
 pub use waits::Waits;
 
-use clap::builder::BoolishValueParser;
-use clap::{Args, Parser, Subcommand};
+use crate::pipeline::drain::AtDeadline;
+use crate::pipeline::interruption::{OnFailed, OnUncordon};
+use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Drains Kubernetes nodes before AWS takes them away.
 #[derive(Debug, Parser)]
@@ -311,7 +310,7 @@ pub struct Run {
         default_value = "continue",
         help_heading = "Lifecycle hooks"
     )]
-    pub on_failed_drain: OnFailedDrain,
+    pub on_failed_drain: OnFailed,
 
     /// What to do with a terminating hook if a user uncordons its Node during the drain
     #[arg(
@@ -328,12 +327,13 @@ pub struct Run {
     #[arg(
         long,
         env = "EBBTIDE_ON_FAILED_LAUNCH",
-        value_enum,
+        // A launch that has failed is not continued.
+        value_parser = PossibleValuesParser::new(["abandon", "leave"]).try_map(|word| OnFailed::from_str(&word, false)),
         value_name = "WHAT",
         default_value = "leave",
         help_heading = "Lifecycle hooks"
     )]
-    pub on_failed_launch: OnFailedLaunch,
+    pub on_failed_launch: OnFailed,
 
     /// For asg-launch=ready, and for the new Node of replace: key of a taint that the Node must have lost; repeatable
     #[arg(

@@ -22,7 +22,7 @@ use crate::cli::flags;
 use crate::cli::flags::Run;
 use crate::pipeline::drain::{AtDeadline, SelectionRules};
 use crate::pipeline::event::NoticeKind;
-use crate::pipeline::interruption::{Action, ForLoadBalancers, OnFailed, OnUncordon, Policy, QUIET_TIME};
+use crate::pipeline::interruption::{Action, ForLoadBalancers, Policy, QUIET_TIME};
 use crate::pipeline::node::label::{Selector, checked_key};
 use crate::pipeline::node::mark::MarkSettings;
 use crate::pipeline::node::{ManagedTag, WorkSign};
@@ -68,8 +68,8 @@ pub struct Settings {
     pub pod_selector: Option<String>,
     /// The action for pods that remain shortly before a hard deadline.
     pub at_deadline: AtDeadline,
-    /// The drains that are reported by Events and by the Node's condition; `None` for no drain.
-    pub reported: Option<Scope>,
+    /// The drains that are reported by Events and by the Node's condition.
+    pub reported: Scope,
     /// The receiver of notifications, if there is one.
     pub notify: Option<NotifySettings>,
     /// The collector of traces, if there is one.
@@ -223,9 +223,9 @@ impl Settings {
             work_signs: work_signs.into(),
             mark_settings: MarkSettings { taints, former_taints, exclude_from_load_balancers: exclude },
             out_of_service_taint: flags.out_of_service_taint,
-            on_failed_drain: flags.on_failed_drain.into(),
-            on_uncordon: flags.on_uncordon.into(),
-            on_failed_launch: flags.on_failed_launch.into(),
+            on_failed_drain: flags.on_failed_drain,
+            on_uncordon: flags.on_uncordon,
+            on_failed_launch: flags.on_failed_launch,
             startup_taints,
             dry_run: flags.dry_run,
         };
@@ -253,23 +253,14 @@ impl Settings {
             node_selector,
             selection_rules,
             pod_selector,
-            at_deadline: flags.at_deadline.into(),
-            reported: scope(flags.reporting.events),
+            at_deadline: flags.at_deadline,
+            reported: flags.reporting.events,
             ec2_poll_interval,
             check_at_start: flags.check_at_start,
             nodes_lease,
             collect_leases: flags.collect_leases,
             log,
         })
-    }
-}
-
-const fn scope(drains: flags::Events) -> Option<Scope> {
-    match drains {
-        flags::Events::Blocked => Some(Scope::Blocked),
-        flags::Events::All => Some(Scope::All),
-        flags::Events::Lifecycle => Some(Scope::Lifecycle),
-        flags::Events::None => None,
     }
 }
 
@@ -310,58 +301,11 @@ fn forget_empty(flags: &mut Run) {
     }
 }
 
-impl From<flags::AtDeadline> for AtDeadline {
-    fn from(chosen: flags::AtDeadline) -> Self {
-        match chosen {
-            flags::AtDeadline::Delete => Self::Delete,
-            flags::AtDeadline::Leave => Self::Leave,
-        }
-    }
-}
-
-impl From<flags::WaitForLoadBalancers> for ForLoadBalancers {
-    fn from(chosen: flags::WaitForLoadBalancers) -> Self {
-        match chosen {
-            flags::WaitForLoadBalancers::Off => Self::Nothing,
-            flags::WaitForLoadBalancers::Wait => Self::Wait,
-            flags::WaitForLoadBalancers::Deregister => Self::Deregister,
-        }
-    }
-}
-
-impl From<flags::OnFailedDrain> for OnFailed {
-    fn from(chosen: flags::OnFailedDrain) -> Self {
-        match chosen {
-            flags::OnFailedDrain::Continue => Self::Continue,
-            flags::OnFailedDrain::Abandon => Self::Abandon,
-            flags::OnFailedDrain::Leave => Self::Leave,
-        }
-    }
-}
-
-impl From<flags::OnUncordon> for OnUncordon {
-    fn from(chosen: flags::OnUncordon) -> Self {
-        match chosen {
-            flags::OnUncordon::Leave => Self::Leave,
-            flags::OnUncordon::AtDeadline => Self::AtDeadline,
-        }
-    }
-}
-
-impl From<flags::OnFailedLaunch> for OnFailed {
-    fn from(chosen: flags::OnFailedLaunch) -> Self {
-        match chosen {
-            flags::OnFailedLaunch::Abandon => Self::Abandon,
-            flags::OnFailedLaunch::Leave => Self::Leave,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::fact::NotificationPhase;
-    use crate::pipeline::interruption::Heartbeats;
+    use crate::pipeline::interruption::{Heartbeats, OnFailed, OnUncordon};
     use crate::pipeline::interruption::{AtMost, Holds};
     use clap::Parser;
 
@@ -403,7 +347,7 @@ mod tests {
             (tag, None, SelectionRules::default())
         );
         assert_eq!((settings.pod_selector, settings.at_deadline), (None, AtDeadline::Delete));
-        assert_eq!((settings.reported, settings.check_at_start), (Some(Scope::Blocked), true));
+        assert_eq!((settings.reported, settings.check_at_start), (Scope::Blocked, true));
         assert_eq!(settings.log.to_string(), "info");
         assert!(!settings.collect_leases && settings.ec2_poll_interval.is_none());
     }
@@ -462,7 +406,7 @@ mod tests {
         assert_eq!(settings.pod_grace, Some(Duration::from_secs(45)));
         assert_eq!(settings.managed_tag, ManagedTag { key: "team".to_owned(), value: Some("blue".to_owned()) });
         assert!(settings.policy.require_tag && settings.policy.dry_run);
-        assert_eq!((settings.reported, settings.check_at_start), (Some(Scope::All), false));
+        assert_eq!((settings.reported, settings.check_at_start), (Scope::All, false));
         assert!(settings.collect_leases);
         assert_eq!(settings.policy.ignored_hooks, ["theirs"]);
         assert_eq!(settings.selection_rules.own_pod, Some(("kube-system".to_owned(), "ebbtide-1".to_owned())));

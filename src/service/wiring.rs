@@ -201,7 +201,10 @@ impl Wiring {
 
 /// Adds the subscriber that notes facts for Events and conditions, if the settings ask for any. A dry run writes none: it does nothing.
 pub(super) fn subscribe(settings: &Settings, facts: Facts) -> (Facts, Option<(Scope, Backlog)>) {
-    let Some(scope) = settings.reported.filter(|_| !settings.policy.dry_run) else { return (facts, None) };
+    let scope = settings.reported;
+    if scope == Scope::None || settings.policy.dry_run {
+        return (facts, None);
+    }
     let (subscriber, backlog) = event_subscriber();
     (facts.with(Arc::new(subscriber)), Some((scope, backlog)))
 }

@@ -15,6 +15,7 @@ pub use writer::EventWriter;
 
 use crate::fact::{DrainOutcome, Fact, NodeRef, NoticeRef, PodRef, Subscriber, Wait, WaitOutcome};
 use crate::telemetry::bounded::bounded;
+use clap::ValueEnum;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -33,7 +34,7 @@ const MAX_BACKLOG: usize = 4096;
 const MAX_REASON_LENGTH: usize = 256;
 
 /// The drains that are reported by Events and by the Node's condition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Scope {
     /// Drains that are blocked.
     Blocked,
@@ -41,6 +42,8 @@ pub enum Scope {
     All,
     /// All drains, with the conditions of the Node that KEP-5683 proposes for every tool: `DrainInProgress` and `Drained`.
     Lifecycle,
+    /// No drains.
+    None,
 }
 
 impl Scope {

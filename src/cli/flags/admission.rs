@@ -1,6 +1,6 @@
 //! The flags that limit what a writer to the queue can cause.
 
-use super::Verify;
+use crate::pipeline::interruption::Verify;
 use clap::Args;
 
 /// The limits of what a writer to the queue can cause.

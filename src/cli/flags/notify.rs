@@ -1,7 +1,7 @@
 //! The flags of notifications, which `ebbtide run` and `ebbtide notify` share.
 
-use super::NotifyFormat;
 use crate::cli::output::Output;
+use crate::telemetry::notify::Format;
 use crate::telemetry::outbound::Secret;
 use clap::Args;
 use std::path::PathBuf;
@@ -42,7 +42,7 @@ pub struct Notifications {
         hide_possible_values = true,
         help_heading = "Notifications"
     )]
-    pub notify_format: NotifyFormat,
+    pub notify_format: Format,
 
     /// A file with a minijinja template that makes the body of notifications, which is JSON; checked at the start
     #[arg(long, env = "EBBTIDE_NOTIFY_TEMPLATE", value_name = "FILE", help_heading = "Notifications")]

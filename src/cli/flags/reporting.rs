@@ -1,6 +1,6 @@
 //! The flags of Events and conditions.
 
-use super::Events;
+use crate::telemetry::kube_events::Scope;
 use clap::Args;
 
 /// Events and conditions for Kubernetes.
@@ -19,5 +19,5 @@ pub struct Reporting {
         hide_possible_values = true,
         help_heading = "Reporting"
     )]
-    pub events: Events,
+    pub events: Scope,
 }

@@ -1,6 +1,6 @@
 //! The flags of what is waited for before evictions, and between a drain and the hook's completion.
 
-use super::WaitForLoadBalancers;
+use crate::pipeline::interruption::ForLoadBalancers;
 use clap::Args;
 
 /// Waits.
@@ -62,5 +62,5 @@ pub struct Waits {
         default_value = "off",
         help_heading = "Lifecycle hooks"
     )]
-    pub wait_for_load_balancers: WaitForLoadBalancers,
+    pub wait_for_load_balancers: ForLoadBalancers,
 }

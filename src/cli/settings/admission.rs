@@ -21,7 +21,7 @@ impl Problems {
         let drains = actions.with_faults(health_issues).any(Action::drains);
         let has_limit = flags.max_draining.as_deref().is_some_and(|text| text != NO_LIMIT);
         self.idle(flag, has_limit && !drains, "--on KIND=drain");
-        let verify = flags.verify.into();
+        let verify = flags.verify;
         self.idle("--verify", verify == Verify::Always && !drains, "--on KIND=drain");
         let limit = match flags.max_draining.as_deref() {
             Some(NO_LIMIT) => DrainLimit::None,
@@ -31,16 +31,6 @@ impl Problems {
             None => DrainLimit::None,
         };
         Admission { limit, verify, asks_aws: sources.ask_aws() }
-    }
-}
-
-impl From<flags::Verify> for Verify {
-    fn from(chosen: flags::Verify) -> Self {
-        match chosen {
-            flags::Verify::Always => Self::Always,
-            flags::Verify::Unusual => Self::Unusual,
-            flags::Verify::Never => Self::Never,
-        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::SettingsError;
 use super::problems::Problems;
-use crate::cli::flags::{Notifications, NotifyFormat};
+use crate::cli::flags::Notifications;
 use crate::cli::input;
 use crate::fact::NotificationPhase;
 use crate::telemetry::notify::{self, Format, NotifySettings, PAGER_DUTY_URL, PhaseChoice, Phases, Template};
@@ -46,7 +46,7 @@ impl Problems {
         replica: Option<String>,
     ) -> Option<NotifySettings> {
         forget_empty(&mut flags);
-        let format = Format::from(flags.notify_format);
+        let format = flags.notify_format;
         let receiver = self.receiver(&flags, format);
         if receiver.is_none() {
             if flags.notify_url.is_none() {
@@ -193,16 +193,4 @@ fn forget_empty(flags: &mut Notifications) {
         *value = value.trim().to_owned();
     }
     flags.notify.retain(|value| !value.is_empty());
-}
-
-impl From<NotifyFormat> for Format {
-    fn from(chosen: NotifyFormat) -> Self {
-        match chosen {
-            NotifyFormat::Json => Self::Json,
-            NotifyFormat::Slack => Self::Slack,
-            NotifyFormat::Teams => Self::Teams,
-            NotifyFormat::PagerDuty => Self::PagerDuty,
-            NotifyFormat::CloudEvents => Self::CloudEvents,
-        }
-    }
 }

@@ -1,10 +1,9 @@
 //! Validation of each flag, with all problems so far.
 
 use super::{MAX_DRAIN, MAX_LEAD, MIN_HEARTBEAT_INTERVAL, POLL_INTERVALS, Problem};
-use crate::cli::flags::OnFailedLaunch;
 use crate::cli::text::did_you_mean;
 use crate::pipeline::event::NoticeKind;
-use crate::pipeline::interruption::{Action, Actions, Heartbeats, PerKind, WARNING_TIME};
+use crate::pipeline::interruption::{Action, Actions, Heartbeats, OnFailed, PerKind, WARNING_TIME};
 use crate::pipeline::node::ManagedTag;
 use crate::pipeline::node::label;
 use crate::pipeline::node::label::{LabelError, Selector, Taint};
@@ -207,11 +206,11 @@ impl Problems {
     }
 
     /// Reports settings of launches that nothing waits for.
-    pub(super) fn idle_launches(&mut self, taints: &[String], on_failed: OnFailedLaunch, actions: Actions) {
+    pub(super) fn idle_launches(&mut self, taints: &[String], on_failed: OnFailed, actions: Actions) {
         let ready = actions.of(NoticeKind::AsgLaunch) == Action::Ready;
         let idle = !taints.is_empty() && !ready && !actions.have(Action::Replace);
         self.idle("--startup-taint", idle, "--on asg-launch=ready, or the action replace");
-        self.idle("--on-failed-launch", on_failed == OnFailedLaunch::Abandon && !ready, "--on asg-launch=ready");
+        self.idle("--on-failed-launch", on_failed == OnFailed::Abandon && !ready, "--on asg-launch=ready");
     }
 
     pub(super) fn taints(&mut self, flags: &[String]) -> Vec<Taint> {

@@ -1,9 +1,8 @@
 //! Validation of what gives notices, and of what it needs.
 
 use super::problems::Problems;
-use crate::cli::flags;
 use crate::cli::flags::{Run, Source};
-use crate::pipeline::interruption::HookSource;
+use crate::pipeline::interruption::{ForLoadBalancers, HookSource, OnFailed, OnUncordon, Verify};
 use std::fmt;
 
 /// The requirement of settings about lifecycle hooks, for [`Problems::idle`].
@@ -140,8 +139,8 @@ impl Problems {
         }
         if !sources.complete_hooks() {
             self.idle("--heartbeat", flags.heartbeat != "auto", HOOKS);
-            self.idle("--on-failed-drain", flags.on_failed_drain != flags::OnFailedDrain::Continue, HOOKS);
-            self.idle("--on-uncordon", flags.on_uncordon != flags::OnUncordon::Leave, HOOKS);
+            self.idle("--on-failed-drain", flags.on_failed_drain != OnFailed::Continue, HOOKS);
+            self.idle("--on-uncordon", flags.on_uncordon != OnUncordon::Leave, HOOKS);
         }
         if sources.queue {
             return;
@@ -163,10 +162,10 @@ impl Problems {
         if sources.ask_aws() {
             return;
         }
-        let waits = flags.waits.wait_for_load_balancers != flags::WaitForLoadBalancers::Off;
+        let waits = flags.waits.wait_for_load_balancers != ForLoadBalancers::Nothing;
         for (flag, is_set) in [
             ("--require-tag", flags.require_tag),
-            ("--verify", flags.admission.verify == flags::Verify::Always),
+            ("--verify", flags.admission.verify == Verify::Always),
             ("--wait-for-load-balancers", waits),
             ("--on", flags.on.iter().any(|pair| pair.ends_with("=replace") || pair.ends_with("=ready"))),
         ] {

@@ -3,9 +3,9 @@
 use super::problems::Problems;
 use super::sources::HOOKS;
 use super::{MAX_DRAIN, Sources};
-use crate::cli::flags::{WaitForLoadBalancers, Waits};
+use crate::cli::flags::Waits;
 use crate::pipeline::event::NoticeKind;
-use crate::pipeline::interruption::{Action, Actions, Holds, PerKind, ShiftedResources, WaitPolicy, Wave};
+use crate::pipeline::interruption::{Action, Actions, ForLoadBalancers, Holds, PerKind, ShiftedResources, WaitPolicy, Wave};
 use crate::pipeline::node::label::checked_key;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -35,9 +35,9 @@ impl Problems {
         self.idle(flag, is_set && !drains_hooks, hooks);
         let flag = "--wait-for-load-balancers";
         match flags.wait_for_load_balancers {
-            WaitForLoadBalancers::Off => {}
-            WaitForLoadBalancers::Wait => self.idle(flag, !is_drained, "--on asg-terminate=drain"),
-            WaitForLoadBalancers::Deregister => {
+            ForLoadBalancers::Nothing => {}
+            ForLoadBalancers::Wait => self.idle(flag, !is_drained, "--on asg-terminate=drain"),
+            ForLoadBalancers::Deregister => {
                 let drains = NoticeKind::ALL.into_iter().any(|kind| actions.of(kind).drains());
                 self.idle(flag, !drains, "--on KIND=drain");
             }
@@ -52,7 +52,7 @@ impl Problems {
             hold: self.holds(&flags.hold, actions, sources),
             complete_after: complete_after.unwrap_or_default(),
             volumes: volumes.unwrap_or_default(),
-            load_balancers: flags.wait_for_load_balancers.into(),
+            load_balancers: flags.wait_for_load_balancers,
         }
     }
 

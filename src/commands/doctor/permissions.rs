@@ -8,6 +8,7 @@ use crate::leases::election::Office;
 use crate::pipeline::drain::AtDeadline;
 use crate::pipeline::event::NoticeKind;
 use crate::pipeline::interruption::{Action, ForLoadBalancers};
+use crate::telemetry::kube_events::Scope;
 
 impl Permission {
     const fn all(group: &'static str, resource: &'static str, verb: &'static str, without: &'static str) -> Self {
@@ -69,7 +70,7 @@ pub fn needed(settings: &Settings) -> Vec<Permission> {
         let without = "target groups of TargetGroupBindings are not waited for";
         needed.push(need("elbv2.k8s.aws", "targetgroupbindings", "list", without));
     }
-    if settings.reported.is_some() && !policy.dry_run && drains {
+    if settings.reported != Scope::None && !policy.dry_run && drains {
         needed.push(need("", "nodes/status", "patch", "the condition EbbtideDraining is not written"));
         needed.push(need("", "events", "create", "no Event is written"));
         needed.push(need("", "events", "patch", "Events of drains are not updated at their end"));

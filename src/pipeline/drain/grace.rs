@@ -2,6 +2,7 @@
 
 use super::deadline::Deadline;
 use super::remaining::MAX_ADDED_GRACE;
+use clap::ValueEnum;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -24,7 +25,7 @@ const MAX_GRACE: Duration = Duration::from_hours(24 * 366);
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 
 /// The treatment of pods that are left on the node before a hard deadline.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum AtDeadline {
     /// Delete them in time to stop by themselves, regardless of their budgets: otherwise they are killed with the node.
     Delete,

@@ -2,6 +2,7 @@
 
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{Notice, NoticeKind};
+use clap::ValueEnum;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -24,7 +25,7 @@ const LEAST_PATIENCE: Duration = Duration::from_secs(2);
 const LATE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Which notices AWS must confirm before their nodes are cordoned and drained.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Verify {
     /// All that AWS can confirm.
     Always,

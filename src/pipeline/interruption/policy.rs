@@ -6,6 +6,7 @@ use crate::pipeline::event::{Detail, Notice, NoticeKind};
 use crate::pipeline::node::mark::MarkSettings;
 use crate::pipeline::node::shift::ZONE_LABEL;
 use crate::pipeline::node::{ConditionRule, WorkSign};
+use clap::ValueEnum;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -74,7 +75,7 @@ impl Default for Actions {
 }
 
 /// The completion of a lifecycle hook after work that failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnFailed {
     /// Complete it with CONTINUE.
     Continue,
@@ -85,7 +86,7 @@ pub enum OnFailed {
 }
 
 /// The treatment of a terminating hook whose Node a user has uncordoned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnUncordon {
     /// Leave it to its own timeout.
     Leave,
@@ -94,9 +95,10 @@ pub enum OnUncordon {
 }
 
 /// The treatment of load balancers when an instance is terminated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ForLoadBalancers {
     /// Nothing.
+    #[value(name = "off")]
     Nothing,
     /// A hook's completion waits until no target group lists the instance.
     Wait,

@@ -8,6 +8,7 @@ mod teams;
 use super::NotifySettings;
 use super::notification::Notification;
 use super::template::{RenderError, Template};
+use clap::ValueEnum;
 use http::header::{self, InvalidHeaderValue};
 use http::{HeaderName, HeaderValue};
 
@@ -15,7 +16,7 @@ use http::{HeaderName, HeaderValue};
 pub const PAGER_DUTY_URL: &str = "https://events.pagerduty.com/v2/enqueue";
 
 /// The formats.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// The notification as it is.
     Json,
@@ -24,8 +25,10 @@ pub enum Format {
     /// An Adaptive Card for a workflow of Microsoft Teams.
     Teams,
     /// An event of `PagerDuty`'s Events API v2.
+    #[value(name = "pagerduty")]
     PagerDuty,
     /// The notification, with the headers of `CloudEvents` 1.0 in binary mode.
+    #[value(name = "cloudevents")]
     CloudEvents,
 }
 
