@@ -2,11 +2,37 @@
 
 use super::answer::Answer;
 use super::flags::Cli;
-use super::flags::borrowed::HELP_ALL;
 use super::refusal;
 use clap::builder::{BoolishValueParser, Resettable};
 use clap::error::{ErrorKind, KindFormatter};
 use clap::{Arg, ArgAction, Command, CommandFactory, FromArgMatches};
+
+/// Name of the flag that shows all flags in the help.
+pub(super) const HELP_ALL: &str = "help-all";
+
+/// The flags that the help of `ebbtide run` shows: those that people set.
+const COMMON: [&str; 20] = [
+    "queue_url",
+    "source",
+    "on",
+    "on_condition",
+    "node_selector",
+    "managed_tag",
+    "cluster_name",
+    "ec2_poll_interval",
+    "drain_timeout",
+    "max_draining",
+    "wave",
+    "taint",
+    "uncordon_after",
+    "on_failed_drain",
+    "wait_for_load_balancers",
+    "dry_run",
+    "events",
+    "notify_url",
+    "log_format",
+    "log",
+];
 
 impl Cli {
     /// Reads the command line and the environment. An empty variable counts as unset, because charts set empty variables. Ends the process
@@ -41,19 +67,31 @@ impl Cli {
         refusal::problems(error)
     }
 
-    /// The command line, whose help leaves out the service's flags where a command takes them besides its own.
+    /// The command line, whose help leaves out the service's flags: for `ebbtide run` those that few people set, for commands that take them
+    /// besides their own all.
     fn brief() -> Command {
         Self::complete().mut_subcommands(|command| {
+            if !command.get_arguments().any(|arg| arg.get_id() == HELP_ALL) {
+                return command;
+            }
+            let shown: &[&str] = if command.get_name() == "run" { &COMMON } else { &[] };
             // The service's flags have variables.
-            let hidden = |arg: Arg| if arg.get_env().is_some() { arg.hide(true) } else { arg };
-            let borrows = command.get_arguments().any(|arg| arg.get_id() == "help_all");
-            if borrows { command.mut_args(hidden) } else { command }
+            let is_hidden = |arg: &Arg| arg.get_env().is_some() && !shown.contains(&arg.get_id().as_str());
+            command.mut_args(|arg| if is_hidden(&arg) { arg.hide(true) } else { arg })
         })
     }
 
-    /// The command line, in which every switch takes `=false`, as its variable does.
+    /// The command line, in which every switch takes `=false`, as its variable does, and commands with the service's flags take `--help-all`. The
+    /// descriptions are Markdown, for docs and chart; a terminal gets them without backticks.
     #[must_use]
     pub fn complete() -> Command {
+        let plain = |arg: Arg| {
+            let [short, long] =
+                [arg.get_help(), arg.get_long_help()].map(|help| help.map(|help| help.to_string().replace('`', "")));
+            let arg = if let Some(short) = short { arg.help(short) } else { arg };
+            if let Some(long) = long { arg.long_help(long) } else { arg }
+        };
+        let help_all = Arg::new(HELP_ALL).long(HELP_ALL).action(ArgAction::HelpLong).help("Show all flags");
         let switch = |arg: Arg| {
             let is_on = arg.get_default_values().first().is_some_and(|value| value == "true");
             if !is_on && !matches!(arg.get_action(), ArgAction::SetTrue) || arg.is_required_set() {
@@ -66,7 +104,11 @@ impl Cli {
                 .hide_default_value(!is_on)
                 .hide_possible_values(true)
         };
-        Self::command().mut_subcommands(|command| command.mut_args(switch))
+        Self::command().mut_subcommands(|command| {
+            let takes_all = command.get_arguments().any(|arg| arg.get_id() == "source");
+            let command = command.mut_args(|arg| switch(plain(arg)));
+            if takes_all { command.arg(help_all.clone()) } else { command }
+        })
     }
 }
 
@@ -114,6 +156,20 @@ mod tests {
     }
 
     #[test]
+    fn run_shows_the_flags_that_people_set_and_the_others_on_request() {
+        let help = |mut cli: Command| cli.find_subcommand_mut("run").unwrap().render_long_help().to_string();
+        let (brief, all) = (help(Cli::brief()), help(Cli::complete()));
+        for flag in COMMON {
+            let flag = format!("--{}", flag.replace('_', "-"));
+            assert!(brief.contains(&flag), "{flag}\n{brief}");
+        }
+        for rare in ["--ignore-hook", "--status-peers", "--notify-proxy"] {
+            assert!(!brief.contains(rare) && all.contains(rare), "{rare}\n{brief}");
+        }
+        assert!(brief.contains("--help-all") && !all.contains('`'), "{all}");
+    }
+
+    #[test]
     fn help_lists_the_kinds_and_actions() {
         let mut cli = Cli::complete();
         let help = cli.find_subcommand_mut("send").unwrap().render_long_help().to_string();
@@ -125,7 +181,7 @@ mod tests {
             assert!(kinds.contains(kind.as_str()), "{kind}: {on}");
         }
         for action in Action::ALL {
-            assert!(actions.split("Default").next().unwrap().contains(action.as_str()), "{action}: {on}");
+            assert!(actions.contains(action.as_str()), "{action}: {on}");
         }
     }
 

@@ -52,7 +52,7 @@ pub struct Cli {
 pub enum Command {
     /// Read the queue and drain nodes, until a signal ends the process
     #[command(
-        after_help = "Durations are written 30s, 5m, 1h30m, 2d. Lists in an environment variable are separated by commas.\n\
+        after_help = "These are the flags that people set; --help-all shows all. Durations are written 30s, 5m, 1h30m, 2d. Lists in an environment variable are separated by commas.\n\
                             Exit codes: 0 after an ordered shutdown, 1 if it can't start, 2 for wrong settings, 3 if the shutdown aborted work, 4 after a bug."
     )]
     Run(Run),
@@ -101,18 +101,18 @@ pub struct Run {
     #[command(flatten)]
     pub sources: Sources,
 
-    /// Action for a kind of notice; once per kind
+    /// Action for a kind of notice; once per kind [default: `drain`, but `rebalance=cordon`, `asg-launch=ignore` and `status-check=report`]
     ///
-    /// Kinds: asg-terminate, asg-launch, spot, rebalance, state-change, scheduled-change, capacity-reservation, node-condition,
-    /// status-check. Actions: drain, replace, cordon, report, ignore (for asg-launch: ready, report, ignore; for node-condition see
-    /// --on-condition). Default: drain, but rebalance=cordon, asg-launch=ignore and status-check=report. Only drain, replace and ready
-    /// touch lifecycle hooks. replace: as drain, but first the Auto Scaling group launches another node.
+    /// Kinds: asg-terminate, asg-launch, spot, rebalance, state-change, scheduled-change, capacity-reservation, node-condition, status-check.
+    /// Actions: drain, replace, cordon, report, ignore; for asg-launch: ready, report, ignore; for node-condition see `--on-condition`. Only
+    /// drain, replace and ready touch lifecycle hooks. With replace the Auto Scaling group first launches another node.
     #[arg(long, env = "EBBTIDE_ON", value_name = "KIND=ACTION", value_delimiter = ',', help_heading = "Notices")]
     pub on: Vec<String>,
 
-    /// Action for a fault of an instance that AWS Health reports: drain, replace, cordon or report, by the code of the event; repeatable
+    /// Action for a fault of an instance that AWS Health reports, by the code of the event: `drain`, `replace`, `cordon` or `report`; repeatable
+    /// [default: faults are ignored]
     ///
-    /// Without it events of the category issue are ignored. They need a rule of their own.
+    /// They need a rule of their own, for events of the category issue.
     #[arg(
         long,
         env = "EBBTIDE_HEALTH_ISSUE",
@@ -122,39 +122,39 @@ pub struct Run {
     )]
     pub health_issue: Vec<String>,
 
-    /// A lifecycle hook that others complete; repeatable
+    /// Lifecycle hooks that other controllers complete; repeatable
     ///
     /// A value replaces the default, the two hooks of EKS.
     #[arg(
         long,
         env = "EBBTIDE_IGNORE_HOOK",
-        value_name = "NAME",
+        value_name = "HOOK",
         value_delimiter = ',',
         default_value = EKS_HOOKS,
         help_heading = "Notices"
     )]
     pub ignore_hook: Vec<String>,
 
-    /// The EC2 tag of this cluster's instances
+    /// EC2 tag of this cluster's instances, its key alone or with a value
     #[arg(
         long,
         env = "EBBTIDE_MANAGED_TAG",
-        value_name = "KEY[=VALUE]",
+        value_name = "TAG[=VALUE]",
         default_value = "aws-node-termination-handler/managed",
         help_heading = "Notices"
     )]
     pub managed_tag: String,
 
-    /// The name of this cluster, as in the tags kubernetes.io/cluster/NAME, eks:cluster-name or aws:eks:cluster-name of its instances
-    /// [default: from the tags of a Node's instance]
+    /// Name of this cluster, as in the tags `kubernetes.io/cluster/NAME`, `eks:cluster-name` or `aws:eks:cluster-name` of its instances [default:
+    /// from the tags of a Node's instance]
     #[arg(long, env = "EBBTIDE_CLUSTER_NAME", value_name = "NAME", help_heading = "Notices")]
     pub cluster_name: Option<String>,
 
-    /// Require the managed tag even if the instance has a Node here
+    /// Require the managed tag even of instances with a Node here; EC2 is asked about each
     #[arg(long, env = "EBBTIDE_REQUIRE_TAG", value_parser = BoolishValueParser::new(), help_heading = "Notices")]
     pub require_tag: bool,
 
-    /// How long to wait for the Node of a terminating instance before its hook is completed
+    /// Wait for the Node of a terminating instance before its hook is completed; other kinds wait until their deadline
     #[arg(
         long,
         env = "EBBTIDE_REGISTRATION_GRACE",
@@ -164,20 +164,22 @@ pub struct Run {
     )]
     pub registration_grace: String,
 
-    /// Poll EC2 at this interval, 1m to 1h, for scheduled changes, ends of Capacity Blocks and failing status checks that no message announced, such as 5m [default: never]
+    /// Interval of polls of EC2, `1m` to `1h`, such as `5m`, for scheduled changes, ends of Capacity Blocks and failing status checks that no
+    /// message announced [default: never]
     ///
     /// EventBridge may lose events. Needs ec2:DescribeInstanceStatus and ec2:DescribeCapacityReservations.
     #[arg(long, env = "EBBTIDE_EC2_POLL_INTERVAL", value_name = "DURATION", help_heading = "Notices")]
     pub ec2_poll_interval: Option<String>,
 
-    /// Act only on Nodes whose labels match, such as pool=spot,zone!=a
+    /// Act only on Nodes whose labels match, such as `pool=spot,zone!=a` [default: all Nodes]
     #[arg(long, env = "EBBTIDE_NODE_SELECTOR", value_name = "SELECTOR", help_heading = "Notices")]
     pub node_selector: Option<String>,
 
-    /// Maximum duration of a drain, at most 48h, for all kinds or for one [default: what the notice allows; for a hook its heartbeat timeout or 15m, and the grace periods still to run]
+    /// Maximum duration of a drain, at most 48h, for all kinds or for one [default: what the notice allows; for a lifecycle hook its timeout, or
+    /// 15m if that is longer, and the grace periods still to run]
     ///
-    /// Once for all kinds and once per kind. For lifecycle hooks it may exceed the hook's timeout, because heartbeats keep the hook alive.
-    /// It replaces the default of one hour of a rebalance recommendation, a scheduled change, a condition, a failing status check, and of a
+    /// Once for all kinds and once per kind. For lifecycle hooks it may exceed the hook's timeout, because heartbeats keep the hook alive. It
+    /// replaces the default of one hour of a rebalance recommendation, a scheduled change, a condition, a failing status check, and of a
     /// termination that only a Node reports. If AWS sets the time, it can only shorten it.
     #[arg(
         long,
@@ -196,7 +198,8 @@ pub struct Run {
     #[command(flatten)]
     pub waits: Waits,
 
-    /// When to act on a scheduled change: now, or this long before it begins, such as 2h-before; a retirement always now
+    /// When to act on a scheduled change: `now`, or this long before its start, at most 30 days, such as `scheduled-change=2h-before`; a
+    /// retirement always now [default: now]
     #[arg(
         long,
         env = "EBBTIDE_WHEN",
@@ -206,10 +209,10 @@ pub struct Run {
     )]
     pub when: Vec<String>,
 
-    /// What to do shortly before a hard deadline with pods that could not be evicted
+    /// Pods that could not be evicted shortly before a hard deadline, at which the node's capacity ends: `delete` them while their grace period
+    /// fits, or `leave` them
     ///
-    /// At a hard deadline the node's capacity ends. delete: delete the pod while its grace period still fits before the deadline. leave:
-    /// the pod dies with the node.
+    /// Grace periods of pods that are being terminated are shortened likewise, or left.
     #[arg(
         long,
         env = "EBBTIDE_AT_DEADLINE",
@@ -224,28 +227,30 @@ pub struct Run {
     #[arg(long, env = "EBBTIDE_EVICT_DAEMONSETS", value_parser = BoolishValueParser::new(), help_heading = "Drain")]
     pub evict_daemonsets: bool,
 
-    /// Evict only pods that match, like kubectl drain --pod-selector
+    /// Evict only pods that match this label selector [default: all pods]
     #[arg(long, env = "EBBTIDE_POD_SELECTOR", value_name = "SELECTOR", help_heading = "Drain")]
     pub pod_selector: Option<String>,
 
-    /// Leave pods with an emptyDir volume, which kubectl drain evicts only with --delete-emptydir-data
+    /// Leave pods with an emptyDir volume, which `kubectl drain` evicts only with `--delete-emptydir-data`
     #[arg(long, env = "EBBTIDE_KEEP_EMPTY_DIR", value_parser = BoolishValueParser::new(), help_heading = "Drain")]
     pub keep_empty_dir: bool,
 
-    /// Leave pods without a controller, which kubectl drain evicts only with --force
+    /// Leave pods without a controller, which `kubectl drain` evicts only with `--force`
     #[arg(long, env = "EBBTIDE_KEEP_UNMANAGED", value_parser = BoolishValueParser::new(), help_heading = "Drain")]
     pub keep_unmanaged: bool,
 
-    /// Leave pods with karpenter.sh/do-not-disrupt: "true" or cluster-autoscaler.kubernetes.io/safe-to-evict: "false" until shortly
+    /// Leave pods with the annotation `karpenter.sh/do-not-disrupt`, or `cluster-autoscaler.kubernetes.io/safe-to-evict: "false"`, until shortly
     /// before a hard deadline
+    ///
+    /// The first may also be a duration from the pod's start, such as "30m".
     #[arg(long, env = "EBBTIDE_RESPECT_DO_NOT_DISRUPT", value_parser = BoolishValueParser::new(), help_heading = "Drain")]
     pub respect_do_not_disrupt: bool,
 
-    /// Grace period of every eviction [default: the pod's own]
+    /// Grace period of every eviction, 1s to 24h [default: the pod's own]
     #[arg(long, env = "EBBTIDE_POD_GRACE", value_name = "DURATION", help_heading = "Drain")]
     pub pod_grace: Option<String>,
 
-    /// A taint to set and remove with the cordon; repeatable
+    /// Taint that is set and removed with the cordon; repeatable. With `NoExecute` Kubernetes evicts pods regardless of budgets
     #[arg(
         long,
         env = "EBBTIDE_TAINT",
@@ -255,7 +260,7 @@ pub struct Run {
     )]
     pub taint: Vec<String>,
 
-    /// Key of a taint that --taint named before, so that it is removed with the cordon; repeatable
+    /// Key of a taint that `--taint` named before, so that it is removed with the cordon; repeatable
     #[arg(
         long,
         env = "EBBTIDE_FORMER_TAINT",
@@ -265,7 +270,7 @@ pub struct Run {
     )]
     pub former_taint: Vec<String>,
 
-    /// Exclude cordoned nodes from load balancers
+    /// Keep external load balancers away from cordoned nodes, by the label `node.kubernetes.io/exclude-from-external-load-balancers`
     #[arg(
         long,
         env = "EBBTIDE_EXCLUDE_FROM_LOAD_BALANCERS",
@@ -274,7 +279,7 @@ pub struct Run {
     )]
     pub exclude_from_load_balancers: bool,
 
-    /// Set the out-of-service taint on the Nodes of stopped or terminated instances
+    /// Set the out-of-service taint on the Nodes of stopped or terminated instances, so that their pods move
     #[arg(
         long,
         env = "EBBTIDE_OUT_OF_SERVICE_TAINT",
@@ -283,14 +288,12 @@ pub struct Run {
     )]
     pub out_of_service_taint: bool,
 
-    /// When to undo a cordon that no interruption followed; 0s keeps cordons [default: 20m for rebalance=cordon]
+    /// When to undo a cordon that no interruption followed, at most 48h; `0s` keeps cordons [default: `20m` for `rebalance=cordon`; else never]
     #[arg(long, env = "EBBTIDE_UNCORDON_AFTER", value_name = "DURATION", help_heading = "Marks on the Node")]
     pub uncordon_after: Option<String>,
 
-    /// A taint or an annotation as the sign that another tool works on the node: a cordon that expires stays meanwhile, for 2 h at most;
-    /// repeatable
-    ///
-    /// A value replaces the default, the signs of Karpenter, Cluster Autoscaler, medik8s, kured, and two operators that update nodes.
+    /// Taint or annotation as the sign that another tool works on the node: a cordon that expires stays meanwhile, for 2 h at most; repeatable. A
+    /// value replaces the default [default: those of Karpenter, Cluster Autoscaler, kured, Flatcar, OpenShift and medik8s]
     #[arg(
         long,
         env = "EBBTIDE_KEEP_CORDON_WHILE",
@@ -301,7 +304,7 @@ pub struct Run {
     )]
     pub keep_cordon_while: Vec<String>,
 
-    /// What to do with a terminating hook after a failed drain
+    /// Terminating hook after a failed drain: `continue`, `abandon` or `leave`
     #[arg(
         long,
         env = "EBBTIDE_ON_FAILED_DRAIN",
@@ -312,7 +315,8 @@ pub struct Run {
     )]
     pub on_failed_drain: OnFailed,
 
-    /// What to do with a terminating hook if a user uncordons its Node during the drain
+    /// Terminating hook whose Node a user uncordons during the drain: `leave` it, or `at-deadline`: keep it alive until its deadline, then as
+    /// after a failed drain
     #[arg(
         long,
         env = "EBBTIDE_ON_UNCORDON",
@@ -323,7 +327,7 @@ pub struct Run {
     )]
     pub on_uncordon: OnUncordon,
 
-    /// What to do with a launch hook whose Node is not Ready by the deadline
+    /// Launch hook whose Node is not Ready by the deadline: `abandon` or `leave`
     #[arg(
         long,
         env = "EBBTIDE_ON_FAILED_LAUNCH",
@@ -335,7 +339,7 @@ pub struct Run {
     )]
     pub on_failed_launch: OnFailed,
 
-    /// For asg-launch=ready, and for the new Node of replace: key of a taint that the Node must have lost; repeatable
+    /// For `asg-launch=ready`, and for the new Node of the action `replace`: key of a taint that the Node must have lost; repeatable
     #[arg(
         long,
         env = "EBBTIDE_STARTUP_TAINT",
@@ -345,7 +349,9 @@ pub struct Run {
     )]
     pub startup_taint: Vec<String>,
 
-    /// When to send heartbeats: auto (if the drain may outlast the hook), off, or always at this interval
+    /// When to send heartbeats: `auto`, if the drain may outlast the hook; `off`; or always at this interval
+    ///
+    /// An interval is 5s at least and less than 2h, and is shortened where a hook's timeout needs it. With off the drain ends within that timeout.
     #[arg(
         long,
         env = "EBBTIDE_HEARTBEAT",
@@ -355,7 +361,8 @@ pub struct Run {
     )]
     pub heartbeat: String,
 
-    /// Change nothing: the API server only validates cordons and evictions, and hooks get no calls; messages are deleted
+    /// Change nothing: the API server only validates cordons and evictions, and hooks get no calls. Messages are deleted: give a dry run a queue
+    /// of its own
     #[arg(long, env = "EBBTIDE_DRY_RUN", value_parser = BoolishValueParser::new(), help_heading = "Drain")]
     pub dry_run: bool,
 
@@ -373,15 +380,15 @@ pub struct Run {
 
     /// Delete leaked Leases of deleted Nodes in kube-node-lease
     ///
-    /// One replica at a time does this, so --pod-namespace and --pod-name are required.
-    #[arg(long, env = "EBBTIDE_COLLECT_LEASES", value_parser = BoolishValueParser::new(), help_heading = "Housekeeping")]
+    /// One replica at a time does this, so `--pod-namespace` and `--pod-name` are required.
+    #[arg(long, env = "EBBTIDE_COLLECT_LEASES", value_parser = BoolishValueParser::new(), help_heading = "Leaked Leases")]
     pub collect_leases: bool,
 
     /// The process's own servers.
     #[command(flatten)]
     pub servers: Servers,
 
-    /// Format of the log
+    /// Format of the log: `text` or `json`
     #[arg(
         long,
         env = "EBBTIDE_LOG_FORMAT",
@@ -392,7 +399,7 @@ pub struct Run {
     )]
     pub log_format: LogFormat,
 
-    /// Run the checks of ebbtide doctor once at the start and log problems
+    /// Run the checks of `ebbtide doctor` once at the start and log problems
     #[arg(
         long,
         env = "EBBTIDE_CHECK_AT_START",
@@ -403,7 +410,7 @@ pub struct Run {
     )]
     pub check_at_start: bool,
 
-    /// Level of the log, or levels by module, such as info,ebbtide=debug
+    /// Level of the log, or levels by module, such as `info,ebbtide=debug`, which logs every call and eviction
     #[arg(long, env = "EBBTIDE_LOG", value_name = "FILTER", default_value = "info", help_heading = "Process")]
     pub log: String,
 

@@ -41,7 +41,7 @@ pub(super) fn problems(error: &Error) -> String {
         }
         ErrorKind::UnknownArgument if flag.starts_with('-') => {
             let near = longer(&command, flag).unwrap_or_else(|| instead(ContextKind::SuggestedArg));
-            format!("{flag}: is no flag of {command}; {command} --help lists them{near}")
+            format!("{flag}: is no flag of {command}; {command} {} lists them{near}", help(&command))
         }
         ErrorKind::UnknownArgument => {
             format!("\"{arg}\" is more than {command} takes; {command} --help shows what it takes")
@@ -79,6 +79,11 @@ pub(super) fn problems(error: &Error) -> String {
 /// Returns a flag without its value, as in `--node <NAME>`, or a positional argument without its brackets, as in `[FILE]`.
 fn name(arg: &str) -> &str {
     arg.split([' ', '[', ']', '=']).find(|word| !word.is_empty()).unwrap_or_default()
+}
+
+/// Returns the flag that shows all flags of the command.
+fn help(command: &str) -> &'static str {
+    if is_known(command, "--help-all") { "--help-all" } else { "--help" }
 }
 
 /// Whether the command has this long flag.
@@ -150,7 +155,7 @@ mod tests {
                 "-o: is no flag of ebbtide migrate; ebbtide migrate --help lists them; did you mean --output?"
                     .to_owned(),
             ),
-            ("ebbtide run -o", "-o: is no flag of ebbtide run; ebbtide run --help lists them".to_owned()),
+            ("ebbtide run -o", "-o: is no flag of ebbtide run; ebbtide run --help-all lists them".to_owned()),
             (
                 "ebbtide migrate a b",
                 "\"b\" is more than ebbtide migrate takes; ebbtide migrate --help shows what it takes".to_owned(),

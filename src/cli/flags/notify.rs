@@ -9,7 +9,7 @@ use std::path::PathBuf;
 /// Notifications.
 #[derive(Args, Debug)]
 pub struct Notifications {
-    /// URL that notifications are posted to; a secret, better given by its variable [default: no notifications; for pagerduty its own]
+    /// URL that notifications are posted to; a secret, better given by its variable [default: no notifications; for `pagerduty` its own]
     #[arg(
         long,
         env = "EBBTIDE_NOTIFY_URL",
@@ -19,8 +19,8 @@ pub struct Notifications {
     )]
     pub notify_url: Option<Secret>,
 
-    /// Phases that are sent, for all kinds or for one: notice, blocked, done, failed, joined by +; all or none [default: blocked+failed; for
-    /// pagerduty blocked+done+failed]
+    /// Phases that are sent, for all kinds or for one: `notice`, `blocked`, `done`, `failed`, joined by `+`; `all` or `none` [default:
+    /// `blocked+failed`; for `pagerduty` `blocked+done+failed`]
     ///
     /// notice: work on a node begins. blocked: a drain has been blocked for 5 s. done: the work ended well. failed: it did not.
     #[arg(
@@ -32,7 +32,7 @@ pub struct Notifications {
     )]
     pub notify: Vec<String>,
 
-    /// Format of notifications: json, slack, teams, pagerduty, or cloudevents
+    /// Format of notifications: `json`, `slack`, `teams`, `pagerduty` or `cloudevents`
     #[arg(
         long,
         env = "EBBTIDE_NOTIFY_FORMAT",
@@ -44,11 +44,11 @@ pub struct Notifications {
     )]
     pub notify_format: Format,
 
-    /// A file with a minijinja template that makes the body of notifications, which is JSON; checked at the start
+    /// File with a minijinja template that makes the body of notifications, which is JSON; checked at the start
     #[arg(long, env = "EBBTIDE_NOTIFY_TEMPLATE", value_name = "FILE", help_heading = "Notifications")]
     pub notify_template: Option<PathBuf>,
 
-    /// A header of notifications; a secret; repeatable, in the variable one a line
+    /// Header of notifications; a secret; repeatable, in the variable one a line
     #[arg(
         long,
         env = "EBBTIDE_NOTIFY_HEADER",
@@ -59,7 +59,7 @@ pub struct Notifications {
     )]
     pub notify_header: Vec<Secret>,
 
-    /// Key of the HMAC-SHA256 in the header Ebbtide-Signature; a secret
+    /// Key of the HMAC-SHA256 in the header `Ebbtide-Signature`; a secret
     #[arg(
         long,
         env = "EBBTIDE_NOTIFY_SECRET",
@@ -69,7 +69,7 @@ pub struct Notifications {
     )]
     pub notify_secret: Option<Secret>,
 
-    /// For pagerduty: the integration key of the service; a secret
+    /// For `pagerduty`: the integration key of the service; a secret
     #[arg(
         long,
         env = "EBBTIDE_NOTIFY_ROUTING_KEY",
@@ -79,7 +79,7 @@ pub struct Notifications {
     )]
     pub notify_routing_key: Option<Secret>,
 
-    /// Proxy for notifications [default: that of `HTTPS_PROXY` or `ALL_PROXY`, for an https URL]
+    /// Proxy for notifications, `http://[USER:PASSWORD@]HOST:PORT`; a secret [default: that of `HTTPS_PROXY` or `ALL_PROXY`, for an https URL]
     #[arg(
         long,
         env = "EBBTIDE_NOTIFY_PROXY",

@@ -6,10 +6,10 @@ use clap::Args;
 /// Events and conditions for Kubernetes.
 #[derive(Args, Debug)]
 pub struct Reporting {
-    /// Which drains get Kubernetes Events, and a condition of the Node: blocked, all, lifecycle or none
+    /// Drains that get Kubernetes Events and a condition of the Node: `blocked`, `all`, `lifecycle` (`all`, with the Node conditions of KEP-5683)
+    /// or `none`
     ///
-    /// blocked: drains that have been blocked for 5 s, with the reason and the deadline. all: every drain, from its start.
-    /// lifecycle: all, with the Node conditions of KEP-5683, which is alpha. Needs create and patch on events, and patch on nodes/status.
+    /// Needs create and patch on events, and patch on nodes/status.
     #[arg(
         long,
         env = "EBBTIDE_EVENTS",
@@ -17,7 +17,7 @@ pub struct Reporting {
         value_name = "WHICH",
         default_value = "blocked",
         hide_possible_values = true,
-        help_heading = "Reporting"
+        help_heading = "Kubernetes Events"
     )]
     pub events: Scope,
 }

@@ -5,7 +5,7 @@ use clap::Args;
 /// The process's own servers.
 #[derive(Args, Debug)]
 pub struct Servers {
-    /// Address of /metrics, /readyz and /healthz
+    /// Address of `/metrics`, `/readyz` and `/healthz`; `[::]` is all addresses, IPv4 included
     #[arg(
         long,
         env = "EBBTIDE_ADMIN_ADDRESS",
@@ -15,7 +15,7 @@ pub struct Servers {
     )]
     pub admin_address: String,
 
-    /// Address of the status page, or off
+    /// Address of the status page, or `off`
     ///
     /// The page shows what is being drained, to anyone who can reach the address. It changes nothing.
     #[arg(
@@ -27,9 +27,9 @@ pub struct Servers {
     )]
     pub status_address: String,
 
-    /// The name and port of a headless service of all replicas, whose work the status page shows together; repeatable
+    /// Name and port of a headless Service of all replicas, whose work the status page shows together, or of each; repeatable. Needs `--pod-name`
     ///
-    /// Needs --pod-name. --status-address must be one that the other replicas reach.
+    /// `--status-address` must be one that the other replicas reach.
     #[arg(
         long,
         env = "EBBTIDE_STATUS_PEERS",
@@ -39,10 +39,10 @@ pub struct Servers {
     )]
     pub status_peers: Vec<String>,
 
-    /// Another host name under which clients may ask for metrics or the status page, or *.DOMAIN; repeatable
+    /// Another host name under which clients may ask for metrics or the status page, such as that of an Ingress, `NAME` or `*.DOMAIN`; repeatable
     ///
-    /// Addresses, names without a dot, *.svc and *.cluster.local are always answered; any other host is refused, so that no foreign site in a
+    /// Addresses, names without a dot, `*.svc` and `*.cluster.local` are always answered; any other host is refused, so that no foreign site in a
     /// browser can read the answers.
-    #[arg(long, env = "EBBTIDE_ALLOWED_HOST", value_name = "NAME", value_delimiter = ',', help_heading = "Process")]
+    #[arg(long, env = "EBBTIDE_ALLOWED_HOST", value_name = "HOST", value_delimiter = ',', help_heading = "Process")]
     pub allowed_host: Vec<String>,
 }

@@ -16,15 +16,12 @@ pub enum Source {
 /// The choice of sources.
 #[derive(Args, Debug)]
 pub struct Sources {
-    /// The SQS queue that EventBridge and lifecycle hooks send to
+    /// URL of the SQS queue that EventBridge and lifecycle hooks send to; required, unless `--source` has no `queue`
     #[arg(long, env = "EBBTIDE_QUEUE_URL", value_name = "URL", help_heading = "Queue")]
     pub queue_url: Option<String>,
 
-    /// Sources of notices: queue, the messages of --queue-url; nodes, what ebbtide agent writes on the Nodes; ec2, what EC2 lists at
-    /// --ec2-poll-interval [default: queue, and ec2 if its interval is set]
-    ///
-    /// With nodes alone no queue is needed, and AWS is never called; lifecycle hooks are left to their own timeout then, unless --node-hook
-    /// names one.
+    /// Sources of notices: `queue`, the messages of `--queue-url`; `nodes`, agent notices and conditions on the Nodes; `ec2`, what EC2 lists at
+    /// `--ec2-poll-interval` [default: `queue`, and `ec2` with `--ec2-poll-interval`]
     #[arg(
         long,
         env = "EBBTIDE_SOURCE",
@@ -42,18 +39,18 @@ pub struct Sources {
     #[arg(long, env = "EBBTIDE_NODES_LEASE", value_name = "NAME", hide = true)]
     pub nodes_lease: Option<String>,
 
-    /// The terminating lifecycle hook to keep alive and complete, by this name in each Auto Scaling group, when a Node reports that its
-    /// group terminates it
+    /// Without a queue: the terminating lifecycle hook, by its name in each Auto Scaling group, that is kept alive and completed when a Node
+    /// reports that its group terminates it. Needs AWS permissions
     ///
-    /// For --source nodes: the messages of a queue name the hook themselves. Needs AWS credentials, for four calls to Auto Scaling.
-    #[arg(long, env = "EBBTIDE_NODE_HOOK", value_name = "NAME", help_heading = "Notices")]
+    /// The messages of a queue name the hook themselves. Needs AWS credentials, for four calls to Auto Scaling.
+    #[arg(long, env = "EBBTIDE_NODE_HOOK", value_name = "HOOK", help_heading = "Notices")]
     pub node_hook: Option<String>,
 
-    /// Action for a Node that has had a condition for longer than tolerated, such as KernelReady=False:30m=replace: report, cordon,
-    /// drain or replace; once per condition
+    /// Action for a Node that has had a condition for longer than tolerated, such as `KernelReady=False:30m=replace`: `report`, `cordon`, `drain`
+    /// or `replace`; once per condition. Needs `nodes` in `--source`
     ///
-    /// Tolerated from 1s to 24h. Conditions are those of the EKS node monitoring agent, the node problem detector and Kubernetes itself (Ready=Unknown). Needs nodes
-    /// in --source. No work begins while more than a fifth, rounded up, of a group or of all nodes, or most zones, are affected.
+    /// Tolerated from 1s to 24h. Conditions are those of the EKS node monitoring agent, the node problem detector and Kubernetes itself
+    /// (`Ready=Unknown`). No work begins while more than a fifth, rounded up, of a group or of all nodes, or most zones, are affected.
     #[arg(
         long,
         env = "EBBTIDE_ON_CONDITION",

@@ -6,13 +6,12 @@ use clap::Args;
 /// Traces.
 #[derive(Args, Debug)]
 pub struct Traces {
-    /// URL of an OpenTelemetry collector that gets a trace of each interruption [default: no traces]
-    ///
-    /// It must take OTLP over HTTP. A URL without a path gets /v1/traces.
+    /// URL of an OpenTelemetry collector that gets a trace of each interruption by OTLP over HTTP; without a path `/v1/traces` is added [default:
+    /// no traces]
     #[arg(long, env = "EBBTIDE_OTLP_ENDPOINT", hide_env_values = true, value_name = "URL", help_heading = "Traces")]
     pub otlp_endpoint: Option<Secret>,
 
-    /// A header for the collector; a secret; repeatable, in the variable one a line
+    /// Header for the collector; a secret; repeatable, in the variable one a line
     #[arg(
         long,
         env = "EBBTIDE_OTLP_HEADER",

@@ -102,7 +102,7 @@ pub enum ForLoadBalancers {
     Nothing,
     /// A hook's completion waits until no target group lists the instance.
     Wait,
-    /// As `Wait`, and the instance is deregistered when its drain starts.
+    /// The same, and the instance is deregistered when its drain starts.
     Deregister,
 }
 
