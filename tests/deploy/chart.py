@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ ROOT = HERE.parent.parent
 CHART = ROOT / "deploy" / "helm" / "ebbtide"
 VALUES = HERE / "values"
 SNAPSHOTS = HERE / "snapshots"
+DEFAULTS = VALUES / "defaults.yaml"
 
 OLDEST = "1.27.0"
 """Oldest version of Kubernetes that the chart supports."""
@@ -96,14 +98,42 @@ def parse(text: str) -> list[Object]:
     return [each for each in yaml.safe_load_all(text) if each]
 
 
+PARTS = ("agent", "settings", "notifications", "pods", "names", "network", "watching")
+"""The cases that set every value together, each other than its default."""
+
+
 def cases() -> list[Path]:
-    """Returns the files of values that have a snapshot."""
+    """Returns the files of values."""
     return sorted(VALUES.glob("*.yaml"))
+
+
+def with_snapshot() -> list[Path]:
+    """Returns the files of values that have a snapshot: not those whose objects are mostly the files of the chart."""
+    return [case for case in cases() if case.stem != "watching"]
+
+
+def everything() -> Object:
+    """Returns the values of all PARTS."""
+    values: Object = {}
+    for part in PARTS:
+        values |= yaml.safe_load((VALUES / f"{part}.yaml").read_text())
+    return values
 
 
 def snapshot(case: Path) -> Path:
     """Returns the path of the snapshot for a file of values."""
-    return SNAPSHOTS / case.name
+    return SNAPSHOTS / (case.name if case == DEFAULTS else f"{case.stem}.diff")
+
+
+def shown(case: Path, chart: Path = CHART) -> str:
+    """Returns what the snapshot has: the objects for the default values, and for others what differs from these."""
+    made = HELM4.template(values=case.read_text(), chart=chart)
+    if case == DEFAULTS:
+        return made
+    before = HELM4.template(values=DEFAULTS.read_text(), chart=chart).splitlines()
+    lines = [each.rstrip() for each in difflib.unified_diff(before, made.splitlines(), n=2, lineterm="")]
+    # Line numbers would change with each line above.
+    return "".join(f"{'@@' if each.startswith('@@') else each}\n" for each in lines[2:])
 
 
 def readme() -> str:

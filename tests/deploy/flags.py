@@ -1,44 +1,55 @@
-"""Reads the flags of `ebbtide run` from src/cli/flags.rs."""
+"""The flags of `ebbtide run` and the kinds of notices. A test of the program writes flags.json: tests/service/architecture/settings.rs."""
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 
-from chart import ROOT
+from chart import HERE
 
-CLI = "\n".join((ROOT / "src" / "cli" / name).read_text() for name in ("flags.rs", "flags/admission.rs", "flags/notify.rs", "flags/reporting.rs", "flags/servers.rs", "flags/source.rs", "flags/traces.rs", "flags/waits.rs", "flags/values.rs"))
-
-_ARGUMENT = re.compile(r"#\[arg\((?P<how>.*?)\)\]\s*pub (?P<field>\w+): (?P<type>[^\n]+),\n", re.DOTALL)
-_VARIABLE = re.compile(r'env = "(EBBTIDE_\w+)"')
-_DEFAULT = re.compile(r'default_value = "([^"]*)"')
+_DATA = json.loads((HERE / "flags.json").read_text())
 
 
 @dataclass(frozen=True)
 class Flag:
     """One flag."""
 
-    field: str
-    variable: str
-    type: str
+    flag: str
+    """Its name, without dashes."""
+    value: str | None
+    """Name of the chart's value; None if the chart sets it itself."""
+    form: str
+    """How a value is written, such as `DURATION`; `switch` for a flag that is on or off."""
+    list: bool
+    choices: list[str]
     default: str
+    """In Markdown."""
 
     @property
-    def key(self) -> str:
-        """Returns the flag's key under `settings`."""
-        first, *others = self.field.split("_")
-        return first + "".join(other.capitalize() for other in others)
+    def variable(self) -> str:
+        """Returns the name of its variable."""
+        return "EBBTIDE_" + self.flag.upper().replace("-", "_")
+
+    @property
+    def key(self) -> str | None:
+        """Returns its key below `settings`, if it is there."""
+        return self.value.removeprefix("settings.") if self.value and self.value.startswith("settings.") else None
 
 
 def flags() -> list[Flag]:
-    """Returns all flags that have a variable."""
-    found = []
-    for argument in _ARGUMENT.finditer(CLI):
-        variable, default = _VARIABLE.search(argument["how"]), _DEFAULT.search(argument["how"])
-        if variable:
-            # An enum without a default is wrapped.
-            inner = argument["type"].removeprefix("Option<").removesuffix(">")
-            kind = inner if f"pub enum {inner} " in CLI else argument["type"]
-            found.append(Flag(argument["field"], variable[1], kind, default[1] if default else ""))
-    assert len(found) == CLI.count('env = "EBBTIDE_'), "src/cli/flags.rs has a format that this script can't read"
-    return found
+    """Returns all flags."""
+    return [Flag(**each) for each in _DATA["flags"]]
+
+
+def camel(kind: str) -> str:
+    """Returns the chart's name of a kind."""
+    return re.sub("-(.)", lambda found: found[1].upper(), kind)
+
+
+ACTIONS: dict[str, list[str]] = {each["kind"]: each["actions"] for each in _DATA["kinds"]}
+"""The actions that each kind of notice can have."""
+
+KINDS = list(ACTIONS)
+CAMEL = {kind: camel(kind) for kind in KINDS}
+"""The chart's name of each kind."""

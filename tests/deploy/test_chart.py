@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+import schema
 from api import KNOWN
 from chart import (
     CHART,
@@ -20,6 +21,7 @@ from chart import (
     OLDEST,
     REPOSITORY,
     ROOT,
+    SNAPSHOTS,
     VALUES,
     Helm,
     Object,
@@ -27,40 +29,41 @@ from chart import (
     cases,
     container,
     environment,
+    everything,
     next_version,
     parse,
     policies,
     readme,
     rights,
     run,
+    shown,
     snapshot,
     the,
     tool,
+    with_snapshot,
 )
-from flags import flags
 from schemas import conform
 
 QUEUE = "queueUrl: https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide\n"
-EVERYTHING = (VALUES / "everything.yaml").read_text()
+EVERYTHING = yaml.safe_dump(everything(), sort_keys=False)
 
 UNSCORED = {
     "container-resources": "a CPU limit would slow a drain down just when many nodes go at once",
     "container-ephemeral-storage-request-and-limit": "Ebbtide writes no files: its root is read-only",
     "container-image-pull-policy": "tags never move; a pod must start without the registry",
     "deployment-has-host-podantiaffinity": "pods are spread by topologySpreadConstraints",
-    "pod-networkpolicy": "egress is the user's choice; everything.yaml is scored with it",
+    "pod-networkpolicy": "egress is the user's choice; network.yaml is scored with it",
 }
 """Checks of kube-score that are left out, and the reasons."""
 
 
-@pytest.mark.parametrize("case", cases(), ids=lambda case: case.stem)
+@pytest.mark.parametrize("case", with_snapshot(), ids=lambda case: case.stem)
 def test_snapshot(case: Path) -> None:
-    made = HELM4.template(values=case.read_text())
-    assert made == snapshot(case).read_text(), "if this is intended: tests/deploy/run --update"
+    assert shown(case) == snapshot(case).read_text(), "if this is intended: tests/deploy/run --update"
 
 
 def test_every_snapshot_has_values() -> None:
-    assert {each.name for each in snapshot(cases()[0]).parent.iterdir()} == {each.name for each in cases()}
+    assert set(SNAPSHOTS.iterdir()) == {snapshot(each) for each in with_snapshot()}
 
 
 @pytest.mark.slow
@@ -69,7 +72,7 @@ def test_helm_3_renders_the_same_objects(case: Path) -> None:
     def ordered(objects: list[Object]) -> list[str]:
         return sorted(json.dumps(each, sort_keys=True) for each in objects)
 
-    assert ordered(HELM3.objects(values=case.read_text())) == ordered(parse(snapshot(case).read_text()))
+    assert ordered(HELM3.objects(values=case.read_text())) == ordered(HELM4.objects(values=case.read_text()))
 
 
 @pytest.mark.parametrize("helm", [HELM4, pytest.param(HELM3, marks=pytest.mark.slow)], ids=lambda helm: helm.name)
@@ -83,15 +86,16 @@ def test_lint(helm: Helm, case: Path) -> None:
 def test_the_readme_is_up_to_date() -> None:
     made = readme()
     assert made == (CHART / "README.md").read_text(), "out of date: tests/deploy/run --update"
-    settings = (ROOT / "docs" / "settings.md").read_text()
-    rows = {flag.key: f"| `--{flag.field.replace('_', '-')}` | `{flag.variable}` |" for flag in flags()}
-    described = {key for key, row in rows.items() if row in settings}
     for key in leaves(yaml.safe_load(EVERYTHING)):
-        shown = ".".join(key)
-        if key[0] == "settings":
-            assert key[1] in described, f"{shown} is not in docs/settings.md"
-            continue
-        assert any(f"| `{shown[: len(begin)]}` |" in made for begin in prefixes(key)), f"{shown} is not in the README"
+        assert any(f"| `{begin}` |" in made for begin in prefixes(key)), f"{'.'.join(key)} is not in the README"
+    assert "](.." not in made, "helm show readme is read outside the repository: its links must be absolute"
+
+
+def test_what_is_derived_in_the_schema_is_up_to_date() -> None:
+    assert schema.derived() == schema.FILE.read_text(), "out of date: tests/deploy/run --update"
+    known = schema.described()
+    for key in leaves(yaml.safe_load((CHART / "values.yaml").read_text())):
+        assert any(tuple(key[: length + 1]) in known for length in range(len(key))), f"{'.'.join(key)} has no comment"
 
 
 def test_the_documents_name_the_tested_versions_of_kubernetes() -> None:
@@ -149,7 +153,7 @@ NEEDED = {
     ("notifications", "existingSecret"),
     ("traces", "endpoint"),
 }
-"""Values without which the chart refuses others of everything.yaml."""
+"""Values without which the chart refuses others."""
 
 
 def test_everything_sets_every_value() -> None:
@@ -158,7 +162,7 @@ def test_everything_sets_every_value() -> None:
         for key in leaves(yaml.safe_load((CHART / "values.yaml").read_text()))
         if key[0] != "serviceMonitor" or key == ("serviceMonitor", "enabled")
     }
-    # Not with a queue, which everything.yaml has.
+    # Not with a queue, which the other cases have.
     set_here = leaves(yaml.safe_load(EVERYTHING)) + leaves(yaml.safe_load((VALUES / "nodes.yaml").read_text()))
     missing = [key for key in ours if not any(each[: len(key)] == key for each in set_here)]
     known = {
@@ -166,12 +170,12 @@ def test_everything_sets_every_value() -> None:
         ("agent", "nodeSelector", "kubernetes.io/os"),
         ("dashboard", "labels", "grafana_dashboard"),
     }
-    assert set(missing) <= known, "neither everything.yaml nor nodes.yaml sets these"
+    assert set(missing) <= known, "no case sets these"
 
 
 @pytest.mark.slow
 def test_every_value_has_an_effect() -> None:
-    """Removes each value from everything.yaml, which must change the output."""
+    """Removes each value from everything(), which must change the output."""
     values = yaml.safe_load(EVERYTHING)
     whole = HELM4.template(values=yaml.safe_dump(values))
     idle = []
@@ -204,7 +208,7 @@ def test_valid_for_kubernetes(version: str, schemas: Path) -> None:
 
 
 def test_unknown_fields_are_found(schemas: Path) -> None:
-    made = snapshot(VALUES / "everything.yaml").read_text()
+    made = HELM4.template(values=EVERYTHING)
     for right, wrong in [
         ("terminationGracePeriodSeconds", "terminationGracePeriod"),
         ("podMetricsEndpoints", "podMetricsEndpoint"),
@@ -219,23 +223,21 @@ def test_unknown_fields_are_found(schemas: Path) -> None:
 def test_score(case: Path) -> None:
     # least.yaml has no budget on purpose.
     spared = [*UNSCORED, *(["deployment-has-poddisruptionbudget"] if case.stem == "least" else [])]
-    if case.stem == "everything":
+    if case.stem == "network":
         spared.remove("pod-networkpolicy")
+    if case.stem == "pods":
         spared.remove("container-image-pull-policy")
-        # everything.yaml reduces the security contexts, so that they differ from the default.
+        # It reduces the security contexts, so that they differ from the default.
         spared.append("container-security-context-user-group-id")
         spared.append("container-security-context-readonlyrootfilesystem")
-        # To pods on the node's network no NetworkPolicy applies, so the agents have none there.
-        done = score(case, [*spared, "pod-networkpolicy"])
-        assert done.returncode == 0, done.stdout + done.stderr
-    done = score(case, spared, "--set", "agent.hostNetwork=false")
+    done = score(case, spared)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def score(case: Path, spared: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:
+def score(case: Path, spared: list[str]) -> subprocess.CompletedProcess[str]:
     """Returns kube-score's verdict on a case, without the checks that are spared."""
     ignored = [word for check in spared for word in ("--ignore-test", check)]
-    made = HELM4.template(*arguments, values=case.read_text())
+    made = HELM4.template(values=case.read_text())
     return run(
         tool("kube-score"), "score", "--kubernetes-version", "v1.34", "--exit-one-on-warning", *ignored, "-", given=made
     )

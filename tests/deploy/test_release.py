@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from chart import CHART, HELM4, REPOSITORY, ROOT, cases, container, parse, run, snapshot, tool
+from chart import CHART, HELM4, REPOSITORY, ROOT, container, parse, run, shown, snapshot, tool, with_snapshot
 
 NEXT = "9.8.7"
 DIGEST = "sha256:" + 64 * "a"
@@ -177,9 +177,9 @@ def test_publish_pushes_one_commit_with_its_tag(clone: Path, tmp_path: Path, mon
     assert f"-slim-trixie@{DIGEST} AS build\n" in git(origin, "show", "main:Dockerfile")
     assert f"\n## [{NEXT}] - 20" in git(origin, "show", "main:CHANGELOG.md")
     assert publish(clone, NEXT, "--check").returncode == 0, "what the workflow checks"
-    for case in cases():
-        rendered = HELM4.template(values=case.read_text(), chart=clone / CHART.relative_to(ROOT))
-        assert (clone / snapshot(case).relative_to(ROOT)).read_text() == rendered, case.name
+    for case in with_snapshot():
+        made = shown(case, chart=clone / CHART.relative_to(ROOT))
+        assert (clone / snapshot(case).relative_to(ROOT)).read_text() == made, case.name
 
     again = publish(clone, NEXT, path=tmp_path / "bin")
     assert f"the tag v{NEXT} exists" in again.stderr

@@ -8,8 +8,8 @@ import re
 import pytest
 import yaml
 
-from chart import CHART, HELM4, ROOT, VALUES, Object, container, environment, the
-from flags import CLI, Flag, flags
+from chart import CHART, HELM4, ROOT, VALUES, Object, container, environment, everything, the
+from flags import CAMEL, KINDS, Flag, flags
 
 ALWAYS = {
     "EBBTIDE_QUEUE_URL",
@@ -36,104 +36,72 @@ NOTIFICATIONS = {
 TRACES = {"EBBTIDE_OTLP_ENDPOINT", "EBBTIDE_OTLP_HEADER"}
 """Variables that the chart sets from `traces`, the second from a Secret."""
 
-ITS_OWN = {*ALWAYS, "EBBTIDE_STATUS_PEERS", "EBBTIDE_NODES_LEASE", *NOTIFICATIONS.values(), *TRACES}
-"""Variables that the chart sets from other values, or always."""
-"""Variables that the chart sets from other values, or always."""
-
-COMING: set[str] = set()
-"""Variables that the program does not yet know."""
-
 QUEUE = "queueUrl: https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide\n"
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
-KINDS = [kind.strip() for kind in re.search(r"/// Kinds: ([^.]*)\.", CLI)[1].replace("///", "").split(",")]
-CAMEL = {kind: re.sub("-(.)", lambda found: found[1].upper(), kind) for kind in KINDS}
-"""The chart's name of each kind."""
 
 EXAMPLES = {
-    "bool": ("true", "true"),
-    "Vec<String>": ("[a, b]", "a,b"),
-    "String": ("a", "a"),
-    "Option<String>": ("a", "a"),
+    "switch": ("true", "true"),
+    "DURATION": ("1m30s", "1m30s"),
+    "[KIND=]DURATION": ("{all: 10m, asgTerminate: 30m}", "10m,asg-terminate=30m"),
+    "KIND=DURATION": ("{rebalance: 2m}", "rebalance=2m"),
+    "[KIND=]POINT": ("{all: before-drain, asgTerminate: both}", "before-drain,asg-terminate=both"),
+    "KIND=now|DURATION-before": ("{scheduledChange: 2h-before}", "scheduled-change=2h-before"),
+    "auto|off|DURATION": ("off", "off"),
+    "CODE=ACTION": ("{AWS_EC2_A_FAULT: cordon, AWS_EC2_B: drain}", "AWS_EC2_A_FAULT=cordon,AWS_EC2_B=drain"),
+    "N|P%": ("20%", "20%"),
+    "N|P%|none": ("20%", "20%"),
+    "LABEL=N|P%": ("[zone=1, 'example.com/pool=10%']", "zone=1,example.com/pool=10%"),
+    "TYPE=STATUS:TOLERATION=ACTION": ("['A=False:5m=drain', 'Ready=Unknown:1h=report']", "A=False:5m=drain,Ready=Unknown:1h=report"),
+    "ARN|any": ("[arn:aws:eks:eu-west-1:123456789012:cluster/a]", "arn:aws:eks:eu-west-1:123456789012:cluster/a"),
+    "TAG[=VALUE]": ("a=b", "a=b"),
+    "HOST": ("[a, '*.b']", "a,*.b"),
+    "KEY": ("[a, example.com/b]", "a,example.com/b"),
+    "KEY[=VALUE]": ("[a, 'example.com/b=c']", "a,example.com/b=c"),
+    "KEY[=VALUE]:EFFECT": ("['going=true:NoSchedule', 'x:NoExecute']", "going=true:NoSchedule,x:NoExecute"),
 }
-"""Example of a value and the resulting variable, by a flag's type in src/cli/flags.rs."""
-
-SPECIAL = {
-    "on": ("{spot: cordon, asgLaunch: ready}", "asg-launch=ready,spot=cordon"),
-    "healthIssue": ("{AWS_EC2_A_FAULT: cordon, AWS_EC2_B: drain}", "AWS_EC2_A_FAULT=cordon,AWS_EC2_B=drain"),
-    "source": ("[queue, nodes]", "queue,nodes"),
-    "onCondition": ("['A=False:5m=drain', 'Ready=Unknown:1h=report']", "A=False:5m=drain,Ready=Unknown:1h=report"),
-    "ignoreHook": ("[mine, theirs]", "mine,theirs"),
-    "registrationGrace": ("1m30s", "1m30s"),
-    "ec2PollInterval": ("5m", "5m"),
-    "drainTimeout": ("{all: 10m, asgTerminate: 30m}", "10m,asg-terminate=30m"),
-    "delay": ("{rebalance: 2m}", "rebalance=2m"),
-    "hold": ("{all: before-drain, asgTerminate: both}", "before-drain,asg-terminate=both"),
-    "maxReplacements": ("20%", "20%"),
-    "wave": ("[zone=1, 'example.com/pool=10%']", "zone=1,example.com/pool=10%"),
-    "zonalShift": ("[arn:aws:eks:eu-west-1:123456789012:cluster/a]", "arn:aws:eks:eu-west-1:123456789012:cluster/a"),
-    "maxDraining": ("20%", "20%"),
-    "when": ("{scheduledChange: 2h-before}", "scheduled-change=2h-before"),
-    "podGrace": ("10s", "10s"),
-    "taint": ("['going=true:NoSchedule', 'x:NoExecute']", "going=true:NoSchedule,x:NoExecute"),
-    "uncordonAfter": ("0s", "0s"),
-    "keepCordonWhile": ("[a, 'example.com/b=c']", "a,example.com/b=c"),
-    "completeAfter": ("10s", "10s"),
-    "waitForVolumes": ("0s", "0s"),
-    "heartbeat": ("off", "off"),
-}
-"""Examples for flags whose type is not enough."""
-
-CHOICES = {
-    "AtDeadline": "leave",
-    "OnFailedDrain": "abandon",
-    "OnFailedLaunch": "leave",
-    "OnUncordon": "at-deadline",
-    "WaitForLoadBalancers": "deregister",
-    "Verify": "always",
-    "Events": "all",
-    "LogFormat": "json",
-}
+"""Example of a value and the resulting variable, by a flag's form."""
 
 
 def example(flag: Flag) -> tuple[str, str]:
     """Returns an example of a flag's value, and the resulting variable."""
-    if flag.type in CHOICES:
-        return CHOICES[flag.type], CHOICES[flag.type]
-    return SPECIAL.get(flag.key) or EXAMPLES[flag.type]
+    if flag.choices:
+        # The last source needs a second value.
+        first, second = flag.choices[:2]
+        return (f"[{first}, {second}]", f"{first},{second}") if flag.list else (second, second)
+    return EXAMPLES.get(flag.form) or (("[a, b]", "a,b") if flag.list else ("a", "a"))
 
 
-@pytest.mark.parametrize("flag", [each for each in flags() if each.variable not in ITS_OWN], ids=lambda each: each.key)
+@pytest.mark.parametrize("flag", [each for each in flags() if each.key], ids=lambda each: each.flag)
 def test_each_flag_has_a_value(flag: Flag) -> None:
     value, described = example(flag)
-    below = f"{'actions' if flag.key == 'on' else flag.key}: {value}"
-    values = QUEUE + (below if flag.key == "on" else f"settings:\n  {below}")
     # Some settings need asgLaunch: ready; the chart refuses them without it.
-    queue = QUEUE + ("" if flag.key == "on" else "actions: {asgLaunch: ready}\n")
-    values = values.replace(QUEUE, queue)
-    if flag.key == "nodeHook":
-        queue = "settings:\n  source: [nodes]\n"
-        values = f"{queue}  {below}"
-    if flag.key == "onCondition":
-        nodes = "settings:\n  source: [queue, nodes]\n"
-        queue, values = queue + nodes, values.replace("settings:\n", nodes)
-    before = environment(HELM4.objects(values=queue))
-    now = environment(HELM4.objects(values=values))
+    queue = QUEUE + "actions: {asgLaunch: ready}\n"
+    source = {"node-hook": "nodes", "on-condition": "queue, nodes"}.get(flag.flag, "")
+    sources = f"settings:\n  source: [{source}]\n" if source else "settings:\n"
+    queue = "" if source == "nodes" else queue
+    before = environment(HELM4.objects(values=queue + (sources if source else "")))
+    now = environment(HELM4.objects(values=f"{queue}{sources}  {flag.key}: {value}"))
     assert flag.variable not in before, "the chart sets the variable without a value"
     # What Nodes say is acted on by the holder of a Lease.
-    lease = {"EBBTIDE_NODES_LEASE": "ebbtide-nodes"} if flag.key == "source" else {}
+    lease = {"EBBTIDE_NODES_LEASE": "ebbtide-nodes"} if flag.flag == "source" else {}
     assert now == {**before, **lease, flag.variable: described}
+
+
+def test_actions_are_passed_on() -> None:
+    given = environment(HELM4.objects(values=f"{QUEUE}actions: {{spot: cordon, asgLaunch: ready}}"))
+    assert given["EBBTIDE_ON"] == "asg-launch=ready,spot=cordon"
 
 
 def test_the_program_knows_each_variable() -> None:
     known = {flag.variable for flag in flags()}
     # No values have both a queue and what is only without one.
     described = set[str]()
-    for name in ("everything", "nodes"):
-        objects = HELM4.objects(values=(VALUES / f"{name}.yaml").read_text())
+    for values in (yaml.safe_dump(everything()), (VALUES / "nodes.yaml").read_text()):
+        objects = HELM4.objects(values=values)
         described |= {*environment(objects), *secret_keys(objects)}
     ours = {name for name in described if name.startswith("EBBTIDE_")}
-    assert ours - known <= COMING, "the program does not know these"
-    assert known | COMING == ours | {"EBBTIDE_POD_NAME", "EBBTIDE_POD_NAMESPACE"}, "everything.yaml and nodes.yaml must set each"
+    assert ours - known <= {"EBBTIDE_NODES_LEASE"}, "the program does not know these"
+    assert known | {"EBBTIDE_NODES_LEASE"} == ours | {"EBBTIDE_POD_NAME", "EBBTIDE_POD_NAMESPACE"}, "the cases must set each"
     assert {each["name"] for each in container(HELM4.objects(values=QUEUE))["env"]} == {*ALWAYS, "AWS_REGION"}
 
 
@@ -186,16 +154,6 @@ def test_the_schema_has_the_programs_kinds() -> None:
     assert list(settings["drainTimeout"]["properties"]) == list(settings["hold"]["properties"]) == ["all", *kinds]
 
 
-@pytest.mark.parametrize("flag", [each for each in flags() if each.type in CHOICES], ids=lambda each: each.key)
-def test_the_schema_has_the_programs_choices(flag: Flag) -> None:
-    variants = re.search(rf"pub enum {flag.type} {{(.*?)\n}}", CLI, re.DOTALL)[1]
-    words = re.findall(r"^    (\w+),$", variants, re.MULTILINE)
-    choices = [re.sub(r"(?<=.)([A-Z])", r"-\1", word).lower() for word in words]
-    # YAML reads the bare word off as a boolean.
-    described = [*choices, None, *([False] if "off" in choices else [])]
-    assert SCHEMA["properties"]["settings"]["properties"][flag.key]["enum"] == described
-
-
 @pytest.mark.parametrize("key", ["heartbeat", "waitForLoadBalancers"])
 def test_off_needs_no_quotes(key: str) -> None:
     (variable,) = [flag.variable for flag in flags() if flag.key == key]
@@ -207,14 +165,13 @@ def test_the_described_defaults_match_the_program() -> None:
     found = re.findall(r"# @default -- (.*)\n(?:  #.*\n)*  (\S+): null", values)
     documented = {key: default for default, key in found}
     for flag in flags():
-        if flag.key in documented:
-            words = flag.default.split(",") if flag.default else []
-            assert all(f"`{word}`" in documented[flag.key] for word in words), f"{flag.key}: {documented[flag.key]}"
-            if flag.type == "bool" and not flag.default:
-                assert documented[flag.key] == "off", flag.key
-    described = " ".join(CLI.replace("///", "").split())
-    assert "Default: drain, but rebalance=cordon, asg-launch=ignore and status-check=report." in described
-    others = {"rebalance": "cordon", "asg-launch": "ignore", "status-check": "report"}
+        if flag.key:
+            words = [word for word in re.findall("`([^`]+)`", flag.default) if "--" not in word and "=" not in word]
+            assert flag.key in documented, f"{flag.key} has no default in values.yaml"
+            assert all(f"`{each}`" in documented[flag.key] for word in words for each in word.split(",")), f"{flag.key}: {documented[flag.key]}"
+    (on,) = [flag.default for flag in flags() if flag.flag == "on"]
+    others = dict(word.split("=") for word in re.findall("`([^`]+)`", on) if "=" in word)
+    assert on.startswith("`drain`, but ") and len(others) == 3
     actions = {kind: others.get(kind, "drain") for kind in KINDS if kind != "node-condition"}
     assert {kind: documented[CAMEL[kind]].strip("`") for kind in actions} == actions
 
@@ -312,8 +269,7 @@ def test_traces_have_an_endpoint_and_headers_from_a_secret() -> None:
 
 
 def test_the_schema_has_the_programs_formats() -> None:
-    variants = re.search(r"pub enum NotifyFormat {(.*?)\n}", CLI, re.DOTALL)[1]
-    words = [word.lower() for word in re.findall(r"^    (\w+),$", variants, re.MULTILINE)]
+    (words,) = [flag.choices for flag in flags() if flag.flag == "notify-format"]
     described = SCHEMA["properties"]["notifications"]["properties"]
     assert described["format"]["enum"] == [*words, None]
     assert list(described["phases"]["properties"]) == ["all", *CAMEL.values()]

@@ -1,19 +1,20 @@
-"""Regenerates the snapshots, the chart's README, the schema's definitions from Kubernetes' API, and the policies that the doctor knows."""
+"""Regenerates the snapshots, the chart's README, what is derived in its schema, and the policies that the doctor knows."""
 
 from __future__ import annotations
 
 import json
 
-from api import definitions
-from chart import CHART, HELM4, ROOT, cases, policies, readme, snapshot
+import schema
+from chart import CHART, ROOT, SNAPSHOTS, policies, readme, shown, snapshot, with_snapshot
 
 
 def main() -> None:
     """Writes the files."""
-    schema = CHART / "values.schema.json"
-    schema.write_text(json.dumps({**json.loads(schema.read_text()), "definitions": definitions()}, indent=2) + "\n")
-    for case in cases():
-        snapshot(case).write_text(HELM4.template(values=case.read_text()))
+    schema.FILE.write_text(schema.derived())
+    for old in SNAPSHOTS.iterdir():
+        old.unlink()
+    for case in with_snapshot():
+        snapshot(case).write_text(shown(case))
     (CHART / "README.md").write_text(readme())
     (ROOT / "src/commands/doctor/policies.json").write_text(json.dumps(policies(), indent=2) + "\n")
 

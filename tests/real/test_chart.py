@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from chart import next_version
+from chart import HELM4, everything, next_version
 
 from harness import manifests, messages
 from harness.audit import Request
+from harness.chart import rendered
 from harness.doctor import REVIEWS
-from harness.helm import Key, Release, Right, installed, know_monitors, rendered
+from harness.helm import Key, Release, Right, installed, know_monitors
 from harness.kube import NODES, Object
 from harness.queues import REGION
 from harness.wait import WITHIN, eventually
@@ -29,8 +30,6 @@ LEFT = 16
 REPORTED = 30
 """Seconds from the warning to the instance's end, if a pod must be blocked for the five seconds before a report."""
 
-SNAPSHOTS = Path(__file__).parents[1] / "deploy" / "snapshots"
-"""Folder of the rendered charts, which tests/deploy/run keeps up to date."""
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
@@ -170,10 +169,10 @@ def test_all_features_use_exactly_the_granted_permissions(world: World) -> None:
 
 def test_the_program_accepts_every_value(tmp_path: Path) -> None:
     """The program fails only at the cluster, after it has accepted its settings."""
-    objects = [each for each in yaml.safe_load_all((SNAPSHOTS / "everything.yaml").read_text()) if each]
+    objects = HELM4.objects(values=yaml.safe_dump(everything()))
     (deployment,) = (each for each in objects if each["kind"] == "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    # By their keys in values/everything.yaml. Its format takes no key for PagerDuty, which the Secret may lack.
+    # By their keys in values/notifications.yaml. Its format takes no key for PagerDuty, which the Secret may lack.
     secrets = {"webhookurl": "https://127.0.0.1/hook", "more": "X-Team=infra", "sign": "s" * 32, "token": "x-team=infra"}
     variables = {}
     for each in container["env"]:

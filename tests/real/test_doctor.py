@@ -9,7 +9,7 @@ from pathlib import Path
 import cfn_template
 import pytest
 
-from harness import admission, helm, roles
+from harness import admission, chart, roles
 from harness.control_plane import SERVICE
 from harness.doctor import ALWAYS_SKIPPED, REVIEWS, Report, SetUp, examine, run
 from harness.kube import Object
@@ -30,7 +30,7 @@ def policies(world: World) -> Iterator[list[Object]]:
     """The chart's admission policies, as they are by default."""
     values = world.folder / "policies.yaml"
     values.write_text("queueUrl: https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide\n")
-    with admission.policies(world.kube, helm.rendered(values, world.name, world.name)) as made:
+    with admission.policies(world.kube, chart.rendered(values, world.name, world.name)) as made:
         yield made
 
 

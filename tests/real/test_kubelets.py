@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness import admission, helm, messages, roles
+from harness import admission, chart, messages, roles
 from harness.agent import Agents
 from harness.control_plane import SERVICE
 from harness.kube import NODES, Kube, Object
@@ -53,7 +53,7 @@ def policy(world: World) -> Iterator[None]:
     """The chart's policies for what Ebbtide keeps on Nodes, as they are by default."""
     values = world.folder / "policy.yaml"
     values.write_text("queueUrl: https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide\n")
-    with admission.policies(world.kube, helm.rendered(values, world.name, world.name)):
+    with admission.policies(world.kube, chart.rendered(values, world.name, world.name)):
         yield
 
 
@@ -62,7 +62,7 @@ def kubelet_policy(world: World) -> Iterator[None]:
     """The policy for kubelets alone, as it is without the chart's roles."""
     values = world.folder / "policy.yaml"
     values.write_text("queueUrl: https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide\nrbac: {create: false}\nservicePolicy: false\n")
-    with admission.policies(world.kube, helm.rendered(values, world.name, world.name)) as made:
+    with admission.policies(world.kube, chart.rendered(values, world.name, world.name)) as made:
         assert len(made) == 2
         yield
 
@@ -238,7 +238,7 @@ def test_a_pod_that_may_patch_nodes_does_not_undo_an_uncordon(world: World, driv
 def test_the_api_server_adds_nothing_to_the_policies(world: World) -> None:
     values = world.folder / "all.yaml"
     values.write_text("settings: {source: [nodes]}\nagent: {enabled: true}\n")
-    objects = helm.rendered(values, world.name, world.name)
+    objects = chart.rendered(values, world.name, world.name)
     rendered = [each for each in objects if each["kind"].startswith("ValidatingAdmissionPolicy")]
     assert len(rendered) == 10
     with admission.policies(world.kube, objects) as made:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from harness import helm
+from harness import chart
 from harness.control_plane import CONTEXT
 from harness.helm import Release
 from harness.kube import NODES, Object
@@ -72,7 +72,7 @@ def programs(world: World) -> Path:
 esac
 exec '{world.control_plane.kubectl.program}' "$@"
 """
-    for name, text in (("kubectl", kubectl), ("helm", f"exec '{helm.tool('helm4')}' \"$@\"\n")):
+    for name, text in (("kubectl", kubectl), ("helm", f"exec '{chart.tool('helm4')}' \"$@\"\n")):
         file = folder / name
         file.write_text(f"#!/bin/sh\n{text}")
         file.chmod(0o755)

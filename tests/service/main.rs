@@ -11,6 +11,7 @@
 )]
 
 mod drains;
+mod golden;
 mod harness;
 mod nodes;
 mod proxy;
@@ -154,6 +155,7 @@ mod architecture {
     mod docs;
     mod layering;
     mod methods;
+    mod settings;
     mod situations;
     mod sources;
     mod tokens;

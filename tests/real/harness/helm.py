@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -12,31 +11,21 @@ from pathlib import Path
 import yaml
 
 from . import roles
+from .chart import CHART, REPOSITORY, TIMEOUT, tool
 from .control_plane import ControlPlane
 from .kube import NAMESPACES, Object
 from .wait import eventually
 
-_ROOT = Path(__file__).parents[3]
-_CHART = _ROOT / "deploy" / "helm" / "ebbtide"
-_REPOSITORY = _ROOT / "tests" / "deploy" / "repository.yaml"
-_TOOL = _ROOT / "tests" / "deploy" / "tool"
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _INSTANCE = "app.kubernetes.io/instance"
 _MADE_BY = "meta.helm.sh/release-name"
-_TIMEOUT = 300.0
 
 Key = tuple[str, str, str]
 """Kind, namespace (may be empty) and name of an object."""
 
 Right = tuple[str, str, str]
 """Namespace (empty: all), verb and resource of a permission."""
-
-
-@functools.cache
-def tool(*arguments: str) -> str:
-    """Returns the path of a tool of tests/deploy. The first call builds it, which takes minutes."""
-    return subprocess.run([str(_TOOL), *arguments], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
 
 def know_monitors(control_plane: ControlPlane) -> None:
@@ -49,15 +38,6 @@ def know_monitors(control_plane: ControlPlane) -> None:
         control_plane.kube.create(_CRDS, body)
         path = f"/apis/monitoring.coreos.com/v1/{plural}"
         eventually(f"{plural} are served", lambda path=path: control_plane.kube.find(path))
-
-
-def rendered(values: Path, name: str = "ebbtide", namespace: str = "default") -> list[Object]:
-    """Returns the objects that the chart renders from a file of values, without a cluster."""
-    command = [tool("helm4"), "template", name, str(_CHART), "--namespace", namespace]
-    command += ["--values", str(_REPOSITORY), "--values", str(values), "--kube-version", "1.34"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT)
-    assert done.returncode == 0, done.stderr
-    return [each for each in yaml.safe_load_all(done.stdout) if each]
 
 
 class Release:
@@ -79,18 +59,18 @@ class Release:
     @property
     def chart(self) -> Path:
         """Returns the chart's folder."""
-        return _CHART
+        return CHART
 
     def install(self, values: Object, arguments: Sequence[str] = ()) -> None:
         """Runs helm install with these values and arguments."""
         strict = {"pod-security.kubernetes.io/enforce": self.pod_security}
         self._kube.create(NAMESPACES, {"metadata": {"name": self.namespace, "labels": strict}})
         file = str(self._values(values))
-        repository = ("--values", str(_REPOSITORY)) if self.chart == _CHART else ()
+        repository = ("--values", str(REPOSITORY)) if self.chart == CHART else ()
         self.notes = self._helm("install", self.name, str(self.chart), *repository, "--values", file, *arguments)
         self._wait_rights()
 
-    def upgrade(self, values: Object, chart: Path = _CHART) -> None:
+    def upgrade(self, values: Object, chart: Path = CHART) -> None:
         """Runs helm upgrade as in docs/install.md: other values stay as they were."""
         done = self._upgrade(values, chart)
         assert done.returncode == 0, done.stderr
@@ -98,7 +78,7 @@ class Release:
 
     def refused_upgrade(self, values: Object) -> str:
         """Runs helm upgrade with values that helm must refuse; returns the error message."""
-        done = self._upgrade(values, _CHART)
+        done = self._upgrade(values, CHART)
         assert done.returncode != 0, f"helm accepted {values}: {done.stdout}"
         return done.stderr
 
@@ -215,7 +195,7 @@ class Release:
     def _try_helm(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         environment = {"HOME": str(self._folder), "KUBECONFIG": str(self._control_plane.kubectl.kubeconfig)}
         command = [self._program, *arguments, "--namespace", self.namespace]
-        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=_TIMEOUT, check=False)
+        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=TIMEOUT, check=False)
 
 
 class NthRelease(Release):

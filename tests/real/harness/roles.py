@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
-import yaml
-
+from .chart import VALUES, rendered
 from .kube import Kube, Object
 from .wait import eventually
 
@@ -21,8 +20,6 @@ NODES_LEASE = "ebbtide-nodes"
 _API = "/apis/rbac.authorization.k8s.io/v1"
 _REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
-_SNAPSHOTS = Path(__file__).parents[2] / "deploy" / "snapshots"
-"""Folder of the rendered charts, which tests/deploy/run keeps up to date."""
 
 
 def grant(kube: Kube, user: str) -> None:
@@ -41,7 +38,7 @@ def default_rules() -> list[Object]:
 
 def grant_collector(kube: Kube, user: str, namespace: str) -> None:
     """Grants a user the additional permissions for --collect-leases, with its pods in this namespace."""
-    for role in _roles("everything", "Role"):
+    for role in _roles("settings", "Role"):
         if role["metadata"]["name"].endswith("-nodes"):
             continue
         where = NODE_LEASES if role["metadata"]["namespace"] == NODE_LEASES else namespace
@@ -53,7 +50,7 @@ def grant_collector(kube: Kube, user: str, namespace: str) -> None:
 
 def grant_nodes(kube: Kube, user: str, namespace: str) -> None:
     """Grants a user the additional permissions for the source `nodes`, with its pods in this namespace."""
-    (role,) = (each for each in _roles("everything", "Role") if each["metadata"]["name"].endswith("-nodes"))
+    (role,) = (each for each in _roles("settings", "Role") if each["metadata"]["name"].endswith("-nodes"))
     name = f"{user}-{namespace}-nodes"
     # Without --nodes-lease; the chart's Lease has the name of its release.
     rules = [rule | {"resourceNames": [NODES_LEASE]} if "resourceNames" in rule else rule for rule in role["rules"]]
@@ -64,7 +61,7 @@ def grant_nodes(kube: Kube, user: str, namespace: str) -> None:
 
 def grant_target_groups(kube: Kube, user: str) -> None:
     """Grants a user the additional permission for --wait-for-load-balancers, once for all tests."""
-    (role,) = _roles("everything", "ClusterRole")
+    (role,) = _roles("settings", "ClusterRole")
     rules = [rule for rule in role["rules"] if rule["resources"] == ["targetgroupbindings"]]
     name = f"{user}-target-groups"
     if not kube.find(f"{_API}/clusterroles/{name}"):
@@ -114,11 +111,11 @@ def _may(kube: Kube, user: str, right: Object) -> bool:
     return bool(review["status"]["allowed"])
 
 
-def _roles(snapshot: str, kind: str) -> list[Object]:
-    """Returns the chart's roles; its templates/rbac.yaml gives the reason for each rule."""
-    objects = yaml.safe_load_all((_SNAPSHOTS / f"{snapshot}.yaml").read_text())
+@functools.cache
+def _roles(values: str, kind: str) -> list[Object]:
+    """Returns the chart's roles for a file of values; its templates/rbac.yaml gives the reason for each rule."""
     agents = ("agent", "-agent")
-    return [each for each in objects if each and each["kind"] == kind and not each["metadata"]["name"].endswith(agents)]
+    return [each for each in rendered(VALUES / f"{values}.yaml") if each["kind"] == kind and not each["metadata"]["name"].endswith(agents)]
 
 
 def _binding(name: str, user: str, kind: str) -> Object:

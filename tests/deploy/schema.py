@@ -1,0 +1,155 @@
+"""What values.schema.json has from elsewhere: the forms of the settings from the flags, the descriptions from values.yaml, and the
+definitions from Kubernetes' API."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from api import definitions
+from chart import CHART
+from flags import ACTIONS, CAMEL, Flag, flags
+
+Schema = dict[str, Any]
+
+FILE = CHART / "values.schema.json"
+
+
+def text(pattern: str = "", **more: object) -> Schema:
+    """Returns the schema of a text."""
+    return {"type": "string", **({"pattern": f"^({pattern})$"} if pattern else {}), **more}
+
+
+def choice(words: list[str]) -> Schema:
+    """Returns the schema of a word. YAML reads the bare word off as a boolean."""
+    return {"enum": [*words, *([False] if "off" in words else [])]}
+
+
+def unset(schema: Schema) -> Schema:
+    """Allows null, which helm takes for a missing value."""
+    if "enum" in schema:
+        return {**schema, "enum": [*schema["enum"], None]}
+    kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    return {**schema, "type": [*kinds, "null"]}
+
+
+def mapping(properties: dict[str, Schema]) -> Schema:
+    """Returns the schema of a map."""
+    each = {name: unset(schema) for name, schema in properties.items()}
+    return {"type": "object", "additionalProperties": False, "properties": each}
+
+
+def by_kind(of: Callable[[str], Schema]) -> Schema:
+    """Returns the schema of a map by kind of notice."""
+    return mapping({CAMEL[kind]: of(kind) for kind in ACTIONS})
+
+
+def or_by_kind(everywhere: Schema, of: Callable[[str], Schema]) -> Schema:
+    """Returns the schema of one value for all kinds, or a map by kind, in which `all` are the others."""
+    whole = by_kind(of)
+    whole["properties"] = {"all": unset(everywhere), **whole["properties"]}
+    return {**everywhere, **whole, "type": ["string", "object"]}
+
+
+DURATION = "([0-9]+(d|h|m|s))+"
+LABEL = "([a-z0-9.-]+/)?[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
+POINTS = ["before-drain", "before-completion", "both", "none"]
+
+
+def points(kind: str) -> Schema:
+    """Returns the points at which a kind can be held."""
+    here = {"asg-terminate": POINTS, "asg-launch": ["none"]}.get(kind, ["before-drain", "none"])
+    return text("|".join(here))
+
+
+FORMS: dict[str, Schema] = {
+    "switch": {"type": "boolean"},
+    "DURATION": text(DURATION),
+    "[KIND=]DURATION": or_by_kind(text(DURATION), lambda kind: text(DURATION)),
+    "KIND=DURATION": by_kind(lambda kind: text(DURATION)),
+    "[KIND=]POINT": or_by_kind(text("|".join(POINTS)), points),
+    "KIND=now|DURATION-before": mapping({"scheduledChange": text(f"now|{DURATION}-before")}),
+    "auto|off|DURATION": {**text(f"auto|off|{DURATION}"), "type": ["string", "boolean"]},
+    "CODE=ACTION": {
+        "type": "object",
+        "additionalProperties": False,
+        "patternProperties": {"^AWS_EC2_[A-Z0-9_]+$": unset(choice(["drain", "replace", "cordon", "report"]))},
+    },
+    "N|P%": {**text("[1-9][0-9]*|[1-9][0-9]?%|100%"), "type": ["string", "integer"], "minimum": 1},
+    "N|P%|none": {**text("none|[1-9][0-9]*|[1-9][0-9]?%|100%"), "type": ["string", "integer"], "minimum": 1},
+    "LABEL=N|P%": text(),
+    "TYPE=STATUS:TOLERATION=ACTION": text(),
+    "ARN|any": text("any|arn:[^, ]+"),
+    "HOOK": text("[^,]+"),
+    "HOST": text(r"(\*\.)?[A-Za-z0-9._-]+"),
+    "NAME": text("[A-Za-z0-9._-]+"),
+    "TAG[=VALUE]": text("[^=]+(=.*)?"),
+    "KEY": text(LABEL),
+    "KEY[=VALUE]": text(f"{LABEL}(=[^,]*)?"),
+    "KEY[=VALUE]:EFFECT": text(f"{LABEL}(=[A-Za-z0-9_.-]*)?:(NoSchedule|PreferNoSchedule|NoExecute)"),
+    "SELECTOR": text(),
+    "FILTER": text(),
+}
+"""The schema of a value, by the form that the help shows."""
+
+
+def setting(flag: Flag) -> Schema:
+    """Returns the schema of the value of a flag."""
+    if flag.choices:
+        one = choice(flag.choices)
+    else:
+        assert flag.form in FORMS, f"--{flag.flag} has the form {flag.form}, which tests/deploy/schema.py does not know"
+        one = FORMS[flag.form]
+    is_map = "object" in one.get("type", "")
+    return unset({"type": "array", "items": one} if flag.list and not is_map else one)
+
+
+def described() -> dict[tuple[str, ...], str]:
+    """Returns the description of each value that has one in values.yaml, in plain text."""
+    found: dict[tuple[str, ...], str] = {}
+    above: list[tuple[int, str]] = []
+    comment: list[str] | None = None
+    for line in (CHART / "values.yaml").read_text().splitlines():
+        stripped = line.strip()
+        if stripped.startswith("# -- "):
+            comment = [stripped.removeprefix("# -- ")]
+        elif stripped.startswith("# @"):
+            continue
+        elif stripped.startswith("#"):
+            if comment is not None:
+                comment.append(stripped.removeprefix("#").strip())
+        elif key := re.match(r"( *)([A-Za-z0-9_./-]+):", line):
+            indent = len(key[1])
+            above = [*(each for each in above if each[0] < indent), (indent, key[2])]
+            if comment is not None:
+                words = re.sub(r"^\([a-z ]+\) ", "", " ".join(comment))
+                words = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", words).replace("`", "")
+                found[tuple(name for _, name in above)] = words + "."
+            comment = None
+    return found
+
+
+def describe(schema: Schema, path: tuple[str, ...], words: str) -> None:
+    """Sets the description of the value at the path."""
+    *above, last = path
+    for name in above:
+        schema = schema["properties"][name]
+    properties = schema["properties"]
+    properties[last] = {"description": words, **{key: each for key, each in properties[last].items() if key != "description"}}
+
+
+def derived() -> str:
+    """Returns the schema's text, with all that is derived."""
+    schema = copy.deepcopy(json.loads(FILE.read_text()))
+    properties = schema["properties"]
+    kinds = {kind: choice(actions) for kind, actions in ACTIONS.items() if kind != "node-condition"}
+    # Each condition of a Node has its own action.
+    properties["actions"] = mapping({CAMEL[kind]: actions for kind, actions in kinds.items()})
+    settings = {flag.key: setting(flag) for flag in flags() if flag.key}
+    properties["settings"] = {"type": "object", "additionalProperties": False, "properties": settings}
+    for path, words in described().items():
+        describe(schema, path, words)
+    return json.dumps({**schema, "definitions": definitions()}, indent=2, ensure_ascii=False) + "\n"
