@@ -2,10 +2,13 @@
 
 use super::answer::Answer;
 use super::flags::Cli;
+use super::flags::{Command as Chosen, Problem, ValueError};
 use super::refusal;
 use clap::builder::{BoolishValueParser, Resettable};
-use clap::error::{ErrorKind, KindFormatter};
+use clap::error::{ContextKind, ContextValue, ErrorKind, KindFormatter};
 use clap::{Arg, ArgAction, Command, CommandFactory, FromArgMatches};
+use std::error::Error as _;
+use std::ffi::OsString;
 
 /// Name of the flag that shows all flags in the help.
 pub(super) const HELP_ALL: &str = "help-all";
@@ -50,7 +53,7 @@ impl Cli {
             std::env::args_os().any(|arg| arg.to_str().and_then(|arg| arg.strip_prefix("--")) == Some(HELP_ALL));
         let command = if shows_all { Self::complete() } else { Self::brief() };
         let command = command.mut_subcommands(|command| command.mut_args(filled));
-        command.try_get_matches().and_then(|matches| Self::from_arg_matches(&matches)).map_err(|error| {
+        Self::parsed(command, std::env::args_os().collect()).map_err(|error| {
             match error.kind() {
                 // These come with their text.
                 ErrorKind::DisplayHelp
@@ -59,6 +62,47 @@ impl Cli {
                 _ => Answer::wrong(&Self::problems(&error)),
             }
         })
+    }
+
+    /// Parses a command line that begins with the program's name.
+    ///
+    /// # Errors
+    /// The first problem; its text is that of [`Cli::problems`]. Values that the service's flags refuse are no error: they are left out, and
+    /// are problems of the settings, so that these report all at once.
+    pub fn of(args: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Self, clap::Error> {
+        Self::parsed(Self::complete(), args.into_iter().map(Into::into).collect())
+    }
+
+    fn parsed(command: Command, args: Vec<OsString>) -> Result<Self, clap::Error> {
+        let parse = |command: &Command, args: &[OsString]| {
+            let matches = command.clone().try_get_matches_from(args)?;
+            Self::from_arg_matches(&matches)
+        };
+        let first = match parse(&command, &args) {
+            Ok(cli) => return Ok(cli),
+            Err(error) => error,
+        };
+        let mut line = Line::of(command, args);
+        let mut refused = line.without(&first).into_iter().collect::<Vec<_>>();
+        loop {
+            match parse(&line.command, &line.args) {
+                Err(error) => match line.without(&error) {
+                    Some(problem) => refused.push(problem),
+                    None => return Err(error),
+                },
+                Ok(mut cli) => {
+                    refused.retain(|problem| !problem.what.is_empty());
+                    match &mut cli.command {
+                        Chosen::Run(run) => run.refused = refused,
+                        Chosen::Doctor(doctor) => doctor.borrowed.run.refused = refused,
+                        Chosen::Simulate(simulate) => simulate.borrowed.run.refused = refused,
+                        _ if refused.is_empty() => {}
+                        _ => return Err(first),
+                    }
+                    return Ok(cli);
+                }
+            }
+        }
     }
 
     /// Returns the problems of a command line in the words of all other errors, one a line.
@@ -109,6 +153,60 @@ impl Cli {
             let command = command.mut_args(|arg| switch(plain(arg)));
             if takes_all { command.arg(help_all.clone()) } else { command }
         })
+    }
+}
+
+/// A command line whose variables stand among the arguments, so that values can be left out.
+struct Line {
+    command: Command,
+    args: Vec<OsString>,
+}
+
+impl Line {
+    #[allow(clippy::disallowed_methods, reason = "clap reads the same variables")]
+    fn of(command: Command, mut args: Vec<OsString>) -> Self {
+        let name = args.get(1).and_then(|name| name.to_str()).unwrap_or_default();
+        let known = command.find_subcommand(name).into_iter().flat_map(Command::get_arguments);
+        let variables: Vec<OsString> = known
+            .filter_map(|arg| {
+                let long = format!("--{}", arg.get_long()?);
+                let value = std::env::var_os(arg.get_env()?)?.into_string().ok()?;
+                let is_given = |arg: &OsString| {
+                    let arg = arg.to_str().and_then(|arg| arg.strip_prefix(&long));
+                    arg.is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+                };
+                (!value.is_empty() && !args.iter().any(is_given)).then(|| format!("{long}={value}").into())
+            })
+            .collect();
+        args.splice(2..2, variables);
+        let command = command.mut_subcommands(|command| command.mut_args(|arg| arg.env(Resettable::Reset)));
+        Self { command, args }
+    }
+
+    /// Removes the value that its flag has refused; returns why, empty for an empty value. `None` for other errors.
+    fn without(&mut self, error: &clap::Error) -> Option<Problem> {
+        let text = |kind| match error.get(kind) {
+            Some(ContextValue::String(text)) => Some(text.as_str()),
+            _ => None,
+        };
+        let why = error.source()?.downcast_ref::<ValueError>()?;
+        let (arg, value) = (text(ContextKind::InvalidArg)?, text(ContextKind::InvalidValue)?);
+        let flag = arg.split([' ', '=', '[']).next()?;
+        let given = format!("{flag}=");
+        let place = self.args.iter().enumerate().find_map(|(at, arg)| {
+            let (words, text) = match arg.to_str()? {
+                arg if arg == flag => (2, self.args.get(at + 1)?.to_str()?),
+                arg => (1, arg.strip_prefix(&given)?),
+            };
+            let rest: Vec<&str> = text.split(',').filter(|piece| *piece != value).collect();
+            let rest = if text == value { String::new() } else { rest.join(",") };
+            (rest != text || text.is_empty()).then_some((at, words, rest))
+        });
+        let (at, words, rest) = place?;
+        let kept = (!rest.is_empty()).then(|| OsString::from(given + &rest));
+        self.args.splice(at..at + words, kept);
+        let what = if *why == ValueError::Empty { String::new() } else { why.to_string() };
+        Some(Problem { flag: flag.to_owned(), what })
     }
 }
 

@@ -23,13 +23,23 @@ pub use reporting::Reporting;
 pub use servers::Servers;
 pub use source::{Source, Sources};
 pub use traces::Traces;
-pub use values::{EKS_HOOKS, LogFormat, WORK_SIGNS};
+pub(crate) use values::MIN_HEARTBEAT_INTERVAL;
+pub use values::{EKS_HOOKS, LogFormat, MAX_DRAIN, Problem, ValueError, WORK_SIGNS, at_most, up_to, zero_up_to};
 pub use waits::Waits;
 
 use crate::pipeline::drain::AtDeadline;
-use crate::pipeline::interruption::{OnFailed, OnUncordon};
+use crate::pipeline::interruption::{Heartbeats, OnFailed, OnUncordon};
+use crate::pipeline::node::ManagedTag;
+use crate::pipeline::node::label::{self, Selector, Taint, checked_key};
+use crate::telemetry::log_filter;
 use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::time::Duration;
+use tracing_subscriber::filter::Targets;
+use values::{cluster_name, heartbeats, managed_tag, poll_interval, taint, text, value};
+
+/// Maximum grace period of a pod. Kubernetes allows any, but more than a day is a typing error.
+const MAX_POD_GRACE: Duration = Duration::from_hours(24);
 
 /// Drains Kubernetes nodes before AWS takes them away.
 #[derive(Debug, Parser)]
@@ -106,7 +116,7 @@ pub struct Run {
     /// Kinds: asg-terminate, asg-launch, spot, rebalance, state-change, scheduled-change, capacity-reservation, node-condition, status-check.
     /// Actions: drain, replace, cordon, report, ignore; for asg-launch: ready, report, ignore; for node-condition see `--on-condition`. Only
     /// drain, replace and ready touch lifecycle hooks. With replace the Auto Scaling group first launches another node.
-    #[arg(long, env = "EBBTIDE_ON", value_name = "KIND=ACTION", value_delimiter = ',', help_heading = "Notices")]
+    #[arg(long, env = "EBBTIDE_ON", value_parser = text, value_name = "KIND=ACTION", value_delimiter = ',', help_heading = "Notices")]
     pub on: Vec<String>,
 
     /// Action for a fault of an instance that AWS Health reports, by the code of the event: `drain`, `replace`, `cordon` or `report`; repeatable
@@ -115,7 +125,7 @@ pub struct Run {
     /// They need a rule of their own, for events of the category issue.
     #[arg(
         long,
-        env = "EBBTIDE_HEALTH_ISSUE",
+        env = "EBBTIDE_HEALTH_ISSUE", value_parser = text,
         value_name = "CODE=ACTION",
         value_delimiter = ',',
         help_heading = "Notices"
@@ -138,16 +148,16 @@ pub struct Run {
     /// EC2 tag of this cluster's instances, its key alone or with a value
     #[arg(
         long,
-        env = "EBBTIDE_MANAGED_TAG",
+        env = "EBBTIDE_MANAGED_TAG", value_parser = value(managed_tag),
         value_name = "TAG[=VALUE]",
         default_value = "aws-node-termination-handler/managed",
         help_heading = "Notices"
     )]
-    pub managed_tag: String,
+    pub managed_tag: ManagedTag,
 
     /// Name of this cluster, as in the tags `kubernetes.io/cluster/NAME`, `eks:cluster-name` or `aws:eks:cluster-name` of its instances [default:
     /// from the tags of a Node's instance]
-    #[arg(long, env = "EBBTIDE_CLUSTER_NAME", value_name = "NAME", help_heading = "Notices")]
+    #[arg(long, env = "EBBTIDE_CLUSTER_NAME", value_parser = value(cluster_name), value_name = "NAME", help_heading = "Notices")]
     pub cluster_name: Option<String>,
 
     /// Require the managed tag even of instances with a Node here; EC2 is asked about each
@@ -157,23 +167,23 @@ pub struct Run {
     /// Wait for the Node of a terminating instance before its hook is completed; other kinds wait until their deadline
     #[arg(
         long,
-        env = "EBBTIDE_REGISTRATION_GRACE",
+        env = "EBBTIDE_REGISTRATION_GRACE", value_parser = value(up_to(MAX_DRAIN)),
         value_name = "DURATION",
         default_value = "30s",
         help_heading = "Notices"
     )]
-    pub registration_grace: String,
+    pub registration_grace: Duration,
 
     /// Interval of polls of EC2, `1m` to `1h`, such as `5m`, for scheduled changes, ends of Capacity Blocks and failing status checks that no
     /// message announced [default: never]
     ///
     /// EventBridge may lose events. Needs ec2:DescribeInstanceStatus and ec2:DescribeCapacityReservations.
-    #[arg(long, env = "EBBTIDE_EC2_POLL_INTERVAL", value_name = "DURATION", help_heading = "Notices")]
-    pub ec2_poll_interval: Option<String>,
+    #[arg(long, env = "EBBTIDE_EC2_POLL_INTERVAL", value_parser = value(poll_interval), value_name = "DURATION", help_heading = "Notices")]
+    pub ec2_poll_interval: Option<Duration>,
 
     /// Act only on Nodes whose labels match, such as `pool=spot,zone!=a` [default: all Nodes]
-    #[arg(long, env = "EBBTIDE_NODE_SELECTOR", value_name = "SELECTOR", help_heading = "Notices")]
-    pub node_selector: Option<String>,
+    #[arg(long, env = "EBBTIDE_NODE_SELECTOR", value_parser = value(label::selector), value_name = "SELECTOR", help_heading = "Notices")]
+    pub node_selector: Option<Selector>,
 
     /// Maximum duration of a drain, at most 48h, for all kinds or for one [default: what the notice allows; for a lifecycle hook its timeout, or
     /// 15m if that is longer, and the grace periods still to run]
@@ -183,7 +193,7 @@ pub struct Run {
     /// termination that only a Node reports. If AWS sets the time, it can only shorten it.
     #[arg(
         long,
-        env = "EBBTIDE_DRAIN_TIMEOUT",
+        env = "EBBTIDE_DRAIN_TIMEOUT", value_parser = text,
         value_name = "[KIND=]DURATION",
         value_delimiter = ',',
         help_heading = "Drain"
@@ -202,7 +212,7 @@ pub struct Run {
     /// retirement always now [default: now]
     #[arg(
         long,
-        env = "EBBTIDE_WHEN",
+        env = "EBBTIDE_WHEN", value_parser = text,
         value_name = "KIND=now|DURATION-before",
         value_delimiter = ',',
         help_heading = "Drain"
@@ -228,8 +238,8 @@ pub struct Run {
     pub evict_daemonsets: bool,
 
     /// Evict only pods that match this label selector [default: all pods]
-    #[arg(long, env = "EBBTIDE_POD_SELECTOR", value_name = "SELECTOR", help_heading = "Drain")]
-    pub pod_selector: Option<String>,
+    #[arg(long, env = "EBBTIDE_POD_SELECTOR", value_parser = value(label::selector), value_name = "SELECTOR", help_heading = "Drain")]
+    pub pod_selector: Option<Selector>,
 
     /// Leave pods with an emptyDir volume, which `kubectl drain` evicts only with `--delete-emptydir-data`
     #[arg(long, env = "EBBTIDE_KEEP_EMPTY_DIR", value_parser = BoolishValueParser::new(), help_heading = "Drain")]
@@ -247,23 +257,23 @@ pub struct Run {
     pub respect_do_not_disrupt: bool,
 
     /// Grace period of every eviction, 1s to 24h [default: the pod's own]
-    #[arg(long, env = "EBBTIDE_POD_GRACE", value_name = "DURATION", help_heading = "Drain")]
-    pub pod_grace: Option<String>,
+    #[arg(long, env = "EBBTIDE_POD_GRACE", value_parser = value(up_to(MAX_POD_GRACE)), value_name = "DURATION", help_heading = "Drain")]
+    pub pod_grace: Option<Duration>,
 
     /// Taint that is set and removed with the cordon; repeatable. With `NoExecute` Kubernetes evicts pods regardless of budgets
     #[arg(
         long,
-        env = "EBBTIDE_TAINT",
+        env = "EBBTIDE_TAINT", value_parser = value(taint),
         value_name = "KEY[=VALUE]:EFFECT",
         value_delimiter = ',',
         help_heading = "Marks on the Node"
     )]
-    pub taint: Vec<String>,
+    pub taint: Vec<Taint>,
 
     /// Key of a taint that `--taint` named before, so that it is removed with the cordon; repeatable
     #[arg(
         long,
-        env = "EBBTIDE_FORMER_TAINT",
+        env = "EBBTIDE_FORMER_TAINT", value_parser = value(checked_key),
         value_name = "KEY",
         value_delimiter = ',',
         help_heading = "Marks on the Node"
@@ -289,8 +299,8 @@ pub struct Run {
     pub out_of_service_taint: bool,
 
     /// When to undo a cordon that no interruption followed, at most 48h; `0s` keeps cordons [default: `20m` for `rebalance=cordon`; else never]
-    #[arg(long, env = "EBBTIDE_UNCORDON_AFTER", value_name = "DURATION", help_heading = "Marks on the Node")]
-    pub uncordon_after: Option<String>,
+    #[arg(long, env = "EBBTIDE_UNCORDON_AFTER", value_parser = value(zero_up_to(MAX_DRAIN)), value_name = "DURATION", help_heading = "Marks on the Node")]
+    pub uncordon_after: Option<Duration>,
 
     /// Taint or annotation as the sign that another tool works on the node: a cordon that expires stays meanwhile, for 2 h at most; repeatable. A
     /// value replaces the default [default: those of Karpenter, Cluster Autoscaler, kured, Flatcar, OpenShift and medik8s]
@@ -342,7 +352,7 @@ pub struct Run {
     /// For `asg-launch=ready`, and for the new Node of the action `replace`: key of a taint that the Node must have lost; repeatable
     #[arg(
         long,
-        env = "EBBTIDE_STARTUP_TAINT",
+        env = "EBBTIDE_STARTUP_TAINT", value_parser = value(checked_key),
         value_name = "KEY",
         value_delimiter = ',',
         help_heading = "Lifecycle hooks"
@@ -354,12 +364,12 @@ pub struct Run {
     /// An interval is 5s at least and less than 2h, and is shortened where a hook's timeout needs it. With off the drain ends within that timeout.
     #[arg(
         long,
-        env = "EBBTIDE_HEARTBEAT",
+        env = "EBBTIDE_HEARTBEAT", value_parser = value(heartbeats),
         value_name = "auto|off|DURATION",
         default_value = "auto",
         help_heading = "Lifecycle hooks"
     )]
-    pub heartbeat: String,
+    pub heartbeat: Heartbeats,
 
     /// Change nothing: the API server only validates cordons and evictions, and hooks get no calls. Messages are deleted: give a dry run a queue
     /// of its own
@@ -411,14 +421,18 @@ pub struct Run {
     pub check_at_start: bool,
 
     /// Level of the log, or levels by module, such as `info,ebbtide=debug`, which logs every call and eviction
-    #[arg(long, env = "EBBTIDE_LOG", value_name = "FILTER", default_value = "info", help_heading = "Process")]
-    pub log: String,
+    #[arg(long, env = "EBBTIDE_LOG", value_parser = value(log_filter::parse), value_name = "FILTER", default_value = "info", help_heading = "Process")]
+    pub log: Targets,
 
     /// Namespace of Ebbtide's own pod, which is then the last to be evicted
-    #[arg(long, env = "EBBTIDE_POD_NAMESPACE", value_name = "NAME", help_heading = "Process")]
+    #[arg(long, env = "EBBTIDE_POD_NAMESPACE", value_parser = text, value_name = "NAME", help_heading = "Process")]
     pub pod_namespace: Option<String>,
 
     /// Name of Ebbtide's own pod
-    #[arg(long, env = "EBBTIDE_POD_NAME", value_name = "NAME", help_heading = "Process")]
+    #[arg(long, env = "EBBTIDE_POD_NAME", value_parser = text, value_name = "NAME", help_heading = "Process")]
     pub pod_name: Option<String>,
+
+    /// The values that their flags have refused.
+    #[arg(skip)]
+    pub refused: Vec<Problem>,
 }

@@ -1,6 +1,6 @@
 //! Errors of the command line in the words of all other errors: what is wrong, on what, and what to do.
 
-use super::flags::Cli;
+use super::flags::{Cli, ValueError};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Error};
 use std::error::Error as _;
@@ -32,7 +32,11 @@ pub(super) fn problems(error: &Error) -> String {
             }
         }
         ErrorKind::ValueValidation => {
-            let why = error.source().map(ToString::to_string).unwrap_or_default();
+            let source = error.source();
+            if let Some(why) = source.and_then(|source| source.downcast_ref::<ValueError>()) {
+                return format!("{flag}: {why}");
+            }
+            let why = source.map(ToString::to_string).unwrap_or_default();
             format!("{flag}: \"{value}\" can't be used: {why}; write {arg}")
         }
         // Without its value, which may be a secret.

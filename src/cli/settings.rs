@@ -18,12 +18,14 @@ pub use hook::lifecycle_hook;
 pub use notifications::notifications;
 pub use sources::Sources;
 
+pub(crate) use crate::cli::flags::MIN_HEARTBEAT_INTERVAL;
+
 use crate::cli::flags;
-use crate::cli::flags::Run;
+use crate::cli::flags::{Problem, Run};
 use crate::pipeline::drain::{AtDeadline, SelectionRules};
 use crate::pipeline::event::NoticeKind;
 use crate::pipeline::interruption::{Action, ForLoadBalancers, Policy, QUIET_TIME};
-use crate::pipeline::node::label::{Selector, checked_key};
+use crate::pipeline::node::label::Selector;
 use crate::pipeline::node::mark::MarkSettings;
 use crate::pipeline::node::{ManagedTag, WorkSign};
 use crate::telemetry::http::HostNames;
@@ -33,7 +35,6 @@ use crate::telemetry::traces::TraceSettings;
 use problems::Problems;
 use std::fmt;
 use std::net::SocketAddr;
-use std::ops::RangeInclusive;
 use std::time::Duration;
 use tracing_subscriber::filter::Targets;
 
@@ -90,13 +91,10 @@ pub struct Settings {
 #[derive(Debug, PartialEq, Eq)]
 pub struct SettingsError(pub Vec<Problem>);
 
-/// One problem.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Problem {
-    /// The flag.
-    pub flag: &'static str,
-    /// The problem and the remedy.
-    pub what: String,
+impl SettingsError {
+    fn of(flag: &str, what: impl Into<String>) -> Self {
+        Self(vec![Problem { flag: flag.to_owned(), what: what.into() }])
+    }
 }
 
 impl fmt::Display for SettingsError {
@@ -113,21 +111,8 @@ impl fmt::Display for SettingsError {
 
 impl std::error::Error for SettingsError {}
 
-/// Maximum duration of a drain: the longest life of a lifecycle hook.
-const MAX_DRAIN: Duration = Duration::from_hours(48);
-
 /// Maximum time before a scheduled change at which its Node is drained. AWS announces most changes two weeks ahead.
 const MAX_LEAD: Duration = Duration::from_hours(30 * 24);
-
-/// Minimum interval between heartbeats. Shorter ones would exceed the rate limit of the account.
-pub(crate) const MIN_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
-
-/// Bounds of the interval between polls of EC2. Shorter ones would use up the account's rate of calls; after longer ones the end of a
-/// Capacity Block, with its ten minutes of warning, would be found late.
-const POLL_INTERVALS: RangeInclusive<Duration> = Duration::from_mins(1)..=Duration::from_hours(1);
-
-/// Maximum grace period of a pod. Kubernetes allows any, but more than a day is a typing error.
-const MAX_POD_GRACE: Duration = Duration::from_hours(24);
 
 impl Settings {
     /// Validates the flags.
@@ -135,10 +120,9 @@ impl Settings {
     /// # Errors
     /// All problems.
     pub fn from_flags(mut flags: Run) -> Result<Self, SettingsError> {
-        let mut problems = Problems::default();
-        forget_empty(&mut flags);
+        let mut problems = Problems::of(std::mem::take(&mut flags.refused));
         let sources = problems.sources(&flags, true);
-        let named = flags.sources.queue_url.take().filter(|url| !url.is_empty());
+        let named = flags.sources.queue_url.take();
         if sources.queue && named.is_none() {
             let what =
                 "is missing; give the queue's URL, or set EBBTIDE_QUEUE_URL; without a queue write --source nodes";
@@ -153,41 +137,38 @@ impl Settings {
     /// # Errors
     /// As [`Settings::from_flags`].
     pub fn without_queue(mut flags: Run) -> Result<Self, SettingsError> {
-        let mut problems = Problems::default();
-        forget_empty(&mut flags);
+        let mut problems = Problems::of(std::mem::take(&mut flags.refused));
         let sources = problems.sources(&flags, false);
-        let named = flags.sources.queue_url.take().filter(|url| !url.is_empty());
+        let named = flags.sources.queue_url.take();
         let queue_url = named.map(|url| problems.queue_url(Some(url))).unwrap_or_default();
         Self::checked(flags, sources, queue_url, problems)
     }
 
-    fn checked(flags: Run, sources: Sources, queue_url: String, mut problems: Problems) -> Result<Self, SettingsError> {
+    fn checked(
+        mut flags: Run,
+        sources: Sources,
+        queue_url: String,
+        mut problems: Problems,
+    ) -> Result<Self, SettingsError> {
         problems.of_other_sources(&flags, sources);
         problems.without_aws(&flags, sources);
         let (actions, conditions) = problems.actions_and_conditions(&flags, sources);
         let (admin_address, status_address, host_names) = servers::checked(&mut problems, &flags.servers);
         let status_peers = problems.status_peers(flags.servers.status_peers, flags.pod_name.is_some());
         let health_issues = problems.health_issues(&flags.health_issue);
-        let heartbeats = problems.heartbeats(&flags.heartbeat);
         let drain_timeout = problems.drain_timeouts(&flags.drain_timeout);
         let lead = problems.lead(&flags.when);
         let admission = problems.admission(&flags.admission, (actions, sources), &health_issues);
         let waits = problems.waits(&flags.waits, (actions, sources), &health_issues, &drain_timeout, lead);
-        let pod_grace = problems.duration("--pod-grace", flags.pod_grace.as_deref(), MAX_POD_GRACE);
-        let registration_grace = problems.duration("--registration-grace", Some(&flags.registration_grace), MAX_DRAIN);
-        let uncordon_after = problems.duration_or_zero("--uncordon-after", flags.uncordon_after.as_deref(), MAX_DRAIN);
-        let ec2_poll_interval = problems.poll_interval(flags.ec2_poll_interval.as_deref());
-        let taints = problems.taints(&flags.taint);
-        let former_taints = problems.each("--former-taint", &flags.former_taint, checked_key);
-        let startup_taints = problems.each("--startup-taint", &flags.startup_taint, checked_key);
-        let work_signs = problems.each("--keep-cordon-while", &flags.keep_cordon_while, WorkSign::read);
-        let node_selector = problems.selector("--node-selector", flags.node_selector.as_deref());
-        let pod_selector = problems.selector("--pod-selector", flags.pod_selector.as_deref());
-        let cluster_name = problems.cluster_name(flags.cluster_name.as_deref());
-        let notify = problems.notifications(flags.notifications, cluster_name.clone(), flags.pod_name.clone());
-        let traces = problems.traces(flags.traces, cluster_name.clone(), flags.pod_name.clone());
+        problems.same_taints(&flags.taint);
+        // These two have defaults, which an empty value takes away.
+        flags.ignore_hook.retain(|hook| !hook.is_empty());
+        let signs = flags.keep_cordon_while.iter().map(|sign| sign.trim()).filter(|sign| !sign.is_empty());
+        let signs = signs.filter_map(|sign| problems.read("--keep-cordon-while", WorkSign::read(sign)));
+        let work_signs: Vec<WorkSign> = signs.collect();
+        let notify = problems.notifications(flags.notifications, flags.cluster_name.clone(), flags.pod_name.clone());
+        let traces = problems.traces(flags.traces, flags.cluster_name.clone(), flags.pod_name.clone());
         let notify = notify.map(|notify| NotifySettings { traces: traces.is_some(), ..notify });
-        let (managed_tag, log) = (problems.managed_tag(&flags.managed_tag), problems.log(&flags.log));
         let own_pod = problems.own_pod(flags.pod_namespace, flags.pod_name);
         problems.without_own_pod("--collect-leases", flags.collect_leases && own_pod.is_none());
         problems.idle_launches(&flags.startup_taint, flags.on_failed_launch, actions);
@@ -198,11 +179,9 @@ impl Settings {
         let acts = drains(NoticeKind::ScheduledChange) || actions.of(NoticeKind::ScheduledChange) == Action::Cordon;
         problems.idle("--when", lead.is_some() && !acts, "--on scheduled-change=drain");
         let nodes_lease = problems.nodes_lease(flags.sources.nodes_lease);
-        problems.idle_polls(ec2_poll_interval, actions);
+        problems.idle_polls(flags.ec2_poll_interval, actions);
         problems.idle("--node-hook", sources.hooks && !drains(NoticeKind::AsgTerminate), "--on asg-terminate=drain");
-        if !problems.0.is_empty() {
-            return Err(SettingsError(problems.0));
-        }
+        problems.end()?;
         // Their controllers would register again what is waited for.
         let exclude = flags.exclude_from_load_balancers || waits.load_balancers != ForLoadBalancers::Nothing;
         let policy = Policy {
@@ -214,19 +193,23 @@ impl Settings {
             admission,
             waits,
             settle: QUIET_TIME,
-            heartbeats,
-            registration_grace: registration_grace.unwrap_or_default(),
+            heartbeats: flags.heartbeat,
+            registration_grace: flags.registration_grace,
             require_tag: flags.require_tag,
             ignored_hooks: flags.ignore_hook,
             hooks: sources.hook_source(flags.sources.node_hook),
-            uncordon_after,
+            uncordon_after: flags.uncordon_after,
             work_signs: work_signs.into(),
-            mark_settings: MarkSettings { taints, former_taints, exclude_from_load_balancers: exclude },
+            mark_settings: MarkSettings {
+                taints: flags.taint,
+                former_taints: flags.former_taint,
+                exclude_from_load_balancers: exclude,
+            },
             out_of_service_taint: flags.out_of_service_taint,
             on_failed_drain: flags.on_failed_drain,
             on_uncordon: flags.on_uncordon,
             on_failed_launch: flags.on_failed_launch,
-            startup_taints,
+            startup_taints: flags.startup_taint,
             dry_run: flags.dry_run,
         };
         let selection_rules = SelectionRules {
@@ -236,7 +219,7 @@ impl Settings {
             respect_do_not_disrupt: flags.respect_do_not_disrupt,
             own_pod,
         };
-        let pod_selector = (!pod_selector.selects_all()).then(|| pod_selector.to_string());
+        let pod_selector = flags.pod_selector.filter(|selector| !selector.selects_all());
         Ok(Self {
             sources,
             queue_url,
@@ -247,19 +230,19 @@ impl Settings {
             policy,
             notify,
             traces,
-            pod_grace,
-            managed_tag,
-            cluster_name,
-            node_selector,
+            pod_grace: flags.pod_grace,
+            managed_tag: flags.managed_tag,
+            cluster_name: flags.cluster_name,
+            node_selector: flags.node_selector.unwrap_or_default(),
             selection_rules,
-            pod_selector,
+            pod_selector: pod_selector.map(|selector| selector.to_string()),
             at_deadline: flags.at_deadline,
             reported: flags.reporting.events,
-            ec2_poll_interval,
+            ec2_poll_interval: flags.ec2_poll_interval,
             check_at_start: flags.check_at_start,
             nodes_lease,
             collect_leases: flags.collect_leases,
-            log,
+            log: flags.log,
         })
     }
 }
@@ -271,34 +254,7 @@ impl Settings {
 pub fn queue_url(url: Option<String>) -> Result<String, SettingsError> {
     let mut problems = Problems::default();
     let url = problems.queue_url(url);
-    if problems.0.is_empty() { Ok(url) } else { Err(SettingsError(problems.0)) }
-}
-
-/// Treats empty values as unset, because charts set empty variables.
-fn forget_empty(flags: &mut Run) {
-    let Run { on, sources, health_issue, ignore_hook, drain_timeout, when, waits, .. } = flags;
-    let Run { taint, former_taint, startup_taint, keep_cordon_while, .. } = flags;
-    let flags::Sources { on_condition, node_hook, nodes_lease, .. } = sources;
-    let flags::Waits { delay, wave, zonal_shift, hold, complete_after, max_replacements, .. } = waits;
-    let of_notices = [on, on_condition, health_issue, ignore_hook, drain_timeout, when];
-    let of_marks = [taint, former_taint, startup_taint, keep_cordon_while];
-    for list in of_notices.into_iter().chain([delay, wave, zonal_shift, hold]).chain(of_marks) {
-        for value in list.iter_mut() {
-            *value = value.trim().to_owned();
-        }
-        list.retain(|value| !value.is_empty());
-    }
-    let Run { pod_grace, uncordon_after, ec2_poll_interval, .. } = flags;
-    for value in [pod_grace, complete_after, uncordon_after, ec2_poll_interval] {
-        value.take_if(|value| value.is_empty());
-    }
-    let Run { node_selector, pod_selector, pod_namespace, pod_name, admission, .. } = flags;
-    let max_draining = &mut admission.max_draining;
-    for value in
-        [node_hook, nodes_lease, node_selector, pod_selector, pod_namespace, pod_name, max_replacements, max_draining]
-    {
-        value.take_if(|value| value.is_empty());
-    }
+    problems.end().map(|()| url)
 }
 
 #[cfg(test)]
@@ -307,7 +263,6 @@ mod tests {
     use crate::fact::NotificationPhase;
     use crate::pipeline::interruption::{AtMost, Holds};
     use crate::pipeline::interruption::{Heartbeats, OnFailed, OnUncordon};
-    use clap::Parser;
 
     fn settings(flags: &[&str]) -> Result<Settings, SettingsError> {
         let mut all = vec!["ebbtide", "run"];
@@ -315,11 +270,11 @@ mod tests {
             all.extend(["--queue-url", "https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide"]);
         }
         all.extend(flags);
-        let flags::Command::Run(run) = flags::Cli::try_parse_from(all).unwrap().command else { panic!("it is run") };
+        let flags::Command::Run(run) = flags::Cli::of(all).unwrap().command else { panic!("it is run") };
         Settings::from_flags(run)
     }
 
-    fn problems(flags: &[&str]) -> Vec<&'static str> {
+    fn problems(flags: &[&str]) -> Vec<String> {
         settings(flags).unwrap_err().0.into_iter().map(|problem| problem.flag).collect()
     }
 
@@ -521,7 +476,7 @@ mod tests {
             "me",
         ];
         let told =
-            ["--queue-url", "--on", "--on", "--heartbeat", "--drain-timeout", "--managed-tag", "--pod-namespace"];
+            ["--heartbeat", "--managed-tag", "--queue-url", "--on", "--on", "--drain-timeout", "--pod-namespace"];
         assert_eq!(problems(&flags), told);
         let text = settings(&flags).unwrap_err().to_string();
         assert!(text.contains("https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide"), "{text}");

@@ -1,6 +1,7 @@
 //! The flags that limit what a writer to the queue can cause.
 
-use crate::pipeline::interruption::Verify;
+use super::values::{drain_limit, value};
+use crate::pipeline::interruption::{DrainLimit, Verify};
 use clap::Args;
 
 /// The limits of what a writer to the queue can cause.
@@ -9,8 +10,8 @@ pub struct Admission {
     /// Nodes that are drained at the same time, a number or a share of all Nodes, at least one; beyond it only what AWS confirms is drained, and
     /// the rest waits. `none` for no limit. Needs the AWS permissions of `Verify` [default: with a queue `25%`, beyond which only what AWS denies
     /// waits]
-    #[arg(long, env = "EBBTIDE_MAX_DRAINING", value_name = "N|P%|none", help_heading = "Drain")]
-    pub max_draining: Option<String>,
+    #[arg(long, env = "EBBTIDE_MAX_DRAINING", value_parser = value(drain_limit), value_name = "N|P%|none", help_heading = "Drain")]
+    pub max_draining: Option<DrainLimit>,
 
     /// Notices that AWS has to confirm before their nodes are drained: `always`, all that it can confirm; `unusual`, those beyond
     /// `--max-draining` or with little time left; `never`. The first two need those permissions, too

@@ -2,7 +2,10 @@
 
 use super::LogFormat;
 use super::cluster::Cluster;
+use super::values::value;
+use crate::telemetry::log_filter;
 use clap::Args;
+use tracing_subscriber::filter::Targets;
 
 /// The flags of `ebbtide agent`.
 #[derive(Args, Debug)]
@@ -36,8 +39,8 @@ pub struct Agent {
     pub log_format: LogFormat,
 
     /// Level of the log, or levels by module
-    #[arg(long, env = "EBBTIDE_LOG", value_name = "FILTER", default_value = "info")]
-    pub log: String,
+    #[arg(long, env = "EBBTIDE_LOG", value_parser = value(log_filter::parse), value_name = "FILTER", default_value = "info")]
+    pub log: Targets,
 
     /// The choice of a cluster.
     #[command(flatten)]

@@ -1,10 +1,15 @@
 //! The flags of notifications, which `ebbtide run` and `ebbtide notify` share.
 
+use super::values::{cluster_name, text, up_to, value};
 use crate::cli::output::Output;
 use crate::telemetry::notify::Format;
 use crate::telemetry::outbound::Secret;
 use clap::Args;
 use std::path::PathBuf;
+use std::time::Duration;
+
+/// Maximum timeout of one try.
+const MAX_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Notifications.
 #[derive(Args, Debug)]
@@ -25,7 +30,7 @@ pub struct Notifications {
     /// notice: work on a node begins. blocked: a drain has been blocked for 5 s. done: the work ended well. failed: it did not.
     #[arg(
         long,
-        env = "EBBTIDE_NOTIFY",
+        env = "EBBTIDE_NOTIFY", value_parser = text,
         value_name = "[KIND=]PHASES",
         value_delimiter = ',',
         help_heading = "Notifications"
@@ -92,12 +97,12 @@ pub struct Notifications {
     /// Timeout of one try to send a notification, at most 30s
     #[arg(
         long,
-        env = "EBBTIDE_NOTIFY_TIMEOUT",
+        env = "EBBTIDE_NOTIFY_TIMEOUT", value_parser = value(up_to(MAX_TIMEOUT)),
         value_name = "DURATION",
         default_value = "5s",
         help_heading = "Notifications"
     )]
-    pub notify_timeout: String,
+    pub notify_timeout: Duration,
 }
 
 /// The flags of `ebbtide notify`.
@@ -120,7 +125,7 @@ pub struct Notify {
     pub notifications: Notifications,
 
     /// The name of this cluster, which notifications have
-    #[arg(long, env = "EBBTIDE_CLUSTER_NAME", value_name = "NAME")]
+    #[arg(long, env = "EBBTIDE_CLUSTER_NAME", value_parser = value(cluster_name), value_name = "NAME")]
     pub cluster_name: Option<String>,
 
     /// Name of Ebbtide's own pod, which notifications have

@@ -1,5 +1,6 @@
 //! The flags of the sources of notices.
 
+use super::values::text;
 use clap::{Args, ValueEnum};
 
 /// A source of notices.
@@ -17,7 +18,7 @@ pub enum Source {
 #[derive(Args, Debug)]
 pub struct Sources {
     /// URL of the SQS queue that EventBridge and lifecycle hooks send to; required, unless `--source` has no `queue`
-    #[arg(long, env = "EBBTIDE_QUEUE_URL", value_name = "URL", help_heading = "Queue")]
+    #[arg(long, env = "EBBTIDE_QUEUE_URL", value_parser = text, value_name = "URL", help_heading = "Queue")]
     pub queue_url: Option<String>,
 
     /// Sources of notices: `queue`, the messages of `--queue-url`; `nodes`, agent notices and conditions on the Nodes; `ec2`, what EC2 lists at
@@ -36,14 +37,14 @@ pub struct Sources {
     /// The Lease for the election of the replica that handles notices from Nodes, in the namespace of --pod-namespace [default: ebbtide-nodes]
     ///
     /// Hidden: it is for the chart, which names the Lease after its release, because two releases in one namespace need two.
-    #[arg(long, env = "EBBTIDE_NODES_LEASE", value_name = "NAME", hide = true)]
+    #[arg(long, env = "EBBTIDE_NODES_LEASE", value_parser = text, value_name = "NAME", hide = true)]
     pub nodes_lease: Option<String>,
 
     /// Without a queue: the terminating lifecycle hook, by its name in each Auto Scaling group, that is kept alive and completed when a Node
     /// reports that its group terminates it. Needs AWS permissions
     ///
     /// The messages of a queue name the hook themselves. Needs AWS credentials, for four calls to Auto Scaling.
-    #[arg(long, env = "EBBTIDE_NODE_HOOK", value_name = "HOOK", help_heading = "Notices")]
+    #[arg(long, env = "EBBTIDE_NODE_HOOK", value_parser = text, value_name = "HOOK", help_heading = "Notices")]
     pub node_hook: Option<String>,
 
     /// Action for a Node that has had a condition for longer than tolerated, such as `KernelReady=False:30m=replace`: `report`, `cordon`, `drain`
@@ -53,7 +54,7 @@ pub struct Sources {
     /// (`Ready=Unknown`). No work begins while more than a fifth, rounded up, of a group or of all nodes, or most zones, are affected.
     #[arg(
         long,
-        env = "EBBTIDE_ON_CONDITION",
+        env = "EBBTIDE_ON_CONDITION", value_parser = text,
         value_name = "TYPE=STATUS:TOLERATION=ACTION",
         value_delimiter = ',',
         help_heading = "Notices"

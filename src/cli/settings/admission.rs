@@ -6,9 +6,6 @@ use crate::cli::flags;
 use crate::pipeline::interruption::{Action, Actions, Admission, DrainLimit, Verify};
 use std::collections::BTreeMap;
 
-/// The value of `--max-draining` for no limit.
-const NO_LIMIT: &str = "none";
-
 impl Problems {
     /// Reads the limits of what a writer to the queue can cause.
     pub(super) fn admission(
@@ -19,13 +16,12 @@ impl Problems {
     ) -> Admission {
         let flag = "--max-draining";
         let drains = actions.with_faults(health_issues).any(Action::drains);
-        let has_limit = flags.max_draining.as_deref().is_some_and(|text| text != NO_LIMIT);
+        let has_limit = flags.max_draining.is_some_and(|limit| limit != DrainLimit::None);
         self.idle(flag, has_limit && !drains, "--on KIND=drain");
         let verify = flags.verify;
         self.idle("--verify", verify == Verify::Always && !drains, "--on KIND=drain");
-        let limit = match flags.max_draining.as_deref() {
-            Some(NO_LIMIT) => DrainLimit::None,
-            Some(text) => self.at_most(flag, text).map_or(DrainLimit::None, DrainLimit::Strict),
+        let limit = match flags.max_draining {
+            Some(limit) => limit,
             // Without AWS's word it would limit nothing.
             None if sources.queue && verify == Verify::Unusual => DrainLimit::Shaping,
             None => DrainLimit::None,
@@ -40,13 +36,10 @@ mod tests {
     use crate::cli::{Cli, Command, Settings};
     use crate::pipeline::event::NoticeKind;
     use crate::pipeline::interruption::AtMost;
-    use clap::Parser;
 
     fn read(flags: &[&str]) -> Result<Admission, String> {
         let all = ["ebbtide", "run", "--queue-url", "https://sqs.eu-central-1.amazonaws.com/1/q"];
-        let Command::Run(run) = Cli::try_parse_from(all.iter().chain(flags)).unwrap().command else {
-            panic!("it must be run")
-        };
+        let Command::Run(run) = Cli::of(all.iter().chain(flags)).unwrap().command else { panic!("it must be run") };
         Settings::from_flags(run).map(|settings| settings.policy.admission).map_err(|problems| problems.to_string())
     }
 

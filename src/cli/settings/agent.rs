@@ -45,12 +45,8 @@ impl AgentSettings {
         }
         let address = (flags.agent_address != "off").then(|| problems.address("--agent-address", &flags.agent_address));
         let host_names = host_names(&mut problems, &flags.allowed_host);
-        let log = problems.log(&flags.log);
-        if problems.0.is_empty() {
-            Ok(Self { node_name, metadata_endpoint: endpoint, address, host_names, log })
-        } else {
-            Err(SettingsError(problems.0))
-        }
+        problems.end()?;
+        Ok(Self { node_name, metadata_endpoint: endpoint, address, host_names, log: flags.log.clone() })
     }
 }
 
@@ -58,11 +54,9 @@ impl AgentSettings {
 mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
-    use clap::Parser;
 
     fn read(flags: &[&str]) -> Result<AgentSettings, String> {
-        let Command::Agent(flags) = Cli::try_parse_from(["ebbtide", "agent"].iter().chain(flags)).unwrap().command
-        else {
+        let Command::Agent(flags) = Cli::of(["ebbtide", "agent"].iter().chain(flags)).unwrap().command else {
             panic!("it must be agent")
         };
         AgentSettings::from_flags(&flags).map_err(|problems| problems.to_string())

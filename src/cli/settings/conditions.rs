@@ -77,7 +77,6 @@ mod tests {
     use crate::cli::{Cli, Command, Settings};
     use crate::pipeline::event::NoticeKind;
     use crate::pipeline::interruption::Action;
-    use clap::Parser;
     use std::time::Duration;
 
     const URL: [&str; 2] = ["--queue-url", "https://sqs.eu-central-1.amazonaws.com/1/q"];
@@ -85,7 +84,7 @@ mod tests {
 
     fn read(flags: &[&[&str]]) -> Result<Settings, String> {
         let flags = flags.concat();
-        let Command::Run(run) = Cli::try_parse_from(["ebbtide", "run"].iter().chain(&flags)).unwrap().command else {
+        let Command::Run(run) = Cli::of(["ebbtide", "run"].iter().chain(&flags)).unwrap().command else {
             panic!("it must be run")
         };
         Settings::from_flags(run).map_err(|problems| problems.to_string())

@@ -1,6 +1,6 @@
 //! The group and the hook of a lifecycle action that a command makes.
 
-use super::{Problem, SettingsError};
+use super::SettingsError;
 use crate::pipeline::event::NoticeKind;
 
 /// Returns group and hook; `None` if they are to be found by the instance.
@@ -23,7 +23,7 @@ pub fn lifecycle_hook(
             (flag, format!("is only for asg-terminate and asg-launch, and --kind is {kind}; remove it"))
         }
     };
-    Err(SettingsError(vec![Problem { flag, what }]))
+    Err(SettingsError::of(flag, what))
 }
 
 #[cfg(test)]

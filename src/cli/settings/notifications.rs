@@ -11,11 +11,8 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// Maximum timeout of one try.
-const MAX_TIMEOUT: Duration = Duration::from_secs(30);
-
 /// The timeout without the flag, which is no mistake where nothing is sent.
-const DEFAULT_TIMEOUT: &str = "5s";
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The phases without the flag: those that need a user.
 const DEFAULT_PHASES: Phases = Phases::of(&[NotificationPhase::Blocked, NotificationPhase::Failed]);
@@ -31,10 +28,10 @@ pub fn notifications(
 ) -> Result<NotifySettings, SettingsError> {
     let mut problems = Problems::default();
     let settings = problems.notifications(flags, cluster, replica);
-    if problems.0.is_empty() && settings.is_none() {
-        problems.add("--notify-url", "is missing; give the receiver's URL, or set EBBTIDE_NOTIFY_URL");
-    }
-    settings.filter(|_| problems.0.is_empty()).ok_or(SettingsError(problems.0))
+    problems.end()?;
+    settings.ok_or_else(|| {
+        SettingsError::of("--notify-url", "is missing; give the receiver's URL, or set EBBTIDE_NOTIFY_URL")
+    })
 }
 
 impl Problems {
@@ -72,14 +69,13 @@ impl Problems {
             outbound::header(text).map_err(|error| self.add("--notify-header", error.to_string())).ok()
         });
         let headers = headers.collect();
-        let timeout = self.duration("--notify-timeout", Some(&flags.notify_timeout), MAX_TIMEOUT);
         let phases = self.phases(&flags.notify, format);
         Some(NotifySettings {
             receiver: receiver?,
             format,
             template,
             headers,
-            timeout: timeout.unwrap_or(MAX_TIMEOUT),
+            timeout: flags.notify_timeout,
             signing_key: flags.notify_secret,
             traces: false,
             routing_key: flags.notify_routing_key,
@@ -189,8 +185,4 @@ fn forget_empty(flags: &mut Notifications) {
     }
     flags.notify_header.retain(|header: &Secret| !header.reveal().trim().is_empty());
     flags.notify_template.take_if(|file| file.as_os_str().is_empty());
-    for value in &mut flags.notify {
-        *value = value.trim().to_owned();
-    }
-    flags.notify.retain(|value| !value.is_empty());
 }

@@ -1,21 +1,14 @@
 //! Validation of each flag, with all problems so far.
 
-use super::{MAX_DRAIN, MAX_LEAD, MIN_HEARTBEAT_INTERVAL, POLL_INTERVALS, Problem};
+use super::{MAX_LEAD, SettingsError};
+use crate::cli::flags::{MAX_DRAIN, Problem, up_to};
 use crate::cli::text::did_you_mean;
 use crate::pipeline::event::NoticeKind;
-use crate::pipeline::interruption::{Action, Actions, Heartbeats, OnFailed, PerKind, WARNING_TIME};
-use crate::pipeline::node::ManagedTag;
-use crate::pipeline::node::label;
-use crate::pipeline::node::label::{LabelError, Selector, Taint};
-use crate::runtime::duration;
-use crate::runtime::duration::Words;
-use crate::telemetry::log_filter;
+use crate::pipeline::interruption::{Action, Actions, OnFailed, PerKind, WARNING_TIME};
+use crate::pipeline::node::label::Taint;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
-use tracing_subscriber::filter::Targets;
-
-/// Minimum heartbeat timeout that AWS allows.
-const MIN_HOOK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Returns the host suffix of a well-known partition.
 fn host_of(partition: &str) -> Option<&'static str> {
@@ -28,11 +21,36 @@ fn host_of(partition: &str) -> Option<&'static str> {
 
 /// The problems so far.
 #[derive(Default)]
-pub(super) struct Problems(pub Vec<Problem>);
+pub(super) struct Problems {
+    all: Vec<Problem>,
+    /// Number of those of single values. They come first.
+    refused: usize,
+}
 
 impl Problems {
+    /// Begins with the values that their flags have refused.
+    pub(super) fn of(refused: Vec<Problem>) -> Self {
+        Self { refused: refused.len(), all: refused }
+    }
+
+    /// Adds a problem of a flag, unless its value was refused: then nothing is known about it.
     pub(super) fn add(&mut self, flag: &'static str, what: impl Into<String>) {
-        self.0.push(Problem { flag, what: what.into() });
+        if self.all[..self.refused].iter().all(|problem| problem.flag != flag) {
+            self.all.push(Problem { flag: flag.to_owned(), what: what.into() });
+        }
+    }
+
+    /// Returns the value, if there is one, and else adds the problem.
+    pub(super) fn read<T>(&mut self, flag: &'static str, read: Result<T, impl fmt::Display>) -> Option<T> {
+        read.map_err(|error| self.add(flag, error.to_string())).ok()
+    }
+
+    /// Ends the validation.
+    ///
+    /// # Errors
+    /// All problems.
+    pub(super) fn end(self) -> Result<(), SettingsError> {
+        if self.all.is_empty() { Ok(()) } else { Err(SettingsError(self.all)) }
     }
 
     pub(super) fn queue_url(&mut self, url: Option<String>) -> String {
@@ -141,9 +159,9 @@ impl Problems {
     pub(super) fn drain_timeouts(&mut self, flags: &[String]) -> PerKind<Option<Duration>> {
         let flag = "--drain-timeout";
         let (some, all) = self.one_for_all(flag, flags);
-        let mut timeouts = PerKind::all(self.duration(flag, all.as_deref(), MAX_DRAIN));
+        let mut timeouts = PerKind::all(all.and_then(|text| self.read(flag, up_to(MAX_DRAIN)(&text))));
         for (kind, text) in self.by_kind(flag, &some, "asg-terminate=30m") {
-            let timeout = self.duration(flag, Some(text), MAX_DRAIN);
+            let timeout = self.read(flag, up_to(MAX_DRAIN)(text));
             if matches!(kind, NoticeKind::Spot | NoticeKind::StateChange) && timeout > Some(WARNING_TIME) {
                 self.add(flag, format!("{kind}={text} has no effect: AWS gives two minutes; set less, or remove it"));
             }
@@ -175,23 +193,10 @@ impl Problems {
                     self.add(flag, format!("\"{text}\" is not a time; write now, or a duration such as 2h-before"));
                     None
                 }
-                Some(text) => self.duration(flag, Some(text), MAX_LEAD),
+                Some(text) => self.read(flag, up_to(MAX_LEAD)(text)),
             };
         }
         lead
-    }
-
-    pub(super) fn poll_interval(&mut self, text: Option<&str>) -> Option<Duration> {
-        let flag = "--ec2-poll-interval";
-        let interval = self.duration_or_zero(flag, text, *POLL_INTERVALS.end())?;
-        if interval < *POLL_INTERVALS.start() {
-            let least = Words(*POLL_INTERVALS.start());
-            self.add(
-                flag,
-                format!("{} is too short for the account's rate of calls; the minimum is {least}", Words(interval)),
-            );
-        }
-        Some(interval)
     }
 
     /// Adds a problem if EC2 is polled for kinds that are ignored.
@@ -213,33 +218,18 @@ impl Problems {
         self.idle("--on-failed-launch", on_failed == OnFailed::Abandon && !ready, "--on asg-launch=ready");
     }
 
-    pub(super) fn taints(&mut self, flags: &[String]) -> Vec<Taint> {
-        let flag = "--taint";
-        let mut taints: Vec<Taint> = Vec::new();
-        for text in flags {
-            match label::taint(text) {
-                Ok(taint) if taint.key.starts_with("node.kubernetes.io/") => {
-                    self.add(
-                        flag,
-                        format!(
-                            "\"{}\" is a taint of Kubernetes, which sets and removes it itself; choose another key",
-                            taint.key
-                        ),
-                    );
-                }
-                Ok(taint) if taints.iter().any(|known| known.key == taint.key && known.effect == taint.effect) => {
-                    self.add(flag, format!("\"{}\" is given twice for {}; remove one", taint.key, taint.effect));
-                }
-                Ok(taint) => taints.push(taint),
-                Err(error) => self.add(flag, error.to_string()),
+    /// Reports taints that are given twice.
+    pub(super) fn same_taints(&mut self, taints: &[Taint]) {
+        for (n, taint) in taints.iter().enumerate() {
+            if taints[..n].iter().any(|known| known.key == taint.key && known.effect == taint.effect) {
+                self.add("--taint", format!("\"{}\" is given twice for {}; remove one", taint.key, taint.effect));
             }
         }
-        taints
     }
 
     /// Reports a flag that has no effect because another is not set, unless that is set wrongly.
     pub(super) fn idle(&mut self, flag: &'static str, idle: bool, without: &str) {
-        let is_reported = without.starts_with("--on ") && self.0.iter().any(|problem| problem.flag == "--on");
+        let is_reported = without.starts_with("--on ") && self.all.iter().any(|problem| problem.flag == "--on");
         if idle && !is_reported {
             self.add(flag, format!("has no effect without {without}; set both, or neither"));
         }
@@ -248,37 +238,12 @@ impl Problems {
     /// Reports a flag for which replicas must know their own pods.
     pub(super) fn without_own_pod(&mut self, flag: &'static str, missing: bool) {
         // One flag without the other is reported already.
-        if missing && self.0.iter().all(|problem| !problem.flag.starts_with("--pod-na")) {
+        if missing && self.all.iter().all(|problem| !problem.flag.starts_with("--pod-na")) {
             self.add(
                 flag,
                 "needs --pod-namespace and --pod-name, because replicas elect the collector; set both from the downward API",
             );
         }
-    }
-
-    /// Reads each value of a repeatable flag.
-    pub(super) fn each<T>(
-        &mut self,
-        flag: &'static str,
-        flags: &[String],
-        read: fn(&str) -> Result<T, LabelError>,
-    ) -> Vec<T> {
-        let mut all = Vec::new();
-        for text in flags {
-            match read(text) {
-                Ok(value) => all.push(value),
-                Err(error) => self.add(flag, error.to_string()),
-            }
-        }
-        all
-    }
-
-    pub(super) fn selector(&mut self, flag: &'static str, text: Option<&str>) -> Selector {
-        let Some(text) = text.filter(|text| !text.trim().is_empty()) else { return Selector::default() };
-        label::selector(text).unwrap_or_else(|error| {
-            self.add(flag, error.to_string());
-            Selector::default()
-        })
     }
 
     fn action(&mut self, kind: NoticeKind, action: &str) -> Option<Action> {
@@ -296,95 +261,6 @@ impl Problems {
             );
         }
         found
-    }
-
-    pub(super) fn heartbeats(&mut self, text: &str) -> Heartbeats {
-        let flag = "--heartbeat";
-        match text {
-            "auto" => Heartbeats::Auto,
-            "off" => Heartbeats::Off,
-            interval => match duration::parse(interval) {
-                Ok(interval) if interval.is_zero() => {
-                    self.add(flag, "0 is not an interval; write off for no heartbeats");
-                    Heartbeats::Off
-                }
-                Ok(interval) if interval >= Duration::from_hours(2) => {
-                    self.add(
-                        flag,
-                        "no lifecycle hook lasts 2 h without a heartbeat; choose a shorter interval, or auto",
-                    );
-                    Heartbeats::Off
-                }
-                Ok(interval) => {
-                    if interval < MIN_HEARTBEAT_INTERVAL {
-                        let (hook, shortest) = (MIN_HOOK_TIMEOUT.as_secs(), MIN_HEARTBEAT_INTERVAL.as_secs());
-                        self.add(flag, format!("AWS would throttle heartbeats every {interval:?}, for the whole account; no hook is shorter than {hook} s: choose {shortest}s or more, or auto"));
-                    }
-                    Heartbeats::Every(interval)
-                }
-                Err(error) => {
-                    self.add(flag, format!("{error}; or auto, or off"));
-                    Heartbeats::Off
-                }
-            },
-        }
-    }
-
-    pub(super) fn duration(&mut self, flag: &'static str, text: Option<&str>, most: Duration) -> Option<Duration> {
-        let text = text?;
-        match duration::parse(text) {
-            Ok(duration) if duration > most => {
-                self.add(flag, format!("{text} is too long; the maximum is {}", Words(most)));
-                None
-            }
-            Ok(Duration::ZERO) => {
-                self.add(flag, "0 is not possible; write at least 1s, or remove the flag");
-                None
-            }
-            Ok(duration) => Some(duration),
-            Err(error) => {
-                self.add(flag, error.to_string());
-                None
-            }
-        }
-    }
-
-    /// Reads a duration that may be 0.
-    pub(super) fn duration_or_zero(
-        &mut self,
-        flag: &'static str,
-        text: Option<&str>,
-        most: Duration,
-    ) -> Option<Duration> {
-        let zero = text.is_some_and(|text| duration::parse(text) == Ok(Duration::ZERO));
-        if zero { Some(Duration::ZERO) } else { self.duration(flag, text, most) }
-    }
-
-    pub(super) fn cluster_name(&mut self, text: Option<&str>) -> Option<String> {
-        let name = text.map(str::trim).filter(|name| !name.is_empty())?;
-        let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
-        if !name.bytes().all(allowed) {
-            self.add("--cluster-name", format!("\"{name}\" is no cluster's name; write the name alone, such as blue"));
-        }
-        Some(name.to_owned())
-    }
-
-    pub(super) fn managed_tag(&mut self, text: &str) -> ManagedTag {
-        let (key, value) = match text.split_once('=') {
-            Some((key, value)) => (key, Some(value.to_owned())),
-            None => (text, None),
-        };
-        if key.is_empty() {
-            self.add("--managed-tag", format!("\"{text}\" has no key; write KEY or KEY=VALUE"));
-        }
-        ManagedTag { key: key.to_owned(), value }
-    }
-
-    pub(super) fn log(&mut self, text: &str) -> Targets {
-        log_filter::parse(text).unwrap_or_else(|error| {
-            self.add("--log", error.to_string());
-            Targets::new()
-        })
     }
 
     pub(super) fn own_pod(&mut self, namespace: Option<String>, name: Option<String>) -> Option<(String, String)> {

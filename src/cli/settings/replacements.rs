@@ -47,7 +47,7 @@ impl Problems {
         &mut self,
         actions: Actions,
         health_issues: &BTreeMap<String, Action>,
-        text: Option<&str>,
+        at_most: Option<AtMost>,
     ) -> AtMost {
         let flag = "--max-replacements";
         let by_kind = NoticeKind::ALL.into_iter().find(|kind| actions.of(*kind) == Action::Replace);
@@ -58,47 +58,42 @@ impl Problems {
         let asks = NoticeKind::ALL
             .into_iter()
             .any(|kind| actions.of(kind) == Action::Replace && kind != NoticeKind::AsgTerminate);
-        self.idle(flag, text.is_some() && !asks && by_issue().is_none(), "--on rebalance=replace");
+        self.idle(flag, at_most.is_some() && !asks && by_issue().is_none(), "--on rebalance=replace");
         if let Some(pair) = replaces.filter(|_| !actions.of(NoticeKind::AsgTerminate).drains()) {
             self.add("--on", format!("{pair} ends in the group's terminating hook, and asg-terminate is not drained; set asg-terminate=drain, or another action than replace"));
         }
-        text.and_then(|text| self.at_most(flag, text)).unwrap_or(DEFAULT_REPLACEMENTS)
-    }
-
-    /// Reads a number of nodes, or a share of all.
-    pub(super) fn at_most(&mut self, flag: &'static str, text: &str) -> Option<AtMost> {
-        let read = match text.strip_suffix('%') {
-            Some(share) => share.parse().ok().filter(|share| (1..=100).contains(share)).map(AtMost::Percent),
-            None => text.parse().ok().filter(|number| *number > 0).map(AtMost::Number),
-        };
-        if read.is_none() {
-            let what =
-                format!("\"{text}\" is no number of nodes; write a number such as 2, or a share from 1% to 100%");
-            self.add(flag, what);
-        }
-        read
+        at_most.unwrap_or(DEFAULT_REPLACEMENTS)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::flags::at_most;
 
-    fn read(pairs: &[(NoticeKind, Action)], text: Option<&str>) -> (AtMost, Vec<String>) {
+    fn read(pairs: &[(NoticeKind, Action)], given: Option<AtMost>) -> (AtMost, Vec<String>) {
         let mut actions = Actions::default();
         for (kind, action) in pairs {
             actions.set(*kind, *action);
         }
         let mut problems = Problems::default();
-        let read = problems.replacements(actions, &BTreeMap::new(), text);
-        (read, problems.0.into_iter().map(|problem| format!("{}: {}", problem.flag, problem.what)).collect())
+        let read = problems.replacements(actions, &BTreeMap::new(), given);
+        (
+            read,
+            problems
+                .end()
+                .map_or_else(|error| error.0, |()| Vec::new())
+                .into_iter()
+                .map(|problem| format!("{}: {}", problem.flag, problem.what))
+                .collect(),
+        )
     }
 
     #[test]
     fn a_number_or_a_share() {
         let on = [(NoticeKind::Rebalance, Action::Replace)];
-        let ok = |text| {
-            let (read, problems) = read(&on, text);
+        let ok = |given: Option<&str>| {
+            let (read, problems) = read(&on, given.map(|text| at_most(text).unwrap()));
             assert!(problems.is_empty(), "{problems:?}");
             [1, 9, 50].map(|desired| read.of(desired))
         };
@@ -106,8 +101,7 @@ mod tests {
         assert_eq!(ok(Some("3")), [3, 3, 3]);
         assert_eq!(ok(Some("50%")), [1, 4, 25]);
         for wrong in ["0", "0%", "101%", "-1", "many", "%", ""] {
-            let (_, problems) = read(&on, Some(wrong));
-            assert!(problems.len() == 1 && problems[0].starts_with("--max-replacements"), "{wrong}: {problems:?}");
+            assert!(at_most(wrong).unwrap_err().starts_with(&format!("\"{wrong}\" is no number of nodes")));
         }
     }
 
@@ -119,7 +113,12 @@ mod tests {
             let mut problems = Problems::default();
             let timeout = PerKind::all(Some(Duration::from_secs(timeout)));
             problems.too_short_for_replacements(actions, faults, &timeout, lead.map(Duration::from_secs));
-            problems.0.into_iter().map(|problem| format!("{}: {}", problem.flag, problem.what)).collect::<Vec<_>>()
+            problems
+                .end()
+                .map_or_else(|error| error.0, |()| Vec::new())
+                .into_iter()
+                .map(|problem| format!("{}: {}", problem.flag, problem.what))
+                .collect::<Vec<_>>()
         };
         let none = BTreeMap::new();
         assert!(problems(actions, &none, 300, Some(60)).is_empty());
@@ -144,7 +143,7 @@ mod tests {
 
     #[test]
     fn it_needs_a_replace_and_a_replace_needs_the_hook() {
-        assert!(read(&[], Some("3")).1[0].contains("has no effect without"));
+        assert!(read(&[], Some(AtMost::Number(3))).1[0].contains("has no effect without"));
         let without = [(NoticeKind::Rebalance, Action::Replace), (NoticeKind::AsgTerminate, Action::Cordon)];
         assert!(read(&without, None).1[0].starts_with("--on: rebalance=replace ends in"));
         let replaced = [(NoticeKind::Rebalance, Action::Replace), (NoticeKind::AsgTerminate, Action::Replace)];

@@ -2,7 +2,7 @@
 
 use super::problems::Problems;
 use crate::cli::flags::{Run, Source};
-use crate::pipeline::interruption::{ForLoadBalancers, HookSource, OnFailed, OnUncordon, Verify};
+use crate::pipeline::interruption::{ForLoadBalancers, Heartbeats, HookSource, OnFailed, OnUncordon, Verify};
 use std::fmt;
 
 /// The requirement of settings about lifecycle hooks, for [`Problems::idle`].
@@ -66,8 +66,7 @@ impl Problems {
     /// Returns what gives notices. By default the queue, even without its URL: one that was forgotten must not pass for a wish.
     pub(super) fn sources(&mut self, flags: &Run, needs_queue: bool) -> Sources {
         let named = &flags.sources.source;
-        let (url, interval) =
-            (flags.sources.queue_url.as_ref().is_some_and(|url| !url.is_empty()), flags.ec2_poll_interval.is_some());
+        let (url, interval) = (flags.sources.queue_url.is_some(), flags.ec2_poll_interval.is_some());
         if named.is_empty() {
             self.node_hook(flags, false, true);
             return Sources { queue: true, nodes: false, ec2: interval, hooks: false };
@@ -138,7 +137,7 @@ impl Problems {
             self.add("--on", "status-check needs the EC2 poll; set --ec2-poll-interval, and name ec2 in --source if that is set, or remove it");
         }
         if !sources.complete_hooks() {
-            self.idle("--heartbeat", flags.heartbeat != "auto", HOOKS);
+            self.idle("--heartbeat", flags.heartbeat != Heartbeats::Auto, HOOKS);
             self.idle("--on-failed-drain", flags.on_failed_drain != OnFailed::Continue, HOOKS);
             self.idle("--on-uncordon", flags.on_uncordon != OnUncordon::Leave, HOOKS);
         }
@@ -180,14 +179,13 @@ impl Problems {
 #[cfg(test)]
 mod tests {
     use crate::cli::{Cli, Command, Settings};
-    use clap::Parser;
 
     const URL: [&str; 2] = ["--queue-url", "https://sqs.eu-central-1.amazonaws.com/1/q"];
     const POD: [&str; 4] = ["--pod-namespace", "ebbtide", "--pod-name", "ebbtide-1"];
 
     fn read(flags: &[&[&str]]) -> Result<String, String> {
         let flags = flags.concat();
-        let Command::Run(run) = Cli::try_parse_from(["ebbtide", "run"].iter().chain(&flags)).unwrap().command else {
+        let Command::Run(run) = Cli::of(["ebbtide", "run"].iter().chain(&flags)).unwrap().command else {
             panic!("it must be run")
         };
         Settings::from_flags(run).map(|settings| settings.sources.to_string()).map_err(|problems| problems.to_string())
@@ -243,8 +241,7 @@ mod tests {
         const HOOK: [&str; 2] = ["--node-hook", "drain"];
         let sources = |flags: &[&[&str]]| {
             let flags = flags.concat();
-            let Command::Run(run) = Cli::try_parse_from(["ebbtide", "run"].iter().chain(&flags)).unwrap().command
-            else {
+            let Command::Run(run) = Cli::of(["ebbtide", "run"].iter().chain(&flags)).unwrap().command else {
                 panic!("it must be run")
             };
             Settings::from_flags(run)

@@ -1,9 +1,9 @@
 //! Validation of what is waited for.
 
+use super::Sources;
 use super::problems::Problems;
 use super::sources::HOOKS;
-use super::{MAX_DRAIN, Sources};
-use crate::cli::flags::Waits;
+use crate::cli::flags::{MAX_DRAIN, Waits, at_most, up_to};
 use crate::pipeline::event::NoticeKind;
 use crate::pipeline::interruption::{
     Action, Actions, ForLoadBalancers, Holds, PerKind, ShiftedResources, WaitPolicy, Wave,
@@ -26,14 +26,13 @@ impl Problems {
         lead: Option<Duration>,
     ) -> WaitPolicy {
         let flag = "--complete-after";
-        let complete_after = self.duration(flag, flags.complete_after.as_deref(), MAX_DRAIN);
         let is_drained = actions.of(NoticeKind::AsgTerminate).drains();
         let drains_hooks = is_drained && sources.complete_hooks();
         let hooks = if is_drained { HOOKS } else { "--on asg-terminate=drain" };
-        self.idle(flag, complete_after.is_some() && !drains_hooks, hooks);
+        self.idle(flag, flags.complete_after.is_some() && !drains_hooks, hooks);
         let flag = "--wait-for-volumes";
-        let volumes = self.duration_or_zero(flag, Some(&flags.wait_for_volumes), MAX_DRAIN);
-        let is_set = volumes.is_some_and(|wait| !wait.is_zero() && wait != DEFAULT_VOLUMES);
+        let volumes = flags.wait_for_volumes;
+        let is_set = !volumes.is_zero() && volumes != DEFAULT_VOLUMES;
         self.idle(flag, is_set && !drains_hooks, hooks);
         let flag = "--wait-for-load-balancers";
         match flags.wait_for_load_balancers {
@@ -47,13 +46,13 @@ impl Problems {
         let is_end_known = sources.complete_hooks() || drain_timeout.of(NoticeKind::AsgTerminate).is_some();
         self.too_short_for_replacements(actions, health_issues, drain_timeout, lead);
         WaitPolicy {
-            max_replacements: self.replacements(actions, health_issues, flags.max_replacements.as_deref()),
+            max_replacements: self.replacements(actions, health_issues, flags.max_replacements),
             delay: self.delays(&flags.delay, actions),
             waves: self.waves(&flags.wave, actions, is_end_known),
             zonal_shift: self.shifted_resources(&flags.zonal_shift, actions),
             hold: self.holds(&flags.hold, actions, sources),
-            complete_after: complete_after.unwrap_or_default(),
-            volumes: volumes.unwrap_or_default(),
+            complete_after: flags.complete_after.unwrap_or_default(),
+            volumes,
             load_balancers: flags.wait_for_load_balancers,
         }
     }
@@ -63,7 +62,7 @@ impl Problems {
         let mut delays = PerKind::all(None);
         for (kind, text) in self.by_kind(flag, flags, "rebalance=2m") {
             self.undrained(flag, kind, actions);
-            delays.set(kind, self.duration(flag, Some(text), MAX_DRAIN));
+            delays.set(kind, self.read(flag, up_to(MAX_DRAIN)(text)));
         }
         delays
     }
@@ -88,21 +87,15 @@ impl Problems {
         self.idle_for_others(flag, flags, actions, is_end_known);
         let mut waves: Vec<Wave> = Vec::new();
         for text in flags {
-            let Some((label, at_most)) = text.split_once('=') else {
+            let Some((label, share)) = text.split_once('=') else {
                 self.add(flag, format!("\"{text}\" names no number; write it like topology.kubernetes.io/zone=1"));
                 continue;
             };
-            let label = match checked_key(label) {
-                Ok(label) => label,
-                Err(error) => {
-                    self.add(flag, error.to_string());
-                    continue;
-                }
-            };
+            let Some(label) = self.read(flag, checked_key(label)) else { continue };
             if waves.iter().any(|wave| *wave.label == *label) {
                 self.add(flag, format!("{label} is given twice; keep one"));
             }
-            if let Some(at_most) = self.at_most(flag, at_most) {
+            if let Some(at_most) = self.read(flag, at_most(share)) {
                 waves.push(Wave { label: label.into(), at_most });
             }
         }

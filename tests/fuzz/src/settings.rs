@@ -1,6 +1,6 @@
 //! The command line: a refusal names a flag that exists, and shows no secret.
 
-use clap::{Arg, CommandFactory, Parser};
+use clap::{Arg, CommandFactory};
 use ebbtide::cli::{Cli, Command, Settings};
 use ebbtide::pipeline::selector;
 use ebbtide::telemetry::outbound::Secret;
@@ -41,7 +41,7 @@ pub fn check(text: &str) {
 
 /// Validates flags of `ebbtide run`; returns the settings, or what is wrong.
 pub fn read(arguments: &[&str]) -> Result<(), String> {
-    let read = Cli::try_parse_from(["ebbtide", "run"].iter().chain(arguments));
+    let read = Cli::of(["ebbtide", "run"].iter().chain(arguments));
     let result = match read {
         Ok(Cli { command: Command::Run(run) }) => match Settings::from_flags(run) {
             Ok(settings) => {
@@ -54,7 +54,7 @@ pub fn read(arguments: &[&str]) -> Result<(), String> {
             Err(error) => {
                 assert!(!error.0.is_empty());
                 for problem in &error.0 {
-                    assert!(FLAGS.contains(problem.flag), "{} is no flag", problem.flag);
+                    assert!(FLAGS.contains(&problem.flag), "{} is no flag", problem.flag);
                     assert!(!problem.what.is_empty(), "{}", problem.flag);
                 }
                 Err(error.to_string())
