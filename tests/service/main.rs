@@ -11,6 +11,7 @@
 )]
 
 mod drains;
+mod golden;
 mod harness;
 mod nodes;
 mod proxy;
@@ -145,6 +146,7 @@ mod telemetry {
 /// The one-off commands.
 mod commands {
     mod doctor;
+    mod migrate;
     mod send;
     mod simulate;
 }
