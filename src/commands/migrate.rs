@@ -146,7 +146,7 @@ fn input_error(error: &InputError) -> String {
 /// Converts the values in a file, or on standard input for `-` or no name. The exit code is 0, or 2 if the file is not a values file; with
 /// `--strict` 3 if a value was lost or differs.
 #[must_use]
-pub fn run(Migrate { values, output, strict }: &Migrate) -> Answer {
+pub fn run(Migrate { values, output_file, strict }: &Migrate) -> Answer {
     let file = values.as_deref();
     let text = input::text(file).map_err(MigrateError::Input);
     let migration = match text.and_then(|text| Ok(convert(&text)?)) {
@@ -155,14 +155,14 @@ pub fn run(Migrate { values, output, strict }: &Migrate) -> Answer {
     };
     let code = if *strict && !migration.is_whole() { 3 } else { 0 };
     let remarks = migration.to_string();
-    let Some(output) = output else {
+    let Some(output) = output_file else {
         return Answer { output: migration.values, remarks, problems: String::new(), code };
     };
     // A file that a user has edited is not overwritten.
     match File::create_new(output).and_then(|mut file| file.write_all(migration.values.as_bytes())) {
         Ok(()) => Answer { remarks, code, ..Answer::default() },
         Err(error) => Answer::failed(&format!(
-            "{} can't be written: {error}; give --output another name, or remove the file",
+            "{} can't be written: {error}; give --output-file another name, or remove the file",
             output.display()
         )),
     }

@@ -260,7 +260,7 @@ fn the_values_go_into_a_new_file_and_strict_decides_the_exit_code() {
     let (nth, ours) = (folder.join("nth.yaml"), folder.join("ebbtide.yaml"));
     std::fs::write(&nth, format!("{GIVEN}unknown: 1\n")).unwrap();
     let asked = |output: Option<&std::path::Path>, strict| {
-        run(&Migrate { values: Some(nth.clone()), output: output.map(Into::into), strict })
+        run(&Migrate { values: Some(nth.clone()), output_file: output.map(Into::into), strict })
     };
     let (lax, strict) = (asked(None, false), asked(None, true));
     assert_eq!((lax.code, strict.code), (0, 3));
@@ -272,7 +272,7 @@ fn the_values_go_into_a_new_file_and_strict_decides_the_exit_code() {
     assert_eq!(std::fs::read_to_string(&ours).unwrap(), lax.output);
     let again = asked(Some(&ours), false);
     assert!(
-        again.code == 1 && again.problems.contains("--output"),
+        again.code == 1 && again.problems.contains("give --output-file another name"),
         "what somebody has edited stays: {}",
         again.problems
     );
