@@ -4,6 +4,7 @@ use super::*;
 use crate::cli::settings::MIN_HEARTBEAT_INTERVAL;
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use table::Case;
 
 /// Returns the values without their head, the remarks without the last, which every queue has, and whether all was carried over.
 fn migrated(text: &str) -> (String, String, bool) {
@@ -66,7 +67,7 @@ fn the_defaults_of_nths_chart_change_nothing() {
             writeln!(file, "{}{name}: {default}", if above.is_empty() { "" } else { "  " }).unwrap();
         }
     }
-    assert_eq!(file.lines().count(), 108 + 5);
+    assert!(file.lines().count() > 100, "{file}");
     becomes(&file, QUEUE, "");
 }
 
@@ -216,7 +217,7 @@ fn the_table_has_every_value_of_nths_chart() {
     let facts: BTreeMap<&str, Value> = facts.map(|(key, json)| (key, serde_json::from_str(json).unwrap())).collect();
     let rows: BTreeMap<&str, Value> = table().rows().map(|row| (&*row.nth, row.default.clone())).collect();
     assert_eq!(rows, facts);
-    assert_eq!((rows.len(), table().rows().count()), (108, 108), "none twice");
+    assert_eq!(rows.len(), table().rows().count(), "none twice");
     let named = |row: &Row| -> Vec<String> {
         let cases = row.cases.iter().flat_map(|case| [&case.on, &case.from_value].into_iter().flatten());
         row.only_with.iter().chain(&row.unless).chain(cases).cloned().collect()
@@ -224,6 +225,8 @@ fn the_table_has_every_value_of_nths_chart() {
     for row in table().rows() {
         assert!(!(row.ours.is_empty() && row.remark.is_empty()), "{}: no value of ours, and no reason", row.nth);
         assert!(named(row).iter().all(|key| rows.contains_key(&**key)), "{}: {:?}", row.nth, named(row));
+        let known = |case: &Case| matches!(case.topic, Topic::Lost | Topic::Needless | Topic::Differs);
+        assert!(row.cases.iter().all(known), "{}: a topic of no case", row.nth);
         let silent = row.cases.iter().any(|case| case.text.is_none() && row.remark.is_empty());
         assert!(!silent, "{}: a case without a remark", row.nth);
     }
