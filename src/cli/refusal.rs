@@ -156,7 +156,12 @@ mod tests {
             ),
             (
                 "ebbtide migrate a -o b",
-                "-o: is no flag of ebbtide migrate; ebbtide migrate --help lists them; did you mean --output?"
+                "-o: is no flag of ebbtide migrate; ebbtide migrate --help lists them; did you mean --output-file?"
+                    .to_owned(),
+            ),
+            (
+                "ebbtide migrate a --output b",
+                "--output: is no flag of ebbtide migrate; ebbtide migrate --help lists them; did you mean --output-file?"
                     .to_owned(),
             ),
             ("ebbtide run -o", "-o: is no flag of ebbtide run; ebbtide run --help-all lists them".to_owned()),

@@ -1,92 +1,48 @@
 //! `ebbtide migrate`: converts values of aws-node-termination-handler's (NTH's) chart to values of ours.
 //!
 //! ```text
-//! text ─▶ read ─▶ rows: one for each value of NTH's chart ─▶ write: our values, each with its origin
+//! text ─▶ read ─▶ values: the rows of the table, one for each value of NTH's chart ─▶ write: our values, each with its origin
 //!                  └▶ remarks: lost, different and needless values
 //! ```
 //!
-//! The [`rows`](rows()) define every conversion; `docs/migrating.md` shows them, and a test compares the two. Remarks never show a lost
-//! value: it may be a secret.
+//! The [`table`](table()) in `rows.yaml` defines every conversion; `docs/migrating.md` shows it. Remarks never show a lost value: it may be
+//! a secret.
 
-mod conversions;
-mod daemonset;
-mod deployment;
-mod modes;
+mod cases;
+mod converters;
 mod pods;
 mod read;
-mod row;
-mod rows;
-mod webhooks;
+mod table;
+mod value;
 mod write;
 
 pub use read::ValuesError;
-pub use row::Row;
-pub use rows::{Section, rows};
+pub use table::{Row, Section, Table, table};
 
 use crate::cli::answer::Answer;
 use crate::cli::flags::migrate::Migrate;
 use crate::cli::input;
 use crate::cli::input::InputError;
 use crate::cli::text::nearest;
-use row::{Conversion, NthValue};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::File;
 use std::io::Write;
+use table::Mode;
+use value::{Conversion, NthValue, is_empty, switch};
 use write::Values;
-
-/// A behaviour of NTH that our chart has to set, because our default is another.
-struct NthDefault {
-    path: &'static str,
-    value: &'static str,
-    why: &'static str,
-}
-
-/// The behaviour of NTH's queue mode.
-const QUEUE_MODE: [NthDefault; 3] = [
-    NthDefault {
-        path: "actions.asgLaunch",
-        value: "ready",
-        why: "NTH completes launch hooks; Ebbtide's default is to ignore them",
-    },
-    NthDefault {
-        path: "actions.rebalance",
-        value: "drain",
-        why: "NTH drains in queue mode; Ebbtide's default is cordon",
-    },
-    NthDefault {
-        path: "settings.requireTag",
-        value: "true",
-        why: "NTH's default; Ebbtide's is false, which saves calls to EC2",
-    },
-];
-
-/// The behaviour of NTH's IMDS mode.
-const IMDS_MODE: [NthDefault; 2] = [
-    NthDefault { path: "actions.rebalance", value: "ignore", why: "NTH's default in IMDS mode; Ebbtide's is cordon" },
-    NthDefault {
-        path: "agent.hostNetwork",
-        value: "true",
-        why: "NTH's default; keep it: else pods need a metadata hop limit of 2, which gives every pod the node's role",
-    },
-];
-
-/// Values of queue mode that the chart or the service refuse without a queue.
-const QUEUE_ONLY: [&str; 5] =
-    ["queueURL", "checkTagBeforeDraining", "managedTag", "heartbeatInterval", "heartbeatUntil"];
-
-/// The promise of both of NTH's modes: it evicts, and never deletes.
-const BUDGETS: NthDefault = NthDefault {
-    path: "settings.atDeadline",
-    value: "leave",
-    why: "NTH leaves pods that a budget protects; Ebbtide's default deletes them in time for their grace period",
-};
 
 /// What is new about the queue's policy.
 const SENDERS: &str = "a queue of Ebbtide's templates refuses senders that its policy does not name: name SNS topics in TopicArns, and roles and users \
                        that send, such as a role of your own with which hooks notify it, in SenderArns. NTH's queue continues to accept messages \
                        from all that have sqs:SendMessage by IAM, until you add the statement that `ebbtide doctor` prints; name those senders in it";
+
+/// The remark on lifecycle hooks in IMDS mode.
+const HOOKS: &str = "is not true: NTH's IMDS mode, which Ebbtide's agent replaces. Instance metadata don't name lifecycle hooks: set \
+                     settings.nodeHook to the name of yours, which needs AWS permissions; or settings.drainTimeout.asgTerminate to its \
+                     timeout, for which it waits after each drain";
 
 /// The first lines of our values.
 const HEAD: &str = "\
@@ -115,7 +71,8 @@ pub struct Remark {
 }
 
 /// The topic of a remark, in the order of the output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Topic {
     /// The user must do something before the values can be used.
     Missing,
@@ -189,7 +146,7 @@ fn input_error(error: &InputError) -> String {
 /// Converts the values in a file, or on standard input for `-` or no name. The exit code is 0, or 2 if the file is not a values file; with
 /// `--strict` 3 if a value was lost or differs.
 #[must_use]
-pub fn run(Migrate { values, output, strict }: &Migrate) -> Answer {
+pub fn run(Migrate { values, output_file, strict }: &Migrate) -> Answer {
     let file = values.as_deref();
     let text = input::text(file).map_err(MigrateError::Input);
     let migration = match text.and_then(|text| Ok(convert(&text)?)) {
@@ -198,14 +155,14 @@ pub fn run(Migrate { values, output, strict }: &Migrate) -> Answer {
     };
     let code = if *strict && !migration.is_whole() { 3 } else { 0 };
     let remarks = migration.to_string();
-    let Some(output) = output else {
+    let Some(output) = output_file else {
         return Answer { output: migration.values, remarks, problems: String::new(), code };
     };
     // A file that a user has edited is not overwritten.
     match File::create_new(output).and_then(|mut file| file.write_all(migration.values.as_bytes())) {
         Ok(()) => Answer { remarks, code, ..Answer::default() },
         Err(error) => Answer::failed(&format!(
-            "{} can't be written: {error}; give --output another name, or remove the file",
+            "{} can't be written: {error}; give --output-file another name, or remove the file",
             output.display()
         )),
     }
@@ -220,66 +177,57 @@ pub fn convert(text: &str) -> Result<Migration, ValuesError> {
     if nth["aws-node-termination-handler"].is_object() {
         return Err(ValuesError::OfParent);
     }
-    let queue = conversions::is_on(&nth, "enableSqsTerminationDraining", false);
+    let is_queue = switch(&nth["enableSqsTerminationDraining"]) == Some(true);
+    let mode = if is_queue { Mode::Queue } else { Mode::Imds };
     let (mut values, mut remarks) = (Values::default(), Vec::new());
-    for row in rows() {
-        let value = row.key.split('.').fold(&nth, |value, part| &value[part]);
-        let value = NthValue { all: &nth, queue, row, value };
-        // Like Helm, this treats null as unset. A default of NTH needs no conversion.
-        if !queue && !value.value.is_null() && QUEUE_ONLY.contains(&row.key) {
-            remarks.push(remark(Topic::Needless, row.key, "only NTH's queue mode reads it"));
-        } else if !value.value.is_null() && !value.is_default() {
-            carry_over(&value, &mut values, &mut remarks);
+    for row in table().rows() {
+        let Conversion { settings, remark } = NthValue::new(&nth, mode, row).convert();
+        for (path, value) in settings {
+            values.put(&path, value, &row.nth);
         }
+        remarks.extend(remark.map(|(topic, text)| Remark { topic, key: row.nth.clone(), text }));
     }
-    let defaults: &[NthDefault] = if queue { &QUEUE_MODE } else { &IMDS_MODE };
-    for NthDefault { path, value, why } in defaults {
-        values.put(path, if *value == "true" { json!(true) } else { json!(value) }, why);
+    for kept in table().kept.iter().filter(|kept| kept.mode.is_none_or(|of| of == mode)) {
+        values.put(&kept.ours, kept.value.clone(), &kept.why);
     }
-    if !queue {
-        values.put("settings.source", json!(["nodes"]), "NTH's IMDS mode: no queue");
-        values.put("agent.enabled", json!(true), "NTH's IMDS mode: a DaemonSet");
-        for (value, path, key) in modes::agent_pods(&nth) {
-            values.put(&path, value.clone(), key);
+    match mode {
+        Mode::Queue => {
+            if values.put("queueUrl", json!(""), "must be set") {
+                let text = "is not set; set queueUrl to the URL of the queue";
+                remarks.push(remark(Topic::Missing, "queueURL", text));
+            }
+            remarks.push(remark(Topic::New, "queueURL", SENDERS));
         }
-        if modes::drains_terminations(&nth) {
-            let text = "is not true: NTH's IMDS mode, which Ebbtide's agent replaces. Instance metadata don't name lifecycle hooks: set \
-                        settings.nodeHook to the name of yours, which needs AWS permissions; or settings.drainTimeout.asgTerminate to its \
-                        timeout, for which it waits after each drain";
-            remarks.push(remark(Topic::Differs, "enableSqsTerminationDraining", text));
+        Mode::Imds => {
+            place_agents(&nth, &mut values);
+            let drains = switch(&nth["enableASGLifecycleDraining"]).unwrap_or(true);
+            if drains && switch(&nth["cordonOnly"]) != Some(true) {
+                remarks.push(remark(Topic::Differs, "enableSqsTerminationDraining", HOOKS));
+            }
         }
-    }
-    values.put(BUDGETS.path, json!(BUDGETS.value), BUDGETS.why);
-    if queue && !values.has("queueUrl") {
-        values.put("queueUrl", json!(""), "must be set");
-        remarks.push(remark(Topic::Missing, "queueURL", "is not set; set queueUrl to the URL of the queue"));
-    }
-    if queue {
-        remarks.push(remark(Topic::New, "queueURL", SENDERS));
     }
     unknown(&nth, &mut remarks);
     remarks.sort_by_key(|remark| remark.topic);
     Ok(Migration { values: format!("{HEAD}{values}"), remarks })
 }
 
-fn carry_over(value: &NthValue<'_>, values: &mut Values, remarks: &mut Vec<Remark>) {
-    let Row { key, why, convert, .. } = value.row;
-    let (settings, comment) = match convert(value) {
-        Conversion::Set(settings) => (settings, None),
-        Conversion::Nothing => return,
-        Conversion::Differs(settings, text) => (settings, Some((Topic::Differs, text))),
-        Conversion::Lost(text) => (Vec::new(), Some((Topic::Lost, text))),
-        Conversion::Needless => (Vec::new(), Some((Topic::Needless, (*why).to_owned()))),
-    };
-    for (path, value) in settings {
-        values.put(&path, value, key);
+/// Sets where the agent's pods run: by NTH's values for both modes, unless its DaemonSet has values of its own.
+fn place_agents(nth: &Value, values: &mut Values) {
+    for key in ["nodeSelector", "tolerations", "affinity"] {
+        let own = pods::linux(key);
+        let Some(row) = table().rows().find(|row| row.nth == own) else { continue };
+        if is_empty(&nth[&own]) && !is_empty(&nth[key]) {
+            let value = NthValue { value: &nth[key], ..NthValue::new(nth, Mode::Imds, row) };
+            for (path, value) in row.how.convert(&value).settings {
+                values.put(&path, value, key);
+            }
+        }
     }
-    remarks.extend(comment.map(|(topic, text)| remark(topic, key, &text)));
 }
 
 /// Reports names that NTH's chart does not have, each with the most similar name of the chart.
 fn unknown(nth: &Value, remarks: &mut Vec<Remark>) {
-    let known: Vec<&str> = rows().map(|row| row.key).collect();
+    let known: Vec<&str> = table().rows().map(|row| &*row.nth).collect();
     let groups: BTreeSet<&str> = known.iter().filter_map(|key| key.split_once('.')).map(|(group, _)| group).collect();
     let names = nth.as_object().into_iter().flatten().flat_map(|(name, value)| {
         let inside = value.as_object().filter(|_| groups.contains(name.as_str()));

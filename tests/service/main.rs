@@ -146,6 +146,7 @@ mod telemetry {
 /// The one-off commands.
 mod commands {
     mod doctor;
+    mod migrate;
     mod send;
     mod simulate;
 }

@@ -12,7 +12,7 @@ pub struct Migrate {
 
     /// Write the values to this file; an existing one is kept, and that is an error
     #[arg(long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
+    pub output_file: Option<PathBuf>,
 
     /// Fail if a value was lost or differs
     #[arg(long)]

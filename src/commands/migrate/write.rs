@@ -1,5 +1,6 @@
 //! Writing our values as YAML: a map of maps in our chart's order, each value with a comment.
 
+use super::table::table;
 use crate::cli::yaml::{to_yaml, to_yaml_line};
 use serde_json::Value;
 use std::fmt;
@@ -14,70 +15,29 @@ enum Entry {
     Map(Vec<(String, Entry)>),
 }
 
-/// The order of our chart's values.
-const ORDER: [&str; 26] = [
-    "queueUrl",
-    "aws",
-    "actions",
-    "settings",
-    "agent",
-    "notifications",
-    "admin",
-    "replicaCount",
-    "image",
-    "imagePullSecrets",
-    "commonLabels",
-    "podAnnotations",
-    "podLabels",
-    "serviceAccount",
-    "rbac",
-    "resources",
-    "priorityClassName",
-    "nodeSelector",
-    "tolerations",
-    "affinity",
-    "topologySpreadConstraints",
-    "terminationGracePeriodSeconds",
-    "podDisruptionBudget",
-    "podMonitor",
-    "serviceMonitor",
-    "extraEnv",
-];
-
 impl Values {
-    /// Sets a value, unless it is set already.
-    pub fn put(&mut self, path: &str, value: Value, comment: &str) {
+    /// Sets a value, unless it is set already. Returns whether it was not.
+    pub fn put(&mut self, path: &str, value: Value, comment: &str) -> bool {
         let (mut level, mut path) = (&mut self.0, path);
         while let Some((part, below)) = path.split_once('.') {
             let place = level.iter().position(|(name, _)| name == part).unwrap_or_else(|| {
                 level.push((part.to_owned(), Entry::Map(Vec::new())));
                 level.len() - 1
             });
-            let Entry::Map(next) = &mut level[place].1 else { return };
+            let Entry::Map(next) = &mut level[place].1 else { return false };
             (level, path) = (next, below);
         }
-        if level.iter().all(|(name, _)| name != path) {
+        let new = level.iter().all(|(name, _)| name != path);
+        if new {
             level.push((path.to_owned(), Entry::Value(value, comment.to_owned())));
         }
-    }
-
-    /// Whether a value is set.
-    pub fn has(&self, path: &str) -> bool {
-        let mut level = &self.0;
-        for part in path.split('.') {
-            match level.iter().find(|(name, _)| name == part) {
-                Some((_, Entry::Map(below))) => level = below,
-                Some(_) => return true,
-                None => return false,
-            }
-        }
-        true
+        new
     }
 }
 
 impl fmt::Display for Values {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = |name: &str| ORDER.iter().position(|known| *known == name).unwrap_or(ORDER.len());
+        let place = |name: &str| table().order.iter().position(|known| known == name);
         let mut sorted: Vec<_> = self.0.iter().collect();
         sorted.sort_by_key(|(name, _)| place(name));
         sorted.into_iter().try_for_each(|(name, entry)| entry.write(f, name, 0))
