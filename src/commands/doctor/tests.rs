@@ -6,7 +6,7 @@ use super::readings::{
     NodeInstance, Nodes, PodGrace, PodOwner, Policies, Policy, ReadError, Readings, ScalingGroup, ScalingGroups,
     TrialAnswer, TrialCall, Workload, Workloads,
 };
-use super::{Check, Status, judge};
+use super::{Check, Diagnosis, Status, judge};
 use crate::cli::flags::{Cli, Command};
 use crate::cli::settings::Settings;
 use crate::clients::gate::Category;
@@ -14,6 +14,7 @@ use crate::pipeline::interruption::Group;
 use clap::Parser;
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::time::Duration;
 
 pub(super) const URL: &str = "https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide";
@@ -254,4 +255,121 @@ fn a_denied_read_is_skipped_and_names_the_permission() {
             ("budgets", "skipped", allow("To have it checked, allow list of poddisruptionbudgets in policy.")),
         ]
     );
+}
+
+/// Settings for which every call, right and rule is needed.
+const EVERYTHING: [&str; 18] = [
+    "--source",
+    "queue,nodes,ec2",
+    "--pod-namespace",
+    "ops",
+    "--pod-name",
+    "ebbtide-1",
+    "--collect-leases",
+    "--ec2-poll-interval",
+    "5m",
+    "--verify",
+    "always",
+    "--wait-for-load-balancers",
+    "deregister",
+    "--on",
+    "rebalance=replace,asg-launch=ready",
+    "--zonal-shift",
+    "any",
+    "--out-of-service-taint",
+];
+
+/// Returns trials of every call, all with this answer.
+fn all_trials(answer: &Result<(), ReadError>) -> Vec<CallTrial> {
+    let calls = [
+        TrialCall::Delete,
+        TrialCall::Extend,
+        TrialCall::Instances,
+        TrialCall::Changes,
+        TrialCall::Reservations,
+        TrialCall::SpotRequests,
+        TrialCall::Members,
+        TrialCall::TargetHealth,
+        TrialCall::Hooks,
+        TrialCall::Heartbeat,
+        TrialCall::Complete,
+        TrialCall::Deregister,
+        TrialCall::Groups,
+        TrialCall::Replace,
+    ];
+    let trial =
+        |call| CallTrial { call, answers: vec![TrialAnswer { subject: "workers".to_owned(), answer: answer.clone() }] };
+    calls.map(trial).into()
+}
+
+type Change = Box<dyn Fn(&mut Readings)>;
+
+fn attribute(name: &'static str, value: &'static str) -> Change {
+    Box::new(move |readings| drop(readings.queue.as_mut().unwrap().insert(name.to_owned(), value.to_owned())))
+}
+
+/// The words of the findings are those of the fixture: what a user reads is changed on purpose only.
+#[test]
+fn findings_read_as_in_the_fixture() {
+    let no_rules = || EventRules { complete: true, ..EventRules::default() };
+    let scenarios: Vec<(&str, &[&str], Change)> = vec![
+        ("ok, everything", &EVERYTHING, Box::new(|readings| readings.trials = all_trials(&Ok(())))),
+        (
+            "denied, everything",
+            &EVERYTHING,
+            Box::new(move |readings| {
+                readings.trials = all_trials(&denied());
+                readings.reviews.iter_mut().for_each(|review| review.allowed = Ok(false));
+                readings.rules = Ok(no_rules());
+            }),
+        ),
+        (
+            "unanswered, everything",
+            &EVERYTHING,
+            Box::new(|readings| {
+                readings.trials = all_trials(&silent());
+                readings.reviews.iter_mut().for_each(|review| review.allowed = silent());
+                readings.rules = silent();
+                readings.ready_here = false;
+            }),
+        ),
+        ("nothing tried, everything", &EVERYTHING, Box::new(|readings| readings.trials.clear())),
+        ("no policy", &[], attribute("Policy", "")),
+        ("AWS's key", &[], attribute("KmsMasterKeyId", "alias/aws/sqs")),
+        ("an own key", &[], attribute("KmsMasterKeyId", "alias/mine")),
+        ("retention below a drain", &[], attribute("MessageRetentionPeriod", "300")),
+        ("retention of hours", &[], attribute("MessageRetentionPeriod", "7200")),
+        ("retention unknown", &[], attribute("MessageRetentionPeriod", "")),
+        ("a delay", &[], attribute("DelaySeconds", "60")),
+        ("no dead letters", &[], attribute("RedrivePolicy", "")),
+        (
+            "few receives",
+            &[],
+            attribute("RedrivePolicy", r#"{"deadLetterTargetArn": "arn:dead", "maxReceiveCount": "3"}"#),
+        ),
+        ("any other queue", &[], attribute("RedriveAllowPolicy", "")),
+        (
+            "some other queues",
+            &[],
+            attribute(
+                "RedriveAllowPolicy",
+                r#"{"redrivePermission": "byQueue", "sourceQueueArns": ["arn:a", "arn:b"]}"#,
+            ),
+        ),
+        ("many wait", &[], attribute("ApproximateNumberOfMessages", "1001")),
+    ];
+    let mut text = String::new();
+    for (title, flags, change) in scenarios {
+        let settings = settings(flags);
+        let mut readings = healthy(&settings);
+        change(&mut readings);
+        let checks = judge(&settings, &readings).checks().to_vec();
+        let shown = checks.into_iter().filter(|check| title.starts_with("ok") || check.status != Status::Ok).collect();
+        writeln!(text, "# {title}\n\n{}", Diagnosis::new(shown).text()).unwrap();
+    }
+    if text != include_str!("../../../tests/fixtures/doctor/findings.txt") {
+        let made = std::env::temp_dir().join("findings.txt");
+        std::fs::write(&made, &text).unwrap();
+        panic!("compare tests/fixtures/doctor/findings.txt with {}", made.display());
+    }
 }
