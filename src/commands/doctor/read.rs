@@ -3,20 +3,23 @@
 mod aws;
 mod here;
 mod kube;
+mod trials;
+
+#[cfg(test)]
+pub(super) use trials::{ALL as CALLS, Trial};
 
 use super::arn::queue_arn;
+use super::permissions;
 use super::readings::{
     AccessReview, Agents, Budgets, CallTrial, EventRules, NodeInstance, Nodes, Policies, QueueAttributes, ReadError,
-    Reading, Readings, ScalingGroup, ScalingGroups, TrialAnswer, TrialCall, Workloads,
+    Reading, Readings, ScalingGroups, TrialAnswer, Workloads,
 };
-use super::{aws_calls, groups, permissions};
 use crate::cli::settings::Settings;
 use crate::clients::connect::{AvailableClients, AwsClients};
 use crate::clients::gate;
 use crate::clients::gate::{Call, Category, Class, Gate, Operation};
 use crate::fact::Facts;
-use crate::pipeline::event::{InstanceId, NoticeKind};
-use crate::pipeline::interruption::{ForLoadBalancers, name_of};
+use crate::pipeline::event::InstanceId;
 use crate::runtime::clock::Clock;
 use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
@@ -136,7 +139,7 @@ pub async fn read(settings: &Settings, probe: &Probe) -> Readings {
         Box::pin(QueueReadings::read(settings, probe)),
         Box::pin(GroupReadings::read(settings, probe)),
         Box::pin(AccessReadings::read(settings, probe)),
-        Box::pin(message_and_instance_trials(settings, probe)),
+        trials::of_account(settings, probe),
         kube::server(probe),
         kube::username(probe),
         here::ready(probe, settings.admin_address),
@@ -213,18 +216,7 @@ impl GroupReadings {
             }
         };
         let (instances, groups) = join!(instances, groups);
-        let mut trials = match &groups {
-            Ok(groups) => {
-                let (mut trials, deregistration) =
-                    join!(lifecycle_trials(settings, probe, groups), deregistration_trial(settings, probe, groups));
-                trials.extend(deregistration);
-                trials
-            }
-            Err(_) => Vec::new(),
-        };
-        if aws_calls::replaces(settings) {
-            trials.extend(replacement_trials(probe, &groups).await);
-        }
+        let trials = trials::of_groups(settings, probe, &groups).await;
         Self { nodes, instances, groups, trials }
     }
 }
@@ -271,101 +263,6 @@ impl AccessReadings {
         let (budgets, marks, policies, workloads, agents) = join!(budgets, marks, policies, workloads, agents);
         Self { reviews, workloads, budgets, marks: marks.unwrap_or_default(), policies, agents }
     }
-}
-
-/// Tries the calls about messages and instances.
-async fn message_and_instance_trials(settings: &Settings, probe: &Probe) -> Vec<CallTrial> {
-    let url = &settings.queue_url;
-    let queue = queue_arn(None, url).unwrap_or_else(|| url.clone());
-    let confirmed = |kind| aws_calls::confirms(settings, kind);
-    let listed = |kind| aws_calls::polls(settings, kind) || confirmed(kind);
-    let statuses = listed(NoticeKind::ScheduledChange) || aws_calls::polls(settings, NoticeKind::StatusCheck);
-    let changes = OptionFuture::from(statuses.then(|| aws::changes(probe)));
-    let reservations = OptionFuture::from(listed(NoticeKind::CapacityReservation).then(|| aws::reservations(probe)));
-    let spot_requests = OptionFuture::from(confirmed(NoticeKind::Spot).then(|| aws::spot_requests(probe)));
-    let searched = confirmed(NoticeKind::AsgTerminate) || settings.sources.hooks;
-    let members = OptionFuture::from(searched.then(|| aws::members(probe)));
-    let looks = aws_calls::for_load_balancers(settings) != ForLoadBalancers::Nothing;
-    let targets = OptionFuture::from(looks.then(|| aws::target_health(probe)));
-    let of_queue = settings.sources.queue;
-    let delete = OptionFuture::from(of_queue.then(|| aws::delete(probe, url)));
-    let extend = OptionFuture::from(of_queue.then(|| aws::extend(probe, url)));
-    let instances = OptionFuture::from(settings.sources.ask_aws().then(|| aws::instances(probe)));
-    let (delete, extend, instances, changes, reservations, targets, spot_requests, members) =
-        join!(delete, extend, instances, changes, reservations, targets, spot_requests, members);
-    let trial = |call, subject: &str, answer| CallTrial {
-        call,
-        answers: vec![TrialAnswer { subject: subject.to_owned(), answer }],
-    };
-    let delete = delete.map(|answer| trial(TrialCall::Delete, &queue, answer));
-    let extend = extend.map(|answer| trial(TrialCall::Extend, &queue, answer));
-    let instances = instances.map(|answer| trial(TrialCall::Instances, "", answer));
-    let changes = changes.map(|answer| trial(TrialCall::Changes, "", answer));
-    let reservations = reservations.map(|answer| trial(TrialCall::Reservations, "", answer));
-    let targets = targets.map(|answer| trial(TrialCall::TargetHealth, "", answer));
-    let spot_requests = spot_requests.map(|answer| trial(TrialCall::SpotRequests, "", answer));
-    let members = members.map(|answer| trial(TrialCall::Members, "", answer));
-    let all = [delete, extend, instances, changes, reservations, spot_requests, members, targets];
-    all.into_iter().flatten().collect()
-}
-
-/// Tries the calls about lifecycle hooks on each group, because an IAM policy may require a tag that only some groups carry.
-async fn lifecycle_trials(settings: &Settings, probe: &Probe, groups: &ScalingGroups) -> Vec<CallTrial> {
-    let mut trials = Vec::new();
-    if !groups.groups.is_empty() {
-        let described = groups.groups.iter().map(|group| TrialAnswer {
-            subject: group.name.clone(),
-            answer: group.hooks.as_ref().map(drop).map_err(Clone::clone),
-        });
-        trials.push(CallTrial { call: TrialCall::Hooks, answers: described.collect() });
-    }
-    if !aws_calls::lifecycle(settings) {
-        return trials;
-    }
-    let mut hooks = groups::trial_hooks(settings, groups);
-    hooks.truncate(probe.extent.trials);
-    if hooks.is_empty() {
-        return trials;
-    }
-    let (heartbeats, completions) = join!(
-        aws::each(&hooks, |(group, hook)| aws::heartbeat(probe, group, hook)),
-        aws::each(&hooks, |(group, hook)| aws::complete(probe, group, hook)),
-    );
-    for (call, answers) in [(TrialCall::Heartbeat, heartbeats), (TrialCall::Complete, completions)] {
-        let answers = hooks.iter().zip(answers);
-        let answers = answers.map(|((group, _), answer)| TrialAnswer { subject: group.clone(), answer });
-        trials.push(CallTrial { call, answers: answers.collect() });
-    }
-    trials
-}
-
-/// Tries the calls for replacements, on an instance of each group, because an IAM policy may require a tag.
-async fn replacement_trials(probe: &Probe, groups: &Reading<ScalingGroups>) -> [CallTrial; 2] {
-    let known = groups.as_ref().map(|groups| groups.groups.as_slice()).unwrap_or_default();
-    let instance = |group: &ScalingGroup| Some((group.name.clone(), group.state.members.keys().next()?.clone()));
-    let examples: Vec<_> = known.iter().filter_map(instance).take(probe.extent.trials).collect();
-    let answers = aws::each(&examples, |(_, instance)| aws::replace(probe, instance)).await;
-    let answers = examples.into_iter().zip(answers).map(|((subject, _), answer)| TrialAnswer { subject, answer });
-    let listed = TrialAnswer { subject: String::new(), answer: groups.as_ref().map(drop).map_err(Clone::clone) };
-    [
-        CallTrial { call: TrialCall::Groups, answers: vec![listed] },
-        CallTrial { call: TrialCall::Replace, answers: answers.collect() },
-    ]
-}
-
-/// Tries the deregistration from each target group of these groups, because an IAM policy may require a tag that only some carry.
-async fn deregistration_trial(settings: &Settings, probe: &Probe, groups: &ScalingGroups) -> Option<CallTrial> {
-    let deregisters = aws_calls::for_load_balancers(settings) == ForLoadBalancers::Deregister;
-    let groups = groups.groups.iter().filter(|_| deregisters);
-    let mut arns: Vec<&String> = groups.flat_map(|group| &group.target_groups).collect();
-    arns.sort_unstable();
-    arns.dedup();
-    arns.truncate(probe.extent.trials);
-    let answers = aws::each(&arns, |arn| aws::deregister(probe, arn)).await;
-    let answers = arns.iter().zip(answers);
-    let answers = answers.map(|(arn, answer)| TrialAnswer { subject: name_of(arn).to_owned(), answer });
-    let trial = CallTrial { call: TrialCall::Deregister, answers: answers.collect() };
-    (!trial.answers.is_empty()).then_some(trial)
 }
 
 /// Returns a page, or `None` if it timed out and earlier pages were read: then the list ends there.

@@ -10,7 +10,7 @@ pub use nodes::Nodes;
 pub use nodes::region_of;
 pub use policies::{Policies, Policy};
 
-use crate::clients::gate::{AwsError, Category, KubeError, SigningFailure};
+use crate::clients::gate::{AwsError, Category, KubeError, Operation, SigningFailure};
 use crate::pipeline::interruption::Group;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -209,44 +209,15 @@ pub struct HookConfig {
     pub notifying_role: Option<String>,
 }
 
-/// A call of the service that is made without an effect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TrialCall {
-    /// A deletion, with an invalid receipt.
-    Delete,
-    /// An extension of the visibility timeout, with an invalid receipt.
-    Extend,
-    /// A description of instances, as a dry run.
-    Instances,
-    /// A description of scheduled changes, as a dry run.
-    Changes,
-    /// A description of capacity reservations, as a dry run.
-    Reservations,
-    /// A description of spot requests, as a dry run.
-    SpotRequests,
-    /// A description of instances in groups.
-    Members,
-    /// A description of a group's hooks.
-    Hooks,
-    /// A heartbeat, with an invalid token.
-    Heartbeat,
-    /// A completion, with an invalid token.
-    Complete,
-    /// A description of groups.
-    Groups,
-    /// A setting of an instance's health, with an invalid value.
-    Replace,
-    /// A description of the targets of a target group that does not exist.
-    TargetHealth,
-    /// A deregistration of an instance that does not exist.
-    Deregister,
-}
-
-/// The answers to one call, for each subject that it was tried on.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The answers to one of the service's calls, made without an effect, for each subject that it was tried on.
+#[derive(Clone, Debug)]
 pub struct CallTrial {
-    /// The call.
-    pub call: TrialCall,
+    /// The name of its check.
+    pub name: &'static str,
+    /// The IAM action.
+    pub action: Operation,
+    /// The effect of its denial.
+    pub without: &'static str,
     /// The answers.
     pub answers: Vec<TrialAnswer>,
 }

@@ -1,10 +1,12 @@
 //! The readings of a healthy set-up, which each test changes.
 
 use super::permissions::needed;
+use super::read;
+use super::read::Trial;
 use super::readings::{
     AccessReview, ApiServer, Budgets, CallTrial, CallerIdentity, EventRule, EventRules, HookConfig, MetadataOptions,
     NodeInstance, Nodes, PodGrace, PodOwner, Policies, Policy, ReadError, Readings, ScalingGroup, ScalingGroups,
-    TrialAnswer, TrialCall, Workload, Workloads,
+    TrialAnswer, Workload, Workloads,
 };
 use super::{Check, Diagnosis, Status, judge};
 use crate::cli::flags::{Cli, Command};
@@ -71,6 +73,16 @@ pub(super) fn group(name: &str, hooks: Vec<HookConfig>) -> ScalingGroup {
     }
 }
 
+/// Returns answers to the call of this check.
+pub(super) fn trial(name: &str, answers: Vec<TrialAnswer>) -> CallTrial {
+    let Trial { name, action, without, .. } = *read::CALLS.iter().find(|row| row.name == name).unwrap();
+    CallTrial { name, action, without, answers }
+}
+
+fn answer(answer: Result<(), ReadError>) -> Vec<TrialAnswer> {
+    vec![TrialAnswer { subject: "workers".to_owned(), answer }]
+}
+
 pub(super) fn policy() -> String {
     json!({ "Version": "2012-10-17", "Statement": [{
         "Effect": "Allow", "Principal": { "Service": "events.amazonaws.com" }, "Action": "sqs:SendMessage",
@@ -106,14 +118,6 @@ pub(super) fn healthy(settings: &Settings) -> Readings {
     nodes.add_conditions(["Ready".to_owned()]);
     let web = Workload { pods: 2, labels: BTreeMap::from([("app".to_owned(), "web".to_owned())]) };
     let owner = PodOwner { namespace: "shop".to_owned(), kind: "ReplicaSet".to_owned(), name: "web".to_owned() };
-    let calls = [
-        TrialCall::Delete,
-        TrialCall::Extend,
-        TrialCall::Instances,
-        TrialCall::Hooks,
-        TrialCall::Heartbeat,
-        TrialCall::Complete,
-    ];
     Readings {
         no_aws: None,
         no_cluster: None,
@@ -134,11 +138,8 @@ pub(super) fn healthy(settings: &Settings) -> Readings {
         }),
         groups: Ok(ScalingGroups { groups: vec![group("workers", vec![hook("drain", 300)])], more: 0, complete: true }),
         ready_here: true,
-        trials: calls
-            .map(|call| CallTrial {
-                call,
-                answers: vec![TrialAnswer { subject: "workers".to_owned(), answer: Ok(()) }],
-            })
+        trials: ["delete", "extend", "instances", "hooks", "heartbeat", "complete"]
+            .map(|name| trial(name, answer(Ok(()))))
             .into(),
         server: Ok(ApiServer { version: "v1.34.1".to_owned(), date: Some(now), asked_at: now, answered_at: now }),
         username: Some("system:serviceaccount:ebbtide:ebbtide".to_owned()),
@@ -280,26 +281,8 @@ const EVERYTHING: [&str; 18] = [
 ];
 
 /// Returns trials of every call, all with this answer.
-fn all_trials(answer: &Result<(), ReadError>) -> Vec<CallTrial> {
-    let calls = [
-        TrialCall::Delete,
-        TrialCall::Extend,
-        TrialCall::Instances,
-        TrialCall::Changes,
-        TrialCall::Reservations,
-        TrialCall::SpotRequests,
-        TrialCall::Members,
-        TrialCall::TargetHealth,
-        TrialCall::Hooks,
-        TrialCall::Heartbeat,
-        TrialCall::Complete,
-        TrialCall::Deregister,
-        TrialCall::Groups,
-        TrialCall::Replace,
-    ];
-    let trial =
-        |call| CallTrial { call, answers: vec![TrialAnswer { subject: "workers".to_owned(), answer: answer.clone() }] };
-    calls.map(trial).into()
+fn all_trials(given: &Result<(), ReadError>) -> Vec<CallTrial> {
+    read::CALLS.iter().map(|row| trial(row.name, answer(given.clone()))).collect()
 }
 
 type Change = Box<dyn Fn(&mut Readings)>;

@@ -1,7 +1,7 @@
 use super::*;
 use crate::commands::doctor::Status;
-use crate::commands::doctor::readings::{CallTrial, HookConfig, TrialCall};
-use crate::commands::doctor::tests::{QUEUE, found, hook, one, rule, settings};
+use crate::commands::doctor::readings::HookConfig;
+use crate::commands::doctor::tests::{QUEUE, found, hook, one, rule, settings, trial};
 use crate::pipeline::event;
 use crate::pipeline::event::Parsed;
 
@@ -184,7 +184,7 @@ fn hooks_that_notify_the_queue_need_no_rule() {
         readings.rules = Ok(EventRules { complete: true, ..EventRules::default() });
         readings.groups.as_mut().unwrap().groups.clear();
         readings.trials.clear();
-        readings.trials.push(CallTrial { call: TrialCall::Complete, answers: Vec::new() });
+        readings.trials.push(trial("complete", Vec::new()));
     });
     assert_eq!(status, Status::Warning);
 }
