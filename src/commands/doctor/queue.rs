@@ -130,11 +130,7 @@ fn judge_policy(settings: &Settings, readings: &Readings, attributes: &QueueAttr
     };
     let through_sns = policy.and_then(|policy| access(policy, "sns.amazonaws.com", arn).ok());
     if let (Some(sns), SendRefusal::Principal) = (through_sns, &refusal) {
-        let mut topics = sns
-            .grants
-            .iter()
-            .flat_map(|grant| grant.sources.iter().flatten())
-            .filter(|topic| !topic.contains(['*', '?']));
+        let mut topics = sns.grants.iter().flat_map(|grant| &grant.sources).filter(|topic| !topic.contains(['*', '?']));
         let denied = topics.find_map(|topic| Some((topic, sns.denial_of(topic, ArnParts::of(topic).account)?)));
         return denied.map_or_else(
             || area.ok(name, "SNS may send; EventBridge itself may not."),
@@ -163,11 +159,9 @@ fn judge_policy(settings: &Settings, readings: &Readings, attributes: &QueueAttr
                 sources(readings, arn)
             ),
         ),
-        SendRefusal::Unclear(condition) => {
-            return area.warning(
-                name,
-                format!("EventBridge may send under a condition that can't be judged here: {condition}."),
-                "Check that EventBridge meets it. EventBridge meets a condition on aws:SourceArn, which is the rule's ARN.",
+        SendRefusal::Custom(sid) => {
+            return custom(name, &sid).remedied(
+                "Check that it lets EventBridge send. The requests have aws:SourceArn, which is the rule's ARN, and aws:SourceAccount.",
             );
         }
         SendRefusal::Unreadable => {
@@ -177,17 +171,22 @@ fn judge_policy(settings: &Settings, readings: &Readings, attributes: &QueueAttr
     if needed { area.failure(name, found, remedy) } else { area.warning(name, found, remedy) }
 }
 
+/// Returns the note about a statement whose form is neither the templates' nor that of AWS's documentation.
+fn custom(name: &'static str, sid: &str) -> Check {
+    Area::Queue.skipped(name, format!("Custom policy, not judged: a statement has a form of its own{}.", named(sid)))
+}
+
 fn named(sid: &str) -> String {
     if sid.is_empty() { String::new() } else { format!(": \"{sid}\"") }
 }
 
 fn judge_access(readings: &Readings, access: &SendAccess, statement: &str) -> Check {
     let (area, name) = (Area::Queue, "policy");
-    if let Some(unclear) = access.unclear.first() {
-        return area.warning(
+    if access.to_everybody && access.denials.is_empty() {
+        return area.failure(
             name,
-            format!("EventBridge may send, except for {unclear}, which can't be judged here."),
-            "Check that it does not apply to EventBridge.",
+            "Everybody may send, from any account, and so may have all nodes drained: a statement allows it without a condition.",
+            format!("Replace that statement. {statement}"),
         );
     }
     let rules = || readings.rules.iter().flat_map(|rules| &rules.rules);
@@ -239,34 +238,26 @@ fn sources(readings: &Readings, arn: &str) -> String {
 fn senders(readings: &Readings, attributes: &QueueAttributes, arn: &str) -> Option<Check> {
     let (area, name) = (Area::Queue, "senders");
     let policy = attributes.get("Policy").filter(|policy| !policy.is_empty())?;
-    let (found, check) = match refuses_others(policy, arn) {
-        RoleRefusal::Refused => return Some(area.ok(name, "A Deny statement refuses all senders that it does not name.")),
-        RoleRefusal::Unclear(sid) => (
-            format!(
-                "No Deny statement is known to refuse all senders that it does not name. One can't be judged here{}.",
-                named(&sid)
-            ),
-            "Check that it refuses the roles and users of this account that have sqs:SendMessage by IAM alone. If it does not:\n",
+    let statement = format!(
+        "Add this statement to the queue's policy:\n  \
+         {{\"Effect\": \"Deny\", \"Principal\": \"*\", \"Action\": \"sqs:SendMessage\",\n   \"Resource\": \"{arn}\",\n   \
+         \"Condition\": {}}}\n\
+         Add an SNS topic that sends to the list, and to \"aws:PrincipalArn\" in the same ArnNotEquals the role with which hooks \
+         notify the queue directly, and who uses ebbtide send or redrives. Ebbtide's CloudFormation template and Terraform \
+         module of this version have the statement.",
+        sources(readings, arn)
+    );
+    Some(match refuses_others(policy, arn) {
+        RoleRefusal::Refused => area.ok(name, "A Deny statement refuses all senders that it does not name."),
+        RoleRefusal::Custom(sid) => custom(name, &sid).remedied(format!(
+            "Check that it refuses the roles and users of this account that have sqs:SendMessage by IAM alone. If it does not:\n{statement}"
+        )),
+        RoleRefusal::Admitted => area.warning(
+            name,
+            "Every role and user of this account with sqs:SendMessage by IAM may send, and so may have all nodes drained.",
+            statement,
         ),
-        RoleRefusal::Admitted => (
-            "Every role and user of this account with sqs:SendMessage by IAM may send, and so may have all nodes drained."
-                .to_owned(),
-            "",
-        ),
-    };
-    Some(area.warning(
-        name,
-        found,
-        format!(
-            "{check}Add this statement to the queue's policy:\n  \
-             {{\"Effect\": \"Deny\", \"Principal\": \"*\", \"Action\": \"sqs:SendMessage\",\n   \"Resource\": \"{arn}\",\n   \
-             \"Condition\": {}}}\n\
-             Add an SNS topic that sends to the list, and to \"aws:PrincipalArn\" in the same ArnNotEquals the role with which hooks \
-             notify the queue directly, and who uses ebbtide send or redrives. Ebbtide's CloudFormation template and Terraform \
-             module of this version have the statement.",
-            sources(readings, arn)
-        ),
-    ))
+    })
 }
 
 /// Judges whether other queues may send their dead letters here: SQS moves them without asking the queue's policy.
