@@ -17,6 +17,9 @@ use std::time::Duration;
 /// EventBridge's principal in policies.
 pub const EVENTS: &str = "events.amazonaws.com";
 
+/// SNS's principal in policies.
+pub const SNS: &str = "sns.amazonaws.com";
+
 /// Recommended retention of messages in seconds: 4 days, so that messages outlive an outage of a weekend.
 const RECOMMENDED_RETENTION: u64 = 345_600;
 
@@ -128,21 +131,11 @@ fn judge_policy(settings: &Settings, readings: &Readings, attributes: &QueueAttr
         Some(Err(refusal)) => refusal,
         None => SendRefusal::Principal,
     };
-    let through_sns = policy.and_then(|policy| access(policy, "sns.amazonaws.com", arn).ok());
-    if let (Some(sns), SendRefusal::Principal) = (through_sns, &refusal) {
-        let mut topics = sns.grants.iter().flat_map(|grant| &grant.sources).filter(|topic| !topic.contains(['*', '?']));
-        let denied = topics.find_map(|topic| Some((topic, sns.denial_of(topic, ArnParts::of(topic).account)?)));
-        return denied.map_or_else(
-            || area.ok(name, "SNS may send; EventBridge itself may not."),
-            |(topic, denial)| {
-                area.failure(
-                    name,
-                    format!("A Deny statement refuses the SNS topic {topic}{}.", named(&denial.sid)),
-                    "Add the topic's ARN to aws:SourceArn in that statement's ArnNotEquals.",
-                )
-            },
-        );
-    }
+    let refusal = match (refusal, policy.map(|policy| access(policy, SNS, arn))) {
+        (SendRefusal::Principal, Some(Ok(sns))) => return judge_topics(&sns),
+        (SendRefusal::Principal, Some(Err(custom @ SendRefusal::Custom(_)))) => custom,
+        (refusal, _) => refusal,
+    };
     let (found, remedy) = match refusal {
         SendRefusal::Principal if policy.is_none() => {
             ("The queue has no policy: EventBridge can't send to it.".to_owned(), statement)
@@ -169,6 +162,20 @@ fn judge_policy(settings: &Settings, readings: &Readings, attributes: &QueueAttr
         }
     };
     if needed { area.failure(name, found, remedy) } else { area.warning(name, found, remedy) }
+}
+
+/// Judges whether the topics that a policy names may send, where only SNS may.
+fn judge_topics(sns: &SendAccess) -> Check {
+    let (area, name) = (Area::Queue, "policy");
+    let mut topics = sns.grants.iter().flat_map(|grant| &grant.sources).filter(|topic| !topic.contains(['*', '?']));
+    match topics.find_map(|topic| Some((topic, sns.denial_of(topic, ArnParts::of(topic).account)?))) {
+        None => area.ok(name, "SNS may send; EventBridge itself may not."),
+        Some((topic, denial)) => area.failure(
+            name,
+            format!("A Deny statement refuses the SNS topic {topic}{}.", named(&denial.sid)),
+            "Add the topic's ARN to aws:SourceArn in that statement's ArnNotEquals.",
+        ),
+    }
 }
 
 /// Returns the note about a statement whose form is neither the templates' nor that of AWS's documentation.

@@ -9,11 +9,11 @@ mod trials;
 pub(super) use trials::{ALL as CALLS, Trial};
 
 use super::arn::queue_arn;
-use super::permissions;
 use super::readings::{
     AccessReview, Agents, Budgets, CallTrial, EventRules, NodeInstance, Nodes, Policies, QueueAttributes, ReadError,
     Reading, Readings, ScalingGroups, TrialAnswer, Workloads,
 };
+use super::{permissions, rules};
 use crate::cli::settings::Settings;
 use crate::clients::connect::{AvailableClients, AwsClients};
 use crate::clients::gate;
@@ -32,7 +32,7 @@ use tokio::time::{Instant, timeout_at};
 /// Timeout of one call. An answer takes no longer in a healthy set-up.
 const READ_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Timeout of all calls together. The longest chain has three calls.
+/// Timeout of all calls together. The longest chain, of the queue's rules, has four calls.
 const TOTAL_TIMEOUT: Duration = Duration::from_secs(9);
 
 /// The amount of work.
@@ -181,7 +181,7 @@ impl QueueReadings {
         }
         let attributes = aws::attributes(probe, &settings.queue_url).await;
         let rules = match queue_arn(attributes.as_ref().ok(), &settings.queue_url) {
-            Some(arn) => aws::rules(probe, &arn).await,
+            Some(arn) => aws::rules(probe, &arn, &rules::events(settings)).await,
             None => Err(unknown("The queue's ARN is not known, so its rules can't be looked up.")),
         };
         Self { attributes, rules }

@@ -1,20 +1,21 @@
 //! The readings of a healthy set-up, which each test changes.
 
+use super::event_pattern::CommonPattern;
 use super::permissions::needed;
 use super::read;
 use super::read::Trial;
 use super::readings::{
     AccessReview, ApiServer, Budgets, CallTrial, CallerIdentity, EventRule, EventRules, HookConfig, MetadataOptions,
     NodeInstance, Nodes, PodGrace, PodOwner, Policies, Policy, ReadError, Readings, ScalingGroup, ScalingGroups,
-    TrialAnswer, Workload, Workloads,
+    SentEvent, TrialAnswer, Workload, Workloads,
 };
-use super::{Check, Diagnosis, Status, judge};
+use super::{Check, Diagnosis, Status, judge, rules};
 use crate::cli::flags::{Cli, Command};
 use crate::cli::settings::Settings;
 use crate::clients::gate::Category;
 use crate::pipeline::interruption::Group;
 use clap::Parser;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
@@ -42,12 +43,20 @@ pub(super) fn silent<T>() -> Result<T, ReadError> {
     Err(ReadError::new(Category::TimedOut, "no answer within 3 s"))
 }
 
+/// Returns how a pattern matches an event, as the simulated EventBridge answers.
+pub(super) fn sent(pattern: &str, event: &Value) -> Option<SentEvent> {
+    let CommonPattern { pattern, narrows } = CommonPattern::of(pattern, event)?;
+    ebbtide_sim::aws::matches(&pattern, event).unwrap().then(|| SentEvent { event: event.clone(), narrows })
+}
+
+/// Returns an enabled rule that has been tried on the events that any settings ask for.
 pub(super) fn rule(name: &str, pattern: &str) -> EventRule {
+    let flags = [&EVERYTHING[..], &["--health-issue=AWS_EC2_A_FAULT=drain"]].concat();
     EventRule {
         name: name.to_owned(),
         arn: format!("arn:aws:events:eu-west-1:123456789012:rule/{name}"),
         enabled: true,
-        pattern: Some(pattern.to_owned()),
+        sends: Ok(rules::events(&settings(&flags)).iter().filter_map(|event| sent(pattern, event)).collect()),
     }
 }
 
@@ -249,7 +258,9 @@ fn a_denied_read_is_skipped_and_names_the_permission() {
             (
                 "rules",
                 "skipped",
-                allow("To have it checked, allow events:ListRuleNamesByTarget and events:DescribeRule.")
+                allow(
+                    "To have it checked, allow events:ListRuleNamesByTarget, events:DescribeRule and events:TestEventPattern."
+                )
             ),
             ("groups", "skipped", allow("To have it checked, allow autoscaling:DescribeAutoScalingGroups.")),
             ("complete", "skipped", None),

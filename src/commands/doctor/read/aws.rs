@@ -1,9 +1,10 @@
 //! Reads from AWS.
 
 use super::super::check::few;
+use super::super::event_pattern::CommonPattern;
 use super::super::readings::{
     CallerIdentity, EventRule, EventRules, HookConfig, MetadataOptions, NodeInstance, QueueAttributes, Reading,
-    ScalingGroup, ScalingGroups,
+    ScalingGroup, ScalingGroups, SentEvent,
 };
 use super::{Probe, page_in_time};
 use crate::clients::gate::Operation;
@@ -16,6 +17,7 @@ use aws_sdk_eventbridge::types::RuleState;
 use aws_sdk_sqs::types::QueueAttributeName;
 use futures_util::StreamExt;
 use futures_util::stream;
+use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
@@ -80,8 +82,8 @@ fn metadata_options(options: &InstanceMetadataOptionsResponse) -> Option<Metadat
     })
 }
 
-/// Reads the rules whose target is the queue, on the default bus, which gets the events of AWS services.
-pub async fn rules(probe: &Probe, arn: &str) -> Reading<EventRules> {
+/// Reads the rules whose target is the queue, on the default bus, which gets the events of AWS services, and tries each on these events.
+pub async fn rules(probe: &Probe, arn: &str, events: &[Value]) -> Reading<EventRules> {
     let mut names = Vec::new();
     let mut next = None;
     let mut complete = false;
@@ -98,28 +100,56 @@ pub async fn rules(probe: &Probe, arn: &str) -> Reading<EventRules> {
     }
     names.truncate(probe.extent.rules);
     let (mut rules, mut unread) = (Vec::new(), None);
-    for described in each(&names, |name| rule(probe, name)).await {
+    for described in each(&names, |name| rule(probe, name, events)).await {
         match described {
             Ok(rule) => rules.push(rule),
             // A rule that was deleted meanwhile, or that our IAM policy excludes, does not affect the others.
             Err(error) => unread = unread.or(Some(error)),
         }
     }
-    match unread {
-        Some(error) if rules.is_empty() => Err(error),
-        unread => Ok(EventRules { complete: complete && unread.is_none(), rules, unread }),
-    }
+    let unread = unread.or_else(|| rules.iter().find_map(|rule| rule.sends.clone().err()));
+    Ok(EventRules { complete: complete && unread.is_none(), rules, unread })
 }
 
-async fn rule(probe: &Probe, name: &str) -> Reading<EventRule> {
+/// Reads a rule, and tries it on these events.
+async fn rule(probe: &Probe, name: &str, events: &[Value]) -> Reading<EventRule> {
     let request = probe.clients()?.eventbridge.describe_rule().name(name);
     let answer = probe.aws(Operation::new("events", "DescribeRule"), name, || request.send()).await?;
     Ok(EventRule {
         name: name.to_owned(),
         arn: answer.arn.unwrap_or_default(),
         enabled: answer.state != Some(RuleState::Disabled),
-        pattern: answer.event_pattern,
+        // A schedule has no pattern.
+        sends: sent(probe, name, answer.event_pattern.as_deref().unwrap_or_default(), events).await,
     })
+}
+
+/// Returns those of the events that the rule's pattern matches. The calls are made one by one, until one fails.
+async fn sent(probe: &Probe, rule: &str, pattern: &str, events: &[Value]) -> Reading<Vec<SentEvent>> {
+    let mut sent = Vec::new();
+    for event in events {
+        let Some(CommonPattern { pattern, narrows }) = CommonPattern::of(pattern, event) else { continue };
+        if matches(probe, rule, event, &pattern).await? {
+            sent.push(SentEvent { event: event.clone(), narrows });
+        }
+    }
+    Ok(sent)
+}
+
+/// Asks EventBridge whether the pattern of a rule matches an event.
+async fn matches(probe: &Probe, rule: &str, event: &Value, pattern: &Value) -> Reading<bool> {
+    // EventBridge demands these fields. The pattern has no condition on them.
+    let mut event = event.clone();
+    for (field, value) in
+        [("id", "0"), ("account", "000000000000"), ("time", "1970-01-01T00:00:00Z"), ("region", "us-east-1")]
+    {
+        event[field] = value.into();
+    }
+    event["resources"] = Value::Array(Vec::new());
+    let request = probe.clients()?.eventbridge.test_event_pattern();
+    let request = request.event_pattern(pattern.to_string()).event(event.to_string());
+    let answer = probe.aws(Operation::new("events", "TestEventPattern"), rule, || request.send()).await?;
+    Ok(answer.result)
 }
 
 /// Reads the groups that have one of these instances, or that carry the managed tag.
