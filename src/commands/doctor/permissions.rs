@@ -131,6 +131,9 @@ pub const LIST_BINDINGS: Permission = Permission::all(
 /// The permission that identifies Ebbtide to the chart's admission policy. No API serves the resource.
 pub const WRITE_MARKS: Permission = Permission::all("ebbtide", "marks", "write", "the policy refuses its marks");
 
+/// The permissions that are reviewed although the service does not need them.
+pub const OF_DOCTOR: [Permission; 4] = [LIST_BUDGETS, WRITE_MARKS, LIST_POLICIES, LIST_BINDINGS];
+
 /// Judges the permissions.
 #[must_use]
 pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {

@@ -10,8 +10,8 @@ pub(super) use trials::{ALL as CALLS, Trial};
 
 use super::arn::queue_arn;
 use super::readings::{
-    AccessReview, Agents, Budgets, CallTrial, EventRules, NodeInstance, Nodes, Policies, QueueAttributes, ReadError,
-    Reading, Readings, ScalingGroups, TrialAnswer, Workloads,
+    AccessReview, Agents, Budgets, CallTrial, EventRules, NodeInstance, Nodes, Permission, Policies, QueueAttributes,
+    ReadError, Reading, Readings, ScalingGroups, TrialAnswer, Workloads,
 };
 use super::{permissions, rules};
 use crate::cli::settings::Settings;
@@ -134,95 +134,79 @@ fn with_round_timeout(error: ReadError, call: &str) -> ReadError {
 
 /// Reads all values.
 pub async fn read(settings: &Settings, probe: &Probe) -> Readings {
-    let (identity, queue, cluster, access, trials, server, username, ready_here) = join!(
-        aws::identity(probe),
-        Box::pin(QueueReadings::read(settings, probe)),
-        Box::pin(GroupReadings::read(settings, probe)),
-        Box::pin(AccessReadings::read(settings, probe)),
-        trials::of_account(settings, probe),
-        kube::server(probe),
-        kube::username(probe),
-        here::ready(probe, settings.admin_address),
-    );
+    let of_queue = Box::pin(of_queue(settings, probe));
+    let of_groups = Box::pin(of_groups(settings, probe));
+    let of_aws = async { join!(aws::identity(probe), of_queue, of_groups, trials::of_account(settings, probe)) };
+    let of_cluster = async { join!(kube::server(probe), kube::username(probe), Box::pin(permitted(settings, probe))) };
+    let (of_aws, of_cluster, ready_here) = join!(of_aws, of_cluster, here::ready(probe, settings.admin_address));
+    let (identity, (queue, rules), (nodes, instances, groups, of_groups), trials) = of_aws;
+    let (server, username, PermittedReadings { reviews, workloads, budgets, marks, policies, agents }) = of_cluster;
     Readings {
         no_aws: probe.aws.as_ref().err().cloned(),
         no_cluster: probe.cluster.as_ref().err().cloned(),
         region: probe.aws.as_ref().ok().and_then(AwsClients::region).map(str::to_owned),
         identity,
-        queue: queue.attributes,
-        rules: queue.rules,
-        groups: cluster.groups,
+        queue,
+        rules,
+        groups,
         ready_here,
-        trials: trials.into_iter().chain(cluster.trials).collect(),
+        trials: [trials, of_groups].concat(),
         server,
         username,
-        reviews: access.reviews,
-        nodes: cluster.nodes,
-        instances: cluster.instances,
-        workloads: access.workloads,
-        budgets: access.budgets,
-        marks: access.marks,
-        policies: access.policies,
-        agents: access.agents,
+        reviews,
+        nodes,
+        instances,
+        workloads,
+        budgets,
+        marks,
+        policies,
+        agents,
     }
 }
 
-/// The queue, then its rules.
-struct QueueReadings {
-    attributes: Reading<QueueAttributes>,
-    rules: Reading<EventRules>,
+/// Reads the queue, then its rules.
+async fn of_queue(settings: &Settings, probe: &Probe) -> (Reading<QueueAttributes>, Reading<EventRules>) {
+    if !settings.sources.queue {
+        let none = || unknown("There is no queue.");
+        return (Err(none()), Err(none()));
+    }
+    let attributes = aws::attributes(probe, &settings.queue_url).await;
+    let rules = match queue_arn(attributes.as_ref().ok(), &settings.queue_url) {
+        Some(arn) => aws::rules(probe, &arn, &rules::events(settings)).await,
+        None => Err(unknown("The queue's ARN is not known, so its rules can't be looked up.")),
+    };
+    (attributes, rules)
 }
 
-impl QueueReadings {
-    async fn read(settings: &Settings, probe: &Probe) -> Self {
-        if !settings.sources.queue {
-            let none = || unknown("There is no queue.");
-            return Self { attributes: Err(none()), rules: Err(none()) };
+/// Reads the Nodes, then their instances and groups, then makes the calls about the groups.
+async fn of_groups(
+    settings: &Settings,
+    probe: &Probe,
+) -> (Reading<Nodes>, Reading<Vec<NodeInstance>>, Reading<ScalingGroups>, Vec<CallTrial>) {
+    let nodes = kube::nodes(probe).await;
+    let ids: HashSet<&str> = nodes.iter().flat_map(|nodes| &nodes.instances).map(InstanceId::as_str).collect();
+    let instances = async {
+        match nodes.as_ref().map_or(&[][..], |nodes| &nodes.instances) {
+            [] => Err(unknown("No Node is known whose instance could be described.")),
+            all => aws::described(probe, &all[..all.len().min(probe.extent.instances)]).await,
         }
-        let attributes = aws::attributes(probe, &settings.queue_url).await;
-        let rules = match queue_arn(attributes.as_ref().ok(), &settings.queue_url) {
-            Some(arn) => aws::rules(probe, &arn, &rules::events(settings)).await,
-            None => Err(unknown("The queue's ARN is not known, so its rules can't be looked up.")),
-        };
-        Self { attributes, rules }
-    }
-}
-
-/// The Nodes, then their groups, then the calls about the groups' hooks.
-struct GroupReadings {
-    nodes: Reading<Nodes>,
-    instances: Reading<Vec<NodeInstance>>,
-    groups: Reading<ScalingGroups>,
-    trials: Vec<CallTrial>,
-}
-
-impl GroupReadings {
-    async fn read(settings: &Settings, probe: &Probe) -> Self {
-        let nodes = kube::nodes(probe).await;
-        let ids: HashSet<&str> = nodes.iter().flat_map(|nodes| &nodes.instances).map(InstanceId::as_str).collect();
-        let instances = async {
-            match nodes.as_ref().map_or(&[][..], |nodes| &nodes.instances) {
-                [] => Err(unknown("No Node is known whose instance could be described.")),
-                all => aws::described(probe, &all[..all.len().min(probe.extent.instances)]).await,
+    };
+    let groups = async {
+        match &nodes {
+            // Without Nodes no group would be found, and a report of no groups would be wrong.
+            Err(_) if settings.managed_tag.value.is_none() => {
+                Err(unknown("The Nodes could not be listed, so their groups are not known."))
             }
-        };
-        let groups = async {
-            match &nodes {
-                // Without Nodes no group would be found, and a report of no groups would be wrong.
-                Err(_) if settings.managed_tag.value.is_none() => {
-                    Err(unknown("The Nodes could not be listed, so their groups are not known."))
-                }
-                _ => aws::groups(probe, &settings.managed_tag, &ids).await,
-            }
-        };
-        let (instances, groups) = join!(instances, groups);
-        let trials = trials::of_groups(settings, probe, &groups).await;
-        Self { nodes, instances, groups, trials }
-    }
+            _ => aws::groups(probe, &settings.managed_tag, &ids).await,
+        }
+    };
+    let (instances, groups) = join!(instances, groups);
+    let trials = trials::of_groups(settings, probe, &groups).await;
+    (nodes, instances, groups, trials)
 }
 
-/// The permissions, then the lists that they allow.
-struct AccessReadings {
+/// The permissions, and what they allow to be read.
+struct PermittedReadings {
     reviews: Vec<AccessReview>,
     workloads: Reading<Workloads>,
     budgets: Reading<Budgets>,
@@ -231,38 +215,36 @@ struct AccessReadings {
     agents: Option<Reading<Agents>>,
 }
 
-impl AccessReadings {
-    async fn read(settings: &Settings, probe: &Probe) -> Self {
-        let policies = [permissions::LIST_POLICIES, permissions::LIST_BINDINGS];
-        let more = [permissions::LIST_BUDGETS, permissions::WRITE_MARKS].into_iter().chain(policies.clone());
-        let needed = permissions::needed(settings).into_iter().chain(more);
-        let reviews = kube::reviews(probe, needed.collect()).await;
-        // A list without permission is not tried: each refusal is an entry in the API server's audit log.
-        let forbidden = |resource: &str| ReadError::new(Category::Denied, format!("Not allowed to list {resource}."));
-        let budgets = async {
-            if permissions::allowed(&reviews, &permissions::LIST_BUDGETS) {
-                kube::budgets(probe).await
-            } else {
-                Err(forbidden("poddisruptionbudgets"))
-            }
-        };
-        let policies = async {
-            match policies.iter().find(|list| !permissions::allowed(&reviews, list)) {
-                Some(list) => Err(forbidden(list.resource)),
-                None => kube::policies(probe).await,
-            }
-        };
-        let marks =
-            OptionFuture::from(permissions::patches_nodes(&reviews).then(|| kube::mark_trials(settings, probe)));
-        let workloads = async {
-            if permissions::lists_pods(&reviews) { kube::workloads(probe).await } else { Err(forbidden("pods")) }
-        };
-        let agents = OptionFuture::from((settings.sources.nodes && probe.extent.agents).then_some(async {
-            if permissions::lists_pods(&reviews) { kube::agents(probe).await } else { Err(forbidden("pods")) }
-        }));
-        let (budgets, marks, policies, workloads, agents) = join!(budgets, marks, policies, workloads, agents);
-        Self { reviews, workloads, budgets, marks: marks.unwrap_or_default(), policies, agents }
-    }
+async fn permitted(settings: &Settings, probe: &Probe) -> PermittedReadings {
+    let needed = permissions::needed(settings).into_iter().chain(permissions::OF_DOCTOR);
+    let reviews = kube::reviews(probe, needed.collect()).await;
+    // A list without permission is not tried: each refusal is an entry in the API server's audit log.
+    let check = |allowed: bool, resource: &str| {
+        let forbidden = || ReadError::new(Category::Denied, format!("Not allowed to list {resource}."));
+        allowed.then_some(()).ok_or_else(forbidden)
+    };
+    let may_list = |list: &Permission| check(permissions::allowed(&reviews, list), list.resource);
+    let may_list_pods = || check(permissions::lists_pods(&reviews), "pods");
+    let budgets = async {
+        may_list(&permissions::LIST_BUDGETS)?;
+        kube::budgets(probe).await
+    };
+    let policies = async {
+        may_list(&permissions::LIST_POLICIES)?;
+        may_list(&permissions::LIST_BINDINGS)?;
+        kube::policies(probe).await
+    };
+    let workloads = async {
+        may_list_pods()?;
+        kube::workloads(probe).await
+    };
+    let agents = OptionFuture::from((settings.sources.nodes && probe.extent.agents).then_some(async {
+        may_list_pods()?;
+        kube::agents(probe).await
+    }));
+    let marks = OptionFuture::from(permissions::patches_nodes(&reviews).then(|| kube::mark_trials(settings, probe)));
+    let (budgets, policies, workloads, agents, marks) = join!(budgets, policies, workloads, agents, marks);
+    PermittedReadings { reviews, workloads, budgets, marks: marks.unwrap_or_default(), policies, agents }
 }
 
 /// Returns a page, or `None` if it timed out and earlier pages were read: then the list ends there.
