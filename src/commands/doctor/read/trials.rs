@@ -22,6 +22,7 @@ use std::collections::BTreeSet;
 /// A lifecycle action token, and a receipt handle, that AWS never issued.
 const INVALID: &str = "00000000-0000-0000-0000-000000000000";
 
+/// The effect of a denial of either call for replacements.
 const UNREPLACED: &str = "nodes are drained without a replacement first";
 
 /// A row of the table.
@@ -40,13 +41,14 @@ pub struct Trial {
     make: Option<Make>,
 }
 
+/// Makes a call about an object.
 type Make = for<'a> fn(&'a Probe, Operation, &'a Object) -> BoxFuture<'a, Reading<()>>;
 
 /// The objects that a call is tried on: each of them where an IAM policy may require a tag that only some carry.
 #[derive(Clone, Copy)]
 enum Objects {
     Queue,
-    /// Any object, which errors name so.
+    /// Any object, which errors name like this.
     Any(&'static str),
     Groups,
     /// A hook of each group.
@@ -79,6 +81,7 @@ impl Object {
     }
 }
 
+/// Sends a request for its error alone: any other answer means that the call is allowed.
 fn make<'a, F, T, E>(
     probe: &'a Probe,
     operation: Operation,
@@ -96,7 +99,7 @@ where
     .boxed()
 }
 
-/// The call that sends this request.
+/// The [`Make`] of this request.
 macro_rules! request {
     (|$aws:ident, $object:pat_param| $request:expr) => {
         Some(|probe, operation, object| make(probe, operation, object, |$aws, $object| $request.send()))
