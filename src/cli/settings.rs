@@ -305,8 +305,8 @@ fn forget_empty(flags: &mut Run) {
 mod tests {
     use super::*;
     use crate::fact::NotificationPhase;
-    use crate::pipeline::interruption::{AtMost, Holds};
     use crate::pipeline::interruption::{Heartbeats, OnFailed, OnUncordon};
+    use crate::pipeline::interruption::{AtMost, Holds};
     use clap::Parser;
 
     fn settings(flags: &[&str]) -> Result<Settings, SettingsError> {

@@ -5,9 +5,7 @@ use super::sources::HOOKS;
 use super::{MAX_DRAIN, Sources};
 use crate::cli::flags::Waits;
 use crate::pipeline::event::NoticeKind;
-use crate::pipeline::interruption::{
-    Action, Actions, ForLoadBalancers, Holds, PerKind, ShiftedResources, WaitPolicy, Wave,
-};
+use crate::pipeline::interruption::{Action, Actions, ForLoadBalancers, Holds, PerKind, ShiftedResources, WaitPolicy, Wave};
 use crate::pipeline::node::label::checked_key;
 use std::collections::BTreeMap;
 use std::time::Duration;
