@@ -23,7 +23,6 @@ pub use reporting::Reporting;
 pub use servers::Servers;
 pub use source::{Source, Sources};
 pub use traces::Traces;
-pub(crate) use values::MIN_HEARTBEAT_INTERVAL;
 pub use values::{EKS_HOOKS, LogFormat, MAX_DRAIN, Problem, ValueError, WORK_SIGNS, at_most, up_to, zero_up_to};
 pub use waits::Waits;
 

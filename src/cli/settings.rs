@@ -18,8 +18,6 @@ pub use hook::lifecycle_hook;
 pub use notifications::notifications;
 pub use sources::Sources;
 
-pub(crate) use crate::cli::flags::MIN_HEARTBEAT_INTERVAL;
-
 use crate::cli::flags;
 use crate::cli::flags::{Problem, Run};
 use crate::pipeline::drain::{AtDeadline, SelectionRules};

@@ -159,6 +159,7 @@ locals {
         "autoscaling:DescribeAutoScalingInstances",
         "autoscaling:DescribeLifecycleHooks",
         "events:ListRuleNamesByTarget",
+        "events:TestEventPattern",
       ]
       Resource = "*"
     },

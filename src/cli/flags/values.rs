@@ -58,7 +58,7 @@ const MIN_POLL_INTERVAL: Duration = Duration::from_mins(1);
 const MAX_POLL_INTERVAL: Duration = Duration::from_hours(1);
 
 /// Minimum interval between heartbeats. Shorter ones would exceed the rate limit of the account.
-pub(crate) const MIN_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
+const MIN_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Minimum heartbeat timeout that AWS allows.
 const MIN_HOOK_TIMEOUT: Duration = Duration::from_secs(30);

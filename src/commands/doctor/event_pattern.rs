@@ -1,144 +1,97 @@
-//! Event patterns of EventBridge: the operators that rules for these events commonly use. Pure.
+//! Event patterns of EventBridge, without what differs between the events of one kind. EventBridge itself matches them. Pure.
 
-use super::glob::covers;
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
-/// Whether a pattern matches an event.
+/// An event pattern without its conditions on fields that an event lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Match {
-    /// It matches.
-    Yes,
-    /// It does not match.
-    No,
-    /// It depends on fields that differ between events, or uses an operator that is not judged. The text names the reason.
-    NotJudged(String),
+pub struct CommonPattern {
+    /// The pattern.
+    pub pattern: Value,
+    /// The path of a field with such a condition, if there is one.
+    pub narrows: Option<String>,
 }
 
-impl Match {
-    fn and(self, other: impl FnOnce() -> Self) -> Self {
-        match self {
-            Self::No => Self::No,
-            Self::Yes => other(),
-            Self::NotJudged(why) => match other() {
-                Self::No => Self::No,
-                _ => Self::NotJudged(why),
-            },
+impl CommonPattern {
+    /// Returns what `pattern` has in common with `event`, which has only the fields that all events of its kind share; `None` if the
+    /// pattern lists texts for the source or the type, and not the event's: then EventBridge need not be asked.
+    #[must_use]
+    pub fn of(pattern: &str, event: &Value) -> Option<Self> {
+        let mut pattern: Map<String, Value> = serde_json::from_str(pattern).ok()?;
+        let lists_others = |field: &&str| {
+            let listed = pattern.get(*field).and_then(Value::as_array);
+            listed.is_some_and(|listed| listed.iter().all(Value::is_string) && !listed.contains(&event[*field]))
+        };
+        if ["source", "detail-type"].iter().any(lists_others) {
+            return None;
         }
-    }
-
-    fn or(self, other: impl FnOnce() -> Self) -> Self {
-        match self {
-            Self::Yes => Self::Yes,
-            Self::No => other(),
-            Self::NotJudged(why) => match other() {
-                Self::Yes => Self::Yes,
-                _ => Self::NotJudged(why),
-            },
-        }
+        let narrows = widen(&mut pattern, event, "");
+        // EventBridge refuses an empty pattern. All events of AWS have this version.
+        pattern.entry("version").or_insert(json!(["0"]));
+        Some(Self { pattern: pattern.into(), narrows })
     }
 }
 
-/// Judges whether `pattern` matches `event`, which has only the fields that all events of its kind share.
-#[must_use]
-pub fn judge(pattern: &Value, event: &Value) -> Match {
-    fields(pattern, event, "")
-}
-
-fn fields(pattern: &Value, event: &Value, path: &str) -> Match {
-    let Some(wanted) = pattern.as_object() else { return Match::NotJudged("it is not a JSON object".to_owned()) };
-    wanted.iter().fold(Match::Yes, |so_far, (key, wanted)| {
-        so_far.and(|| {
-            let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-            if key.starts_with('$') {
-                return Match::NotJudged(format!("it uses {key}"));
+/// Removes the conditions on fields that `event` lacks, and returns the path of one.
+fn widen(pattern: &mut Map<String, Value>, event: &Value, path: &str) -> Option<String> {
+    let mut narrows = None;
+    pattern.retain(|field, wanted| {
+        let path = format!("{path}{field}");
+        match (event.get(field), wanted) {
+            (None, _) => {
+                narrows = Some(path);
+                false
             }
-            match (wanted, event.get(key)) {
-                (Value::Object(_), Some(inside)) => fields(wanted, inside, &path),
-                (Value::Array(choices), found) => {
-                    choices.iter().fold(Match::No, |so_far, choice| so_far.or(|| judge_choice(choice, found, &path)))
-                }
-                _ => Match::NotJudged(format!("it narrows {path}")),
+            (Some(event @ Value::Object(_)), Value::Object(wanted)) => {
+                narrows = widen(wanted, event, &format!("{path}.")).or_else(|| narrows.take());
+                !wanted.is_empty()
             }
-        })
-    })
-}
-
-/// Judges one of the values or conditions of a field.
-fn judge_choice(choice: &Value, found: Option<&Value>, path: &str) -> Match {
-    if choice.get("exists") == Some(&Value::Bool(true)) && found.is_some() {
-        return Match::Yes;
-    }
-    let Some(found) = found else { return Match::NotJudged(format!("it narrows {path}")) };
-    let Some(condition) = choice.as_object() else { return yes(choice == found) };
-    let (Some((name, value)), Some(text)) = (condition.iter().next(), found.as_str()) else {
-        return Match::NotJudged(format!("it narrows {path}"));
-    };
-    match (name.as_str(), value.as_str()) {
-        ("prefix", Some(begin)) => yes(text.starts_with(begin)),
-        ("suffix", Some(end)) => yes(text.ends_with(end)),
-        ("wildcard", Some(pattern)) => yes(covers(pattern, text)),
-        ("equals-ignore-case", Some(other)) => yes(text.eq_ignore_ascii_case(other)),
-        ("anything-but", Some(other)) => yes(text != other),
-        ("anything-but", None) if value.is_array() => {
-            yes(!value.as_array().is_some_and(|others| others.iter().any(|other| other == found)))
+            (Some(_), _) => true,
         }
-        _ => Match::NotJudged(format!("it uses {name}")),
-    }
-}
-
-const fn yes(matches: bool) -> Match {
-    if matches { Match::Yes } else { Match::No }
+    });
+    narrows
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn event() -> Value {
-        json!({ "source": "aws.ec2", "detail-type": "EC2 Spot Instance Interruption Warning",
-                "account": "123456789012", "detail": { "instance-action": "terminate" } })
+        json!({ "version": "0", "source": "aws.ec2", "detail-type": "EC2 Spot Instance Interruption Warning",
+                "detail": { "instance-action": "terminate" } })
     }
 
     #[test]
-    fn common_operators_are_judged() {
-        for pattern in [
-            json!({ "source": ["aws.ec2"] }),
-            json!({ "source": ["aws.s3", "aws.ec2"], "detail-type": ["EC2 Spot Instance Interruption Warning"] }),
-            json!({ "source": [{ "prefix": "aws." }], "detail": { "instance-action": ["terminate", "stop"] } }),
-            json!({ "detail-type": [{ "wildcard": "EC2 *Warning" }], "account": ["123456789012"] }),
-            json!({ "detail-type": [{ "suffix": "Warning" }], "source": [{ "exists": true }] }),
-            json!({ "source": [{ "anything-but": ["aws.s3"] }], "account": [{ "anything-but": "1" }] }),
-            json!({ "source": [{ "equals-ignore-case": "AWS.EC2" }] }),
-            json!({ "source": ["aws.ec2", { "numeric": [">", 1] }] }),
+    fn conditions_on_fields_that_differ_between_events_are_left_out_and_named() {
+        for (pattern, left, narrows) in [
+            (r#"{"source": [{"prefix": "aws."}]}"#, r#"{"source": [{"prefix": "aws."}], "version": ["0"]}"#, None),
+            (r#"{"version": ["1"]}"#, r#"{"version": ["1"]}"#, None),
+            (
+                r#"{"source": ["aws.ec2"], "detail": {"instance-action": ["stop"], "instance-id": ["i-1"]}}"#,
+                r#"{"source": ["aws.ec2"], "detail": {"instance-action": ["stop"]}, "version": ["0"]}"#,
+                Some("detail.instance-id"),
+            ),
+            (r#"{"resources": [{"prefix": "arn:"}]}"#, r#"{"version": ["0"]}"#, Some("resources")),
+            (r#"{"detail": {"tags": {"a": ["b"]}}}"#, r#"{"version": ["0"]}"#, Some("detail.tags")),
+            (r#"{"$or": [{"source": ["aws.ec2"]}]}"#, r#"{"version": ["0"]}"#, Some("$or")),
         ] {
-            assert_eq!(judge(&pattern, &event()), Match::Yes, "{pattern}");
-        }
-        for pattern in [
-            json!({ "source": ["aws.autoscaling"] }),
-            json!({ "source": [] }),
-            json!({ "source": ["aws.ec2"], "account": ["1"] }),
-            json!({ "source": [{ "anything-but": ["aws.ec2"] }] }),
-            json!({ "detail": { "instance-action": ["hibernate"] } }),
-            // A field that does not match decides, whatever else is not judged.
-            json!({ "source": ["aws.s3"], "detail": { "instance-id": ["i-1"] } }),
-            json!({ "detail": { "instance-id": ["i-1"] }, "source": ["aws.s3"] }),
-        ] {
-            assert_eq!(judge(&pattern, &event()), Match::No, "{pattern}");
+            let pattern = CommonPattern::of(pattern, &event()).unwrap();
+            let left: Value = serde_json::from_str(left).unwrap();
+            assert_eq!((pattern.pattern, pattern.narrows.as_deref()), (left, narrows));
         }
     }
 
     #[test]
-    fn unknown_fields_and_operators_are_not_judged() {
-        for (pattern, why) in [
-            (json!({ "detail": { "instance-id": ["i-1"] } }), "it narrows detail.instance-id"),
-            (json!({ "resources": [{ "prefix": "arn:" }] }), "it narrows resources"),
-            (json!({ "detail": { "tags": { "a": ["b"] } } }), "it narrows detail.tags"),
-            (json!({ "$or": [{ "source": ["aws.ec2"] }] }), "it uses $or"),
-            (json!({ "source": [{ "cidr": "10.0.0.0/8" }] }), "it uses cidr"),
-            (json!("source"), "it is not a JSON object"),
+    fn a_list_without_the_event_s_source_or_type_needs_no_call() {
+        for pattern in [
+            r#"{"source": ["aws.s3"]}"#,
+            r#"{"detail-type": ["AWS Health Event"], "detail": {"instance-id": ["i-1"]}}"#,
+            r#"{"source": []}"#,
+            "no",
         ] {
-            assert_eq!(judge(&pattern, &event()), Match::NotJudged(why.to_owned()), "{pattern}");
+            assert_eq!(CommonPattern::of(pattern, &event()), None, "{pattern}");
+        }
+        for pattern in [r#"{"source": ["aws.s3", "aws.ec2"]}"#, r#"{"source": ["aws.s3", {"prefix": "aws"}]}"#] {
+            assert!(CommonPattern::of(pattern, &event()).is_some(), "{pattern}");
         }
     }
 }

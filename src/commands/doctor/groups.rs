@@ -78,12 +78,11 @@ pub fn all_direct(kind: NoticeKind, readings: &Readings) -> bool {
     known && hooks(readings, kind).all(|(_, hook)| hook.notifies.as_ref() == queue)
 }
 
-/// Returns for each group its name and a hook on which lifecycle calls can be tried.
+/// Returns the name of a hook of the group on which lifecycle calls can be tried.
 #[must_use]
-pub fn trial_hooks(settings: &Settings, groups: &ScalingGroups) -> Vec<(String, String)> {
-    let ours = |hook: &&HookConfig| settings.policy.completes(&hook.name);
-    let first = |group: &ScalingGroup| group.hooks.as_ref().ok()?.iter().find(ours).map(|hook| hook.name.clone());
-    groups.groups.iter().filter_map(|group| Some((group.name.clone(), first(group)?))).collect()
+pub fn trial_hook<'a>(settings: &Settings, group: &'a ScalingGroup) -> Option<&'a str> {
+    let mut hooks = group.hooks.iter().flatten();
+    hooks.find(|hook| settings.policy.completes(&hook.name)).map(|hook| &*hook.name)
 }
 
 /// Judges the groups and their hooks.

@@ -26,62 +26,59 @@ impl Permission {
 const HARD_KINDS: [NoticeKind; 4] =
     [NoticeKind::AsgTerminate, NoticeKind::Spot, NoticeKind::ScheduledChange, NoticeKind::CapacityReservation];
 
-/// Returns the permissions that the service needs with these settings, in the order of the chart's role.
+const NO_NODE: &str = "no Node is ever found";
+const NO_GRACE: &str = "pods that a budget protects die with their node, without their grace period";
+const FAILED_JOBS: &str = "a Job counts a failure for a pod that Ebbtide deletes before a hard deadline";
+const VOLUMES_MISSED: &str =
+    "hooks are completed while volumes are still attached, which their pods miss for 6 minutes";
+const ALL_VOLUMES: &str = "after a drain Ebbtide waits for the volumes of pods that stay, too";
+const BINDINGS_MISSED: &str = "target groups of TargetGroupBindings are not waited for";
+
+/// Returns the permissions that the service needs with these settings, in the order of the chart's roles.
 #[must_use]
 pub fn needed(settings: &Settings) -> Vec<Permission> {
-    let need = Permission::all;
     let policy = &settings.policy;
-    let any = |wanted: &[Action]| policy.has_any(wanted);
-    let mut needed =
-        vec![need("", "nodes", "list", "no Node is ever found"), need("", "nodes", "watch", "no Node is ever found")];
-    if any(&[Action::Drain, Action::Replace, Action::Cordon]) {
-        needed.push(need("", "nodes", "get", "a cordon that conflicts with another writer is not repeated"));
-        needed.push(need("", "nodes", "patch", "no Node is cordoned, and none drained"));
-    }
-    let drains = any(&[Action::Drain, Action::Replace]);
-    if drains {
-        needed.push(need("", "pods", "list", "no Node is drained"));
-        needed.push(need("", "pods", "watch", "Ebbtide does not see the end of pods"));
-        needed.push(need("", "pods/eviction", "create", "no pod is evicted"));
-        if settings.at_deadline == AtDeadline::Delete && HARD_KINDS.iter().any(|kind| policy.actions.of(*kind).drains())
-        {
-            let without = "pods that a budget protects die with their node, without their grace period";
-            needed.push(need("", "pods", "delete", without));
-            if !policy.dry_run {
-                let without = "a Job counts a failure for a pod that Ebbtide deletes before a hard deadline";
-                needed.push(need("", "pods/status", "patch", without));
-            }
-        }
-    }
-    if policy.actions.of(NoticeKind::AsgTerminate).drains() && !policy.waits.volumes.is_zero() && !policy.dry_run {
-        let without = "hooks are completed while volumes are still attached, which their pods miss for 6 minutes";
-        needed.push(need("storage.k8s.io", "volumeattachments", "list", without));
-        needed.push(need("storage.k8s.io", "volumeattachments", "watch", without));
-        let without = "after a drain Ebbtide waits for the volumes of pods that stay, too";
-        needed.push(need("", "persistentvolumeclaims", "get", without));
-    }
-    // A deregistration is for notices without a hook, too.
+    let drains = policy.has_any(&[Action::Drain, Action::Replace]);
+    let cordons = drains || policy.has_any(&[Action::Cordon]);
+    let drains_before_end = HARD_KINDS.iter().any(|kind| policy.actions.of(*kind).drains());
+    let deletes = drains_before_end && settings.at_deadline == AtDeadline::Delete;
+    let writes = !policy.dry_run;
+    let waits = writes && policy.actions.of(NoticeKind::AsgTerminate).drains();
+    let volumes = waits && !policy.waits.volumes.is_zero();
     let balanced = match policy.waits.load_balancers {
         ForLoadBalancers::Nothing => false,
-        ForLoadBalancers::Wait => policy.actions.of(NoticeKind::AsgTerminate).drains(),
-        ForLoadBalancers::Deregister => drains,
+        ForLoadBalancers::Wait => waits,
+        // A deregistration is for notices without a hook, too.
+        ForLoadBalancers::Deregister => writes && drains,
     };
-    if balanced && !policy.dry_run {
-        let without = "target groups of TargetGroupBindings are not waited for";
-        needed.push(need("elbv2.k8s.aws", "targetgroupbindings", "list", without));
-    }
-    if settings.reported != Scope::None && !policy.dry_run && drains {
-        needed.push(need("", "nodes/status", "patch", "the condition EbbtideDraining is not written"));
-        needed.push(need("", "events", "create", "no Event is written"));
-        needed.push(need("", "events", "patch", "Events of drains are not updated at their end"));
-    }
+    let reports = writes && drains && settings.reported != Scope::None;
+    let needs = [
+        (true, "", "nodes", "list", NO_NODE),
+        (true, "", "nodes", "watch", NO_NODE),
+        (cordons, "", "nodes", "get", "a cordon that conflicts with another writer is not repeated"),
+        (cordons, "", "nodes", "patch", "no Node is cordoned, and none drained"),
+        (drains, "", "pods", "list", "no Node is drained"),
+        (drains, "", "pods", "watch", "Ebbtide does not see the end of pods"),
+        (drains, "", "pods/eviction", "create", "no pod is evicted"),
+        (deletes, "", "pods", "delete", NO_GRACE),
+        (deletes && writes, "", "pods/status", "patch", FAILED_JOBS),
+        (volumes, "storage.k8s.io", "volumeattachments", "list", VOLUMES_MISSED),
+        (volumes, "storage.k8s.io", "volumeattachments", "watch", VOLUMES_MISSED),
+        (volumes, "", "persistentvolumeclaims", "get", ALL_VOLUMES),
+        (balanced, "elbv2.k8s.aws", "targetgroupbindings", "list", BINDINGS_MISSED),
+        (reports, "", "nodes/status", "patch", "the condition EbbtideDraining is not written"),
+        (reports, "", "events", "create", "no Event is written"),
+        (reports, "", "events", "patch", "Events of drains are not updated at their end"),
+    ];
+    let needs = needs.into_iter().filter(|(is_needed, ..)| *is_needed);
+    let mut needed: Vec<Permission> =
+        needs.map(|(_, group, resource, verb, without)| Permission::all(group, resource, verb, without)).collect();
     if settings.sources.nodes {
         needed.extend(office(settings, Office::nodes(settings.nodes_lease), "no replica handles notices from Nodes"));
     }
     if settings.collect_leases {
         needed.extend(collector(settings));
     }
-    // A feature that needs more adds its lines here.
     needed
 }
 
@@ -130,6 +127,9 @@ pub const LIST_BINDINGS: Permission = Permission::all(
 
 /// The permission that identifies Ebbtide to the chart's admission policy. No API serves the resource.
 pub const WRITE_MARKS: Permission = Permission::all("ebbtide", "marks", "write", "the policy refuses its marks");
+
+/// The permissions that are reviewed although the service does not need them.
+pub const OF_DOCTOR: [Permission; 4] = [LIST_BUDGETS, WRITE_MARKS, LIST_POLICIES, LIST_BINDINGS];
 
 /// Judges the permissions.
 #[must_use]

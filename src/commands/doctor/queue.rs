@@ -17,6 +17,9 @@ use std::time::Duration;
 /// EventBridge's principal in policies.
 pub const EVENTS: &str = "events.amazonaws.com";
 
+/// SNS's principal in policies.
+pub const SNS: &str = "sns.amazonaws.com";
+
 /// Recommended retention of messages in seconds: 4 days, so that messages outlive an outage of a weekend.
 const RECOMMENDED_RETENTION: u64 = 345_600;
 
@@ -25,7 +28,7 @@ const MIN_RETENTION: Duration = Duration::from_hours(24);
 
 /// Minimum number of receives before a message becomes a dead letter: each rollout of Ebbtide releases its messages, and SQS does
 /// after 12 h.
-const MIN_RECEIVES: u32 = 10;
+const MIN_RECEIVES: u64 = 10;
 
 /// Maximum number of waiting messages without a warning: more wait only if no replica receives.
 const MAX_WAITING: u64 = 1000;
@@ -53,12 +56,8 @@ pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {
     checks.push(area.ok("exists", &known));
     checks.push(judge_policy(settings, readings, attributes, &known));
     checks.extend(senders(readings, attributes, &known));
-    checks.push(other_queues(url, attributes));
-    checks.push(encryption(url, attributes));
-    checks.push(retention(settings, readings, attributes));
-    checks.push(visibility(url, attributes));
-    checks.push(dead_letters(url, attributes));
-    checks.push(waiting(attributes));
+    let queue = Queue { url, attributes, longest_drain: groups::longest_drain(settings, readings) };
+    checks.extend(ATTRIBUTES.iter().map(|(name, judge)| judge(&queue).check(name)));
     checks
 }
 
@@ -101,11 +100,6 @@ fn missing(error: &ReadError, region: Option<&str>) -> Check {
     }
 }
 
-/// Returns a command that sets one attribute.
-fn set(url: &str, attribute: &str) -> String {
-    format!("  aws sqs set-queue-attributes --queue-url {url} \\\n    --attributes {attribute}")
-}
-
 fn judge_policy(settings: &Settings, readings: &Readings, attributes: &QueueAttributes, arn: &str) -> Check {
     let (area, name) = (Area::Queue, "policy");
     // Lifecycle hooks may notify the queue directly, with a role of their own. All other notices come from EventBridge.
@@ -128,25 +122,11 @@ fn judge_policy(settings: &Settings, readings: &Readings, attributes: &QueueAttr
         Some(Err(refusal)) => refusal,
         None => SendRefusal::Principal,
     };
-    let through_sns = policy.and_then(|policy| access(policy, "sns.amazonaws.com", arn).ok());
-    if let (Some(sns), SendRefusal::Principal) = (through_sns, &refusal) {
-        let mut topics = sns
-            .grants
-            .iter()
-            .flat_map(|grant| grant.sources.iter().flatten())
-            .filter(|topic| !topic.contains(['*', '?']));
-        let denied = topics.find_map(|topic| Some((topic, sns.denial_of(topic, ArnParts::of(topic).account)?)));
-        return denied.map_or_else(
-            || area.ok(name, "SNS may send; EventBridge itself may not."),
-            |(topic, denial)| {
-                area.failure(
-                    name,
-                    format!("A Deny statement refuses the SNS topic {topic}{}.", named(&denial.sid)),
-                    "Add the topic's ARN to aws:SourceArn in that statement's ArnNotEquals.",
-                )
-            },
-        );
-    }
+    let refusal = match (refusal, policy.map(|policy| access(policy, SNS, arn))) {
+        (SendRefusal::Principal, Some(Ok(sns))) => return judge_topics(&sns),
+        (SendRefusal::Principal, Some(Err(custom @ SendRefusal::Custom(_)))) => custom,
+        (refusal, _) => refusal,
+    };
     let (found, remedy) = match refusal {
         SendRefusal::Principal if policy.is_none() => {
             ("The queue has no policy: EventBridge can't send to it.".to_owned(), statement)
@@ -163,11 +143,9 @@ fn judge_policy(settings: &Settings, readings: &Readings, attributes: &QueueAttr
                 sources(readings, arn)
             ),
         ),
-        SendRefusal::Unclear(condition) => {
-            return area.warning(
-                name,
-                format!("EventBridge may send under a condition that can't be judged here: {condition}."),
-                "Check that EventBridge meets it. EventBridge meets a condition on aws:SourceArn, which is the rule's ARN.",
+        SendRefusal::Custom(sid) => {
+            return custom(name, &sid).remedied(
+                "Check that it lets EventBridge send. The requests have aws:SourceArn, which is the rule's ARN, and aws:SourceAccount.",
             );
         }
         SendRefusal::Unreadable => {
@@ -177,17 +155,36 @@ fn judge_policy(settings: &Settings, readings: &Readings, attributes: &QueueAttr
     if needed { area.failure(name, found, remedy) } else { area.warning(name, found, remedy) }
 }
 
+/// Judges whether the topics that a policy names may send, where only SNS may.
+fn judge_topics(sns: &SendAccess) -> Check {
+    let (area, name) = (Area::Queue, "policy");
+    let mut topics = sns.grants.iter().flat_map(|grant| &grant.sources).filter(|topic| !topic.contains(['*', '?']));
+    match topics.find_map(|topic| Some((topic, sns.denial_of(topic, ArnParts::of(topic).account)?))) {
+        None => area.ok(name, "SNS may send; EventBridge itself may not."),
+        Some((topic, denial)) => area.failure(
+            name,
+            format!("A Deny statement refuses the SNS topic {topic}{}.", named(&denial.sid)),
+            "Add the topic's ARN to aws:SourceArn in that statement's ArnNotEquals.",
+        ),
+    }
+}
+
+/// Returns the note about a statement whose form is neither the templates' nor that of AWS's documentation.
+fn custom(name: &'static str, sid: &str) -> Check {
+    Area::Queue.skipped(name, format!("Custom policy, not judged: a statement has a form of its own{}.", named(sid)))
+}
+
 fn named(sid: &str) -> String {
     if sid.is_empty() { String::new() } else { format!(": \"{sid}\"") }
 }
 
 fn judge_access(readings: &Readings, access: &SendAccess, statement: &str) -> Check {
     let (area, name) = (Area::Queue, "policy");
-    if let Some(unclear) = access.unclear.first() {
-        return area.warning(
+    if access.to_everybody && access.denials.is_empty() {
+        return area.failure(
             name,
-            format!("EventBridge may send, except for {unclear}, which can't be judged here."),
-            "Check that it does not apply to EventBridge.",
+            "Everybody may send, from any account, and so may have all nodes drained: a statement allows it without a condition.",
+            format!("Replace that statement. {statement}"),
         );
     }
     let rules = || readings.rules.iter().flat_map(|rules| &rules.rules);
@@ -239,38 +236,88 @@ fn sources(readings: &Readings, arn: &str) -> String {
 fn senders(readings: &Readings, attributes: &QueueAttributes, arn: &str) -> Option<Check> {
     let (area, name) = (Area::Queue, "senders");
     let policy = attributes.get("Policy").filter(|policy| !policy.is_empty())?;
-    let (found, check) = match refuses_others(policy, arn) {
-        RoleRefusal::Refused => return Some(area.ok(name, "A Deny statement refuses all senders that it does not name.")),
-        RoleRefusal::Unclear(sid) => (
-            format!(
-                "No Deny statement is known to refuse all senders that it does not name. One can't be judged here{}.",
-                named(&sid)
-            ),
-            "Check that it refuses the roles and users of this account that have sqs:SendMessage by IAM alone. If it does not:\n",
+    let statement = format!(
+        "Add this statement to the queue's policy:\n  \
+         {{\"Effect\": \"Deny\", \"Principal\": \"*\", \"Action\": \"sqs:SendMessage\",\n   \"Resource\": \"{arn}\",\n   \
+         \"Condition\": {}}}\n\
+         Add an SNS topic that sends to the list, and to \"aws:PrincipalArn\" in the same ArnNotEquals the role with which hooks \
+         notify the queue directly, and who uses ebbtide send or redrives. Ebbtide's CloudFormation template and Terraform \
+         module of this version have the statement.",
+        sources(readings, arn)
+    );
+    Some(match refuses_others(policy, arn) {
+        RoleRefusal::Refused => area.ok(name, "A Deny statement refuses all senders that it does not name."),
+        RoleRefusal::Custom(sid) => custom(name, &sid).remedied(format!(
+            "Check that it refuses the roles and users of this account that have sqs:SendMessage by IAM alone. If it does not:\n{statement}"
+        )),
+        RoleRefusal::Admitted => area.warning(
+            name,
+            "Every role and user of this account with sqs:SendMessage by IAM may send, and so may have all nodes drained.",
+            statement,
         ),
-        RoleRefusal::Admitted => (
-            "Every role and user of this account with sqs:SendMessage by IAM may send, and so may have all nodes drained."
-                .to_owned(),
-            "",
-        ),
-    };
-    Some(area.warning(
-        name,
-        found,
-        format!(
-            "{check}Add this statement to the queue's policy:\n  \
-             {{\"Effect\": \"Deny\", \"Principal\": \"*\", \"Action\": \"sqs:SendMessage\",\n   \"Resource\": \"{arn}\",\n   \
-             \"Condition\": {}}}\n\
-             Add an SNS topic that sends to the list, and to \"aws:PrincipalArn\" in the same ArnNotEquals the role with which hooks \
-             notify the queue directly, and who uses ebbtide send or redrives. Ebbtide's CloudFormation template and Terraform \
-             module of this version have the statement.",
-            sources(readings, arn)
-        ),
-    ))
+    })
+}
+
+/// The checks of single attributes, in the order of the output.
+const ATTRIBUTES: [(&str, Judge); 6] = [
+    ("other-queues", other_queues),
+    ("encryption", encryption),
+    ("retention", retention),
+    ("visibility", visibility),
+    ("dead-letters", dead_letters),
+    ("waiting", waiting),
+];
+
+type Judge = fn(&Queue<'_>) -> Finding;
+
+/// The queue, as far as its attributes are judged.
+struct Queue<'a> {
+    url: &'a str,
+    attributes: &'a QueueAttributes,
+    longest_drain: Duration,
+}
+
+impl Queue<'_> {
+    /// Returns an attribute that is not empty.
+    fn text(&self, attribute: &str) -> Option<&str> {
+        self.attributes.get(attribute).map(String::as_str).filter(|text| !text.is_empty())
+    }
+
+    fn number(&self, attribute: &str) -> Option<u64> {
+        self.text(attribute)?.parse().ok()
+    }
+
+    /// Returns advice with the command that sets attributes.
+    fn set(&self, advice: &str, attributes: &str) -> String {
+        format!("{advice}:\n  aws sqs set-queue-attributes --queue-url {} \\\n    --attributes {attributes}", self.url)
+    }
+
+    /// Returns an attribute that is a policy in JSON.
+    fn policy<'de, T: Deserialize<'de>>(&'de self, attribute: &str) -> Option<T> {
+        serde_json::from_str(self.text(attribute)?).ok()
+    }
+}
+/// The meaning of an attribute's value. A problem has a remedy.
+enum Finding {
+    Fine(String),
+    Unknown(&'static str),
+    Warning(String, String),
+    Failure(String, String),
+}
+
+impl Finding {
+    fn check(self, name: &'static str) -> Check {
+        match self {
+            Self::Fine(found) => Area::Queue.ok(name, found),
+            Self::Unknown(why) => Area::Queue.skipped(name, why),
+            Self::Warning(found, remedy) => Area::Queue.warning(name, found, remedy),
+            Self::Failure(found, remedy) => Area::Queue.failure(name, found, remedy),
+        }
+    }
 }
 
 /// Judges whether other queues may send their dead letters here: SQS moves them without asking the queue's policy.
-fn other_queues(url: &str, attributes: &QueueAttributes) -> Check {
+fn other_queues(queue: &Queue<'_>) -> Finding {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct RedriveAllow {
@@ -278,40 +325,35 @@ fn other_queues(url: &str, attributes: &QueueAttributes) -> Check {
         #[serde(default)]
         source_queue_arns: Vec<String>,
     }
-    let (area, name) = (Area::Queue, "other-queues");
-    let policy = attributes.get("RedriveAllowPolicy").and_then(|policy| serde_json::from_str(policy).ok());
-    match policy {
-        Some(RedriveAllow { redrive_permission, .. }) if redrive_permission == "denyAll" => {
-            area.ok(name, "none may send its dead letters here")
+    let policy: Option<RedriveAllow> = queue.policy("RedriveAllowPolicy");
+    match policy.as_ref().map(|policy| &*policy.redrive_permission) {
+        Some("denyAll") => Finding::Fine("none may send its dead letters here".to_owned()),
+        Some("byQueue") => {
+            let sources = few(&policy.map(|policy| policy.source_queue_arns).unwrap_or_default());
+            Finding::Warning(
+                format!("All that may send to {sources} may send here by its dead letters."),
+                queue.set("If this is not wanted", DENY_ALL),
+            )
         }
-        Some(RedriveAllow { redrive_permission, source_queue_arns }) if redrive_permission == "byQueue" => area.warning(
-            name,
-            format!("All that may send to {} may send here by its dead letters.", few(&source_queue_arns)),
-            format!("If this is not wanted:\n{}", set(url, DENY_ALL)),
-        ),
-        _ => area.warning(
-            name,
-            "Every queue of this account and region may send its dead letters here, and SQS asks no queue policy then: all that may create a queue may have all nodes drained.",
-            format!("Forbid it:\n{}", set(url, DENY_ALL)),
+        _ => Finding::Warning(
+            "Every queue of this account and region may send its dead letters here, and SQS asks no queue policy then: all that may create a queue may have all nodes drained.".to_owned(),
+            queue.set("Forbid it", DENY_ALL),
         ),
     }
 }
 
-fn encryption(url: &str, attributes: &QueueAttributes) -> Check {
-    let (area, name) = (Area::Queue, "encryption");
-    match attributes.get("KmsMasterKeyId").map(String::as_str).filter(|key| !key.is_empty()) {
-        None if attributes.get("SqsManagedSseEnabled").is_some_and(|on| on == "true") => area.ok(name, "SSE-SQS"),
-        None => area.ok(name, "none"),
-        Some(key) if key.ends_with("alias/aws/sqs") => area.failure(
-            name,
-            "The key is the AWS managed key alias/aws/sqs. Its policy does not allow EventBridge and can't be changed, so EventBridge's messages are lost.",
+fn encryption(queue: &Queue<'_>) -> Finding {
+    match queue.text("KmsMasterKeyId") {
+        None if queue.text("SqsManagedSseEnabled") == Some("true") => Finding::Fine("SSE-SQS".to_owned()),
+        None => Finding::Fine("none".to_owned()),
+        Some(key) if key.ends_with("alias/aws/sqs") => Finding::Failure(
+            "The key is the AWS managed key alias/aws/sqs. Its policy does not allow EventBridge and can't be changed, so EventBridge's messages are lost.".to_owned(),
             format!(
-                "Use SSE-SQS, which needs no key:\n{}\nOr use a key of your own, whose policy allows {EVENTS} kms:GenerateDataKey and kms:Decrypt.",
-                set(url, "'{\"KmsMasterKeyId\": \"\", \"SqsManagedSseEnabled\": \"true\"}'")
+                "{}\nOr use a key of your own, whose policy allows {EVENTS} kms:GenerateDataKey and kms:Decrypt.",
+                queue.set("Use SSE-SQS, which needs no key", "'{\"KmsMasterKeyId\": \"\", \"SqsManagedSseEnabled\": \"true\"}'")
             ),
         ),
-        Some(key) => area.warning(
-            name,
+        Some(key) => Finding::Warning(
             format!("Encrypted with {key}, whose policy can't be read from here."),
             format!(
                 "Check that the key's policy allows EventBridge, and our role to decrypt:\n  {{\"Effect\": \"Allow\", \
@@ -322,55 +364,42 @@ fn encryption(url: &str, attributes: &QueueAttributes) -> Check {
     }
 }
 
-fn seconds(attributes: &QueueAttributes, name: &str) -> Option<Duration> {
-    attributes.get(name)?.parse().ok().map(Duration::from_secs)
-}
-
-fn retention(settings: &Settings, readings: &Readings, attributes: &QueueAttributes) -> Check {
-    let (area, name) = (Area::Queue, "retention");
-    let Some(kept) = seconds(attributes, "MessageRetentionPeriod") else {
-        return area.skipped(name, "The attribute MessageRetentionPeriod is missing.");
+fn retention(queue: &Queue<'_>) -> Finding {
+    let Some(kept) = queue.number("MessageRetentionPeriod").map(Duration::from_secs) else {
+        return Finding::Unknown("The attribute MessageRetentionPeriod is missing.");
     };
-    let longest = groups::longest_drain(settings, readings);
-    let remedy = format!(
-        "Keep messages for days:\n{}",
-        set(&settings.queue_url, &format!("MessageRetentionPeriod={RECOMMENDED_RETENTION}"))
-    );
-    if kept < longest {
-        return area.warning(
-            name,
-            format!(
-                "Messages are kept for {}, and a drain may take {}: its message expires during the drain, and no replica takes over if this one dies.",
-                Words(kept),
-                Words(longest)
-            ),
-            remedy,
-        );
-    }
-    if kept < MIN_RETENTION {
-        return area.warning(
-            name,
-            format!("Messages are kept for {}: a longer outage loses them.", Words(kept)),
-            remedy,
-        );
-    }
-    area.ok(name, Words(kept).to_string())
+    let longest = queue.longest_drain;
+    let found = if kept < longest {
+        format!(
+            "Messages are kept for {}, and a drain may take {}: its message expires during the drain, and no replica takes over if this one dies.",
+            Words(kept),
+            Words(longest)
+        )
+    } else if kept < MIN_RETENTION {
+        format!("Messages are kept for {}: a longer outage loses them.", Words(kept))
+    } else {
+        return Finding::Fine(Words(kept).to_string());
+    };
+    Finding::Warning(
+        found,
+        queue.set("Keep messages for days", &format!("MessageRetentionPeriod={RECOMMENDED_RETENTION}")),
+    )
 }
 
-fn visibility(url: &str, attributes: &QueueAttributes) -> Check {
-    let (area, name) = (Area::Queue, "visibility");
-    if let Some(delay) = seconds(attributes, "DelaySeconds").filter(|delay| !delay.is_zero()) {
-        return area.warning(
-            name,
-            format!("Every message is delayed by {} s, and a spot instance has 120 s.", delay.as_secs()),
-            format!("Remove the delay:\n{}", set(url, "DelaySeconds=0")),
-        );
+fn visibility(queue: &Queue<'_>) -> Finding {
+    match queue.number("DelaySeconds") {
+        None | Some(0) => {
+            let timeout = queue.number("VisibilityTimeout").unwrap_or_default();
+            Finding::Fine(format!("{timeout} s, which has no effect: each receive sets its own"))
+        }
+        Some(delay) => Finding::Warning(
+            format!("Every message is delayed by {delay} s, and a spot instance has 120 s."),
+            queue.set("Remove the delay", "DelaySeconds=0"),
+        ),
     }
-    let timeout = seconds(attributes, "VisibilityTimeout").unwrap_or_default().as_secs();
-    area.ok(name, format!("{timeout} s, which has no effect: each receive sets its own"))
 }
 
-fn dead_letters(url: &str, attributes: &QueueAttributes) -> Check {
+fn dead_letters(queue: &Queue<'_>) -> Finding {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Redrive {
@@ -378,48 +407,40 @@ fn dead_letters(url: &str, attributes: &QueueAttributes) -> Check {
         // A number, or a text in old policies.
         max_receive_count: serde_json::Value,
     }
-    let (area, name) = (Area::Queue, "dead-letters");
-    let redrive: Option<Redrive> = attributes.get("RedrivePolicy").and_then(|policy| serde_json::from_str(policy).ok());
-    let most = redrive.as_ref().and_then(|redrive| {
-        let count = &redrive.max_receive_count;
-        count.as_u64().or_else(|| count.as_str()?.parse().ok())
-    });
-    let example = |target: &str| {
+    let set = |advice: &str, target: &str| {
         let policy = format!("{{\\\"deadLetterTargetArn\\\":\\\"{target}\\\",\\\"maxReceiveCount\\\":{MIN_RECEIVES}}}");
-        set(url, &format!("'{{\"RedrivePolicy\": \"{policy}\"}}'"))
+        queue.set(advice, &format!("'{{\"RedrivePolicy\": \"{policy}\"}}'"))
     };
-    match (redrive, most) {
-        (Some(redrive), Some(most)) if most < u64::from(MIN_RECEIVES) => area.warning(
-            name,
-            format!("maxReceiveCount is {most}. Each rollout, and each 12 h of a long hook, receives a message again, so notices that are still being worked on become dead letters."),
-            format!("Choose {MIN_RECEIVES}:\n{}", example(&redrive.dead_letter_target_arn)),
+    let redrive =
+        queue.policy("RedrivePolicy").and_then(|Redrive { dead_letter_target_arn, max_receive_count: most }| {
+            Some((dead_letter_target_arn, most.as_u64().or_else(|| most.as_str()?.parse().ok())?))
+        });
+    match redrive {
+        Some((target, most)) if most < MIN_RECEIVES => Finding::Warning(
+            format!(
+                "maxReceiveCount is {most}. Each rollout, and each 12 h of a long hook, receives a message again, so notices that are still being worked on become dead letters."
+            ),
+            set(&format!("Choose {MIN_RECEIVES}"), &target),
         ),
-        (Some(redrive), Some(most)) => area.ok(name, format!("after {most} receives, to {}", redrive.dead_letter_target_arn)),
-        _ => area.warning(
-            name,
-            "There is no dead-letter queue: a message that can't be handled comes back until it expires.",
-            format!("Create one, and set it:\n{}", example("ARN-OF-THE-OTHER-QUEUE")),
+        Some((target, most)) => Finding::Fine(format!("after {most} receives, to {target}")),
+        None => Finding::Warning(
+            "There is no dead-letter queue: a message that can't be handled comes back until it expires.".to_owned(),
+            set("Create one, and set it", "ARN-OF-THE-OTHER-QUEUE"),
         ),
     }
 }
 
-fn number(attributes: &QueueAttributes, name: &str) -> u64 {
-    attributes.get(name).and_then(|number| number.parse().ok()).unwrap_or_default()
-}
-
-fn waiting(attributes: &QueueAttributes) -> Check {
-    let (area, name) = (Area::Queue, "waiting");
-    let [waiting, held] =
-        ["", "NotVisible"].map(|which| number(attributes, &format!("ApproximateNumberOfMessages{which}")));
+fn waiting(queue: &Queue<'_>) -> Finding {
+    let [waiting, held] = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+        .map(|attribute| queue.number(attribute).unwrap_or_default());
     let messages = count(usize::try_from(waiting).unwrap_or(usize::MAX), "message waits", "messages wait");
-    if waiting > MAX_WAITING {
-        return area.warning(
-            name,
-            format!("{messages}, and {held} are being worked on: no replica receives, or not fast enough."),
-            "Check that the service runs and is ready. Waiting notices may be old: a notice whose time has passed is only deleted.",
-        );
+    if waiting <= MAX_WAITING {
+        return Finding::Fine(format!("{messages}, {held} are being worked on"));
     }
-    area.ok(name, format!("{messages}, {held} are being worked on"))
+    Finding::Warning(
+        format!("{messages}, and {held} are being worked on: no replica receives, or not fast enough."),
+        "Check that the service runs and is ready. Waiting notices may be old: a notice whose time has passed is only deleted.".to_owned(),
+    )
 }
 
 #[cfg(test)]

@@ -3,20 +3,23 @@
 mod aws;
 mod here;
 mod kube;
+mod trials;
+
+#[cfg(test)]
+pub(super) use trials::{ALL as CALLS, Trial};
 
 use super::arn::queue_arn;
 use super::readings::{
-    AccessReview, Agents, Budgets, CallTrial, EventRules, NodeInstance, Nodes, Policies, QueueAttributes, ReadError,
-    Reading, Readings, ScalingGroup, ScalingGroups, TrialAnswer, TrialCall, Workloads,
+    AccessReview, Agents, Budgets, CallTrial, EventRules, NodeInstance, Nodes, Permission, Policies, QueueAttributes,
+    ReadError, Reading, Readings, ScalingGroups, TrialAnswer, Workloads,
 };
-use super::{aws_calls, groups, permissions};
+use super::{permissions, rules};
 use crate::cli::settings::Settings;
 use crate::clients::connect::{AvailableClients, AwsClients};
 use crate::clients::gate;
 use crate::clients::gate::{Call, Category, Class, Gate, Operation};
 use crate::fact::Facts;
-use crate::pipeline::event::{InstanceId, NoticeKind};
-use crate::pipeline::interruption::{ForLoadBalancers, name_of};
+use crate::pipeline::event::InstanceId;
 use crate::runtime::clock::Clock;
 use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
@@ -29,7 +32,7 @@ use tokio::time::{Instant, timeout_at};
 /// Timeout of one call. An answer takes no longer in a healthy set-up.
 const READ_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Timeout of all calls together. The longest chain has three calls.
+/// Timeout of all calls together. The longest chain, of the queue's rules, has four calls.
 const TOTAL_TIMEOUT: Duration = Duration::from_secs(9);
 
 /// The amount of work.
@@ -131,106 +134,79 @@ fn with_round_timeout(error: ReadError, call: &str) -> ReadError {
 
 /// Reads all values.
 pub async fn read(settings: &Settings, probe: &Probe) -> Readings {
-    let (identity, queue, cluster, access, trials, server, username, ready_here) = join!(
-        aws::identity(probe),
-        Box::pin(QueueReadings::read(settings, probe)),
-        Box::pin(GroupReadings::read(settings, probe)),
-        Box::pin(AccessReadings::read(settings, probe)),
-        Box::pin(message_and_instance_trials(settings, probe)),
-        kube::server(probe),
-        kube::username(probe),
-        here::ready(probe, settings.admin_address),
-    );
+    let of_queue = Box::pin(of_queue(settings, probe));
+    let of_groups = Box::pin(of_groups(settings, probe));
+    let of_aws = async { join!(aws::identity(probe), of_queue, of_groups, trials::of_account(settings, probe)) };
+    let of_cluster = async { join!(kube::server(probe), kube::username(probe), Box::pin(permitted(settings, probe))) };
+    let (of_aws, of_cluster, ready_here) = join!(of_aws, of_cluster, here::ready(probe, settings.admin_address));
+    let (identity, (queue, rules), (nodes, instances, groups, of_groups), trials) = of_aws;
+    let (server, username, PermittedReadings { reviews, workloads, budgets, marks, policies, agents }) = of_cluster;
     Readings {
         no_aws: probe.aws.as_ref().err().cloned(),
         no_cluster: probe.cluster.as_ref().err().cloned(),
         region: probe.aws.as_ref().ok().and_then(AwsClients::region).map(str::to_owned),
         identity,
-        queue: queue.attributes,
-        rules: queue.rules,
-        groups: cluster.groups,
+        queue,
+        rules,
+        groups,
         ready_here,
-        trials: trials.into_iter().chain(cluster.trials).collect(),
+        trials: [trials, of_groups].concat(),
         server,
         username,
-        reviews: access.reviews,
-        nodes: cluster.nodes,
-        instances: cluster.instances,
-        workloads: access.workloads,
-        budgets: access.budgets,
-        marks: access.marks,
-        policies: access.policies,
-        agents: access.agents,
+        reviews,
+        nodes,
+        instances,
+        workloads,
+        budgets,
+        marks,
+        policies,
+        agents,
     }
 }
 
-/// The queue, then its rules.
-struct QueueReadings {
-    attributes: Reading<QueueAttributes>,
-    rules: Reading<EventRules>,
+/// Reads the queue, then its rules.
+async fn of_queue(settings: &Settings, probe: &Probe) -> (Reading<QueueAttributes>, Reading<EventRules>) {
+    if !settings.sources.queue {
+        let none = || unknown("There is no queue.");
+        return (Err(none()), Err(none()));
+    }
+    let attributes = aws::attributes(probe, &settings.queue_url).await;
+    let rules = match queue_arn(attributes.as_ref().ok(), &settings.queue_url) {
+        Some(arn) => aws::rules(probe, &arn, &rules::events(settings)).await,
+        None => Err(unknown("The queue's ARN is not known, so its rules can't be looked up.")),
+    };
+    (attributes, rules)
 }
 
-impl QueueReadings {
-    async fn read(settings: &Settings, probe: &Probe) -> Self {
-        if !settings.sources.queue {
-            let none = || unknown("There is no queue.");
-            return Self { attributes: Err(none()), rules: Err(none()) };
+/// Reads the Nodes, then their instances and groups, then makes the calls about the groups.
+async fn of_groups(
+    settings: &Settings,
+    probe: &Probe,
+) -> (Reading<Nodes>, Reading<Vec<NodeInstance>>, Reading<ScalingGroups>, Vec<CallTrial>) {
+    let nodes = kube::nodes(probe).await;
+    let ids: HashSet<&str> = nodes.iter().flat_map(|nodes| &nodes.instances).map(InstanceId::as_str).collect();
+    let instances = async {
+        match nodes.as_ref().map_or(&[][..], |nodes| &nodes.instances) {
+            [] => Err(unknown("No Node is known whose instance could be described.")),
+            all => aws::described(probe, &all[..all.len().min(probe.extent.instances)]).await,
         }
-        let attributes = aws::attributes(probe, &settings.queue_url).await;
-        let rules = match queue_arn(attributes.as_ref().ok(), &settings.queue_url) {
-            Some(arn) => aws::rules(probe, &arn).await,
-            None => Err(unknown("The queue's ARN is not known, so its rules can't be looked up.")),
-        };
-        Self { attributes, rules }
-    }
-}
-
-/// The Nodes, then their groups, then the calls about the groups' hooks.
-struct GroupReadings {
-    nodes: Reading<Nodes>,
-    instances: Reading<Vec<NodeInstance>>,
-    groups: Reading<ScalingGroups>,
-    trials: Vec<CallTrial>,
-}
-
-impl GroupReadings {
-    async fn read(settings: &Settings, probe: &Probe) -> Self {
-        let nodes = kube::nodes(probe).await;
-        let ids: HashSet<&str> = nodes.iter().flat_map(|nodes| &nodes.instances).map(InstanceId::as_str).collect();
-        let instances = async {
-            match nodes.as_ref().map_or(&[][..], |nodes| &nodes.instances) {
-                [] => Err(unknown("No Node is known whose instance could be described.")),
-                all => aws::described(probe, &all[..all.len().min(probe.extent.instances)]).await,
+    };
+    let groups = async {
+        match &nodes {
+            // Without Nodes no group would be found, and a report of no groups would be wrong.
+            Err(_) if settings.managed_tag.value.is_none() => {
+                Err(unknown("The Nodes could not be listed, so their groups are not known."))
             }
-        };
-        let groups = async {
-            match &nodes {
-                // Without Nodes no group would be found, and a report of no groups would be wrong.
-                Err(_) if settings.managed_tag.value.is_none() => {
-                    Err(unknown("The Nodes could not be listed, so their groups are not known."))
-                }
-                _ => aws::groups(probe, &settings.managed_tag, &ids).await,
-            }
-        };
-        let (instances, groups) = join!(instances, groups);
-        let mut trials = match &groups {
-            Ok(groups) => {
-                let (mut trials, deregistration) =
-                    join!(lifecycle_trials(settings, probe, groups), deregistration_trial(settings, probe, groups));
-                trials.extend(deregistration);
-                trials
-            }
-            Err(_) => Vec::new(),
-        };
-        if aws_calls::replaces(settings) {
-            trials.extend(replacement_trials(probe, &groups).await);
+            _ => aws::groups(probe, &settings.managed_tag, &ids).await,
         }
-        Self { nodes, instances, groups, trials }
-    }
+    };
+    let (instances, groups) = join!(instances, groups);
+    let trials = trials::of_groups(settings, probe, &groups).await;
+    (nodes, instances, groups, trials)
 }
 
-/// The permissions, then the lists that they allow.
-struct AccessReadings {
+/// The permissions, and what they allow to be read.
+struct PermittedReadings {
     reviews: Vec<AccessReview>,
     workloads: Reading<Workloads>,
     budgets: Reading<Budgets>,
@@ -239,133 +215,36 @@ struct AccessReadings {
     agents: Option<Reading<Agents>>,
 }
 
-impl AccessReadings {
-    async fn read(settings: &Settings, probe: &Probe) -> Self {
-        let policies = [permissions::LIST_POLICIES, permissions::LIST_BINDINGS];
-        let more = [permissions::LIST_BUDGETS, permissions::WRITE_MARKS].into_iter().chain(policies.clone());
-        let needed = permissions::needed(settings).into_iter().chain(more);
-        let reviews = kube::reviews(probe, needed.collect()).await;
-        // A list without permission is not tried: each refusal is an entry in the API server's audit log.
-        let forbidden = |resource: &str| ReadError::new(Category::Denied, format!("Not allowed to list {resource}."));
-        let budgets = async {
-            if permissions::allowed(&reviews, &permissions::LIST_BUDGETS) {
-                kube::budgets(probe).await
-            } else {
-                Err(forbidden("poddisruptionbudgets"))
-            }
-        };
-        let policies = async {
-            match policies.iter().find(|list| !permissions::allowed(&reviews, list)) {
-                Some(list) => Err(forbidden(list.resource)),
-                None => kube::policies(probe).await,
-            }
-        };
-        let marks =
-            OptionFuture::from(permissions::patches_nodes(&reviews).then(|| kube::mark_trials(settings, probe)));
-        let workloads = async {
-            if permissions::lists_pods(&reviews) { kube::workloads(probe).await } else { Err(forbidden("pods")) }
-        };
-        let agents = OptionFuture::from((settings.sources.nodes && probe.extent.agents).then_some(async {
-            if permissions::lists_pods(&reviews) { kube::agents(probe).await } else { Err(forbidden("pods")) }
-        }));
-        let (budgets, marks, policies, workloads, agents) = join!(budgets, marks, policies, workloads, agents);
-        Self { reviews, workloads, budgets, marks: marks.unwrap_or_default(), policies, agents }
-    }
-}
-
-/// Tries the calls about messages and instances.
-async fn message_and_instance_trials(settings: &Settings, probe: &Probe) -> Vec<CallTrial> {
-    let url = &settings.queue_url;
-    let queue = queue_arn(None, url).unwrap_or_else(|| url.clone());
-    let confirmed = |kind| aws_calls::confirms(settings, kind);
-    let listed = |kind| aws_calls::polls(settings, kind) || confirmed(kind);
-    let statuses = listed(NoticeKind::ScheduledChange) || aws_calls::polls(settings, NoticeKind::StatusCheck);
-    let changes = OptionFuture::from(statuses.then(|| aws::changes(probe)));
-    let reservations = OptionFuture::from(listed(NoticeKind::CapacityReservation).then(|| aws::reservations(probe)));
-    let spot_requests = OptionFuture::from(confirmed(NoticeKind::Spot).then(|| aws::spot_requests(probe)));
-    let searched = confirmed(NoticeKind::AsgTerminate) || settings.sources.hooks;
-    let members = OptionFuture::from(searched.then(|| aws::members(probe)));
-    let looks = aws_calls::for_load_balancers(settings) != ForLoadBalancers::Nothing;
-    let targets = OptionFuture::from(looks.then(|| aws::target_health(probe)));
-    let of_queue = settings.sources.queue;
-    let delete = OptionFuture::from(of_queue.then(|| aws::delete(probe, url)));
-    let extend = OptionFuture::from(of_queue.then(|| aws::extend(probe, url)));
-    let instances = OptionFuture::from(settings.sources.ask_aws().then(|| aws::instances(probe)));
-    let (delete, extend, instances, changes, reservations, targets, spot_requests, members) =
-        join!(delete, extend, instances, changes, reservations, targets, spot_requests, members);
-    let trial = |call, subject: &str, answer| CallTrial {
-        call,
-        answers: vec![TrialAnswer { subject: subject.to_owned(), answer }],
+async fn permitted(settings: &Settings, probe: &Probe) -> PermittedReadings {
+    let needed = permissions::needed(settings).into_iter().chain(permissions::OF_DOCTOR);
+    let reviews = kube::reviews(probe, needed.collect()).await;
+    // A list without permission is not tried: each refusal is an entry in the API server's audit log.
+    let check = |allowed: bool, resource: &str| {
+        let forbidden = || ReadError::new(Category::Denied, format!("Not allowed to list {resource}."));
+        allowed.then_some(()).ok_or_else(forbidden)
     };
-    let delete = delete.map(|answer| trial(TrialCall::Delete, &queue, answer));
-    let extend = extend.map(|answer| trial(TrialCall::Extend, &queue, answer));
-    let instances = instances.map(|answer| trial(TrialCall::Instances, "", answer));
-    let changes = changes.map(|answer| trial(TrialCall::Changes, "", answer));
-    let reservations = reservations.map(|answer| trial(TrialCall::Reservations, "", answer));
-    let targets = targets.map(|answer| trial(TrialCall::TargetHealth, "", answer));
-    let spot_requests = spot_requests.map(|answer| trial(TrialCall::SpotRequests, "", answer));
-    let members = members.map(|answer| trial(TrialCall::Members, "", answer));
-    let all = [delete, extend, instances, changes, reservations, spot_requests, members, targets];
-    all.into_iter().flatten().collect()
-}
-
-/// Tries the calls about lifecycle hooks on each group, because an IAM policy may require a tag that only some groups carry.
-async fn lifecycle_trials(settings: &Settings, probe: &Probe, groups: &ScalingGroups) -> Vec<CallTrial> {
-    let mut trials = Vec::new();
-    if !groups.groups.is_empty() {
-        let described = groups.groups.iter().map(|group| TrialAnswer {
-            subject: group.name.clone(),
-            answer: group.hooks.as_ref().map(drop).map_err(Clone::clone),
-        });
-        trials.push(CallTrial { call: TrialCall::Hooks, answers: described.collect() });
-    }
-    if !aws_calls::lifecycle(settings) {
-        return trials;
-    }
-    let mut hooks = groups::trial_hooks(settings, groups);
-    hooks.truncate(probe.extent.trials);
-    if hooks.is_empty() {
-        return trials;
-    }
-    let (heartbeats, completions) = join!(
-        aws::each(&hooks, |(group, hook)| aws::heartbeat(probe, group, hook)),
-        aws::each(&hooks, |(group, hook)| aws::complete(probe, group, hook)),
-    );
-    for (call, answers) in [(TrialCall::Heartbeat, heartbeats), (TrialCall::Complete, completions)] {
-        let answers = hooks.iter().zip(answers);
-        let answers = answers.map(|((group, _), answer)| TrialAnswer { subject: group.clone(), answer });
-        trials.push(CallTrial { call, answers: answers.collect() });
-    }
-    trials
-}
-
-/// Tries the calls for replacements, on an instance of each group, because an IAM policy may require a tag.
-async fn replacement_trials(probe: &Probe, groups: &Reading<ScalingGroups>) -> [CallTrial; 2] {
-    let known = groups.as_ref().map(|groups| groups.groups.as_slice()).unwrap_or_default();
-    let instance = |group: &ScalingGroup| Some((group.name.clone(), group.state.members.keys().next()?.clone()));
-    let examples: Vec<_> = known.iter().filter_map(instance).take(probe.extent.trials).collect();
-    let answers = aws::each(&examples, |(_, instance)| aws::replace(probe, instance)).await;
-    let answers = examples.into_iter().zip(answers).map(|((subject, _), answer)| TrialAnswer { subject, answer });
-    let listed = TrialAnswer { subject: String::new(), answer: groups.as_ref().map(drop).map_err(Clone::clone) };
-    [
-        CallTrial { call: TrialCall::Groups, answers: vec![listed] },
-        CallTrial { call: TrialCall::Replace, answers: answers.collect() },
-    ]
-}
-
-/// Tries the deregistration from each target group of these groups, because an IAM policy may require a tag that only some carry.
-async fn deregistration_trial(settings: &Settings, probe: &Probe, groups: &ScalingGroups) -> Option<CallTrial> {
-    let deregisters = aws_calls::for_load_balancers(settings) == ForLoadBalancers::Deregister;
-    let groups = groups.groups.iter().filter(|_| deregisters);
-    let mut arns: Vec<&String> = groups.flat_map(|group| &group.target_groups).collect();
-    arns.sort_unstable();
-    arns.dedup();
-    arns.truncate(probe.extent.trials);
-    let answers = aws::each(&arns, |arn| aws::deregister(probe, arn)).await;
-    let answers = arns.iter().zip(answers);
-    let answers = answers.map(|(arn, answer)| TrialAnswer { subject: name_of(arn).to_owned(), answer });
-    let trial = CallTrial { call: TrialCall::Deregister, answers: answers.collect() };
-    (!trial.answers.is_empty()).then_some(trial)
+    let may_list = |list: &Permission| check(permissions::allowed(&reviews, list), list.resource);
+    let may_list_pods = || check(permissions::lists_pods(&reviews), "pods");
+    let budgets = async {
+        may_list(&permissions::LIST_BUDGETS)?;
+        kube::budgets(probe).await
+    };
+    let policies = async {
+        may_list(&permissions::LIST_POLICIES)?;
+        may_list(&permissions::LIST_BINDINGS)?;
+        kube::policies(probe).await
+    };
+    let workloads = async {
+        may_list_pods()?;
+        kube::workloads(probe).await
+    };
+    let agents = OptionFuture::from((settings.sources.nodes && probe.extent.agents).then_some(async {
+        may_list_pods()?;
+        kube::agents(probe).await
+    }));
+    let marks = OptionFuture::from(permissions::patches_nodes(&reviews).then(|| kube::mark_trials(settings, probe)));
+    let (budgets, policies, workloads, agents, marks) = join!(budgets, policies, workloads, agents, marks);
+    PermittedReadings { reviews, workloads, budgets, marks: marks.unwrap_or_default(), policies, agents }
 }
 
 /// Returns a page, or `None` if it timed out and earlier pages were read: then the list ends there.

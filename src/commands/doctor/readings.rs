@@ -10,10 +10,11 @@ pub use nodes::Nodes;
 pub use nodes::region_of;
 pub use policies::{Policies, Policy};
 
-use crate::clients::gate::{AwsError, Category, KubeError, SigningFailure};
+use crate::clients::gate::{AwsError, Category, KubeError, Operation, SigningFailure};
 use crate::pipeline::interruption::Group;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -143,11 +144,11 @@ pub type QueueAttributes = BTreeMap<String, String>;
 /// The EventBridge rules whose target is the queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventRules {
-    /// The rules that could be read.
+    /// The rules that could be described.
     pub rules: Vec<EventRule>,
-    /// The first error of a rule that could not.
+    /// The first error of a rule that could not be read, or whose pattern could not be tested.
     pub unread: Option<ReadError>,
-    /// Whether `rules` is complete: the list was not cut off, and each rule could be read.
+    /// Whether all is known: the list was not cut off, and nothing is `unread`.
     pub complete: bool,
 }
 
@@ -160,8 +161,25 @@ pub struct EventRule {
     pub arn: String,
     /// Whether the rule is enabled.
     pub enabled: bool,
-    /// The event pattern; `None` for a schedule.
-    pub pattern: Option<String>,
+    /// The events that its pattern matches, of those that were tried; none of a schedule.
+    pub sends: Reading<Vec<SentEvent>>,
+}
+
+/// An event that a rule's pattern matches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SentEvent {
+    /// The event, with only the fields that all events of its kind share.
+    pub event: Value,
+    /// Another field on which the pattern has a condition, so that the rule may not send all events of the kind.
+    pub narrows: Option<String>,
+}
+
+impl EventRule {
+    /// Returns how the rule sends this event, if it does.
+    #[must_use]
+    pub fn sends(&self, event: &Value) -> Option<&SentEvent> {
+        self.sends.iter().flatten().find(|sent| sent.event == *event)
+    }
 }
 
 /// The Auto Scaling groups of the cluster's nodes.
@@ -209,44 +227,15 @@ pub struct HookConfig {
     pub notifying_role: Option<String>,
 }
 
-/// A call of the service that is made without an effect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TrialCall {
-    /// A deletion, with an invalid receipt.
-    Delete,
-    /// An extension of the visibility timeout, with an invalid receipt.
-    Extend,
-    /// A description of instances, as a dry run.
-    Instances,
-    /// A description of scheduled changes, as a dry run.
-    Changes,
-    /// A description of capacity reservations, as a dry run.
-    Reservations,
-    /// A description of spot requests, as a dry run.
-    SpotRequests,
-    /// A description of instances in groups.
-    Members,
-    /// A description of a group's hooks.
-    Hooks,
-    /// A heartbeat, with an invalid token.
-    Heartbeat,
-    /// A completion, with an invalid token.
-    Complete,
-    /// A description of groups.
-    Groups,
-    /// A setting of an instance's health, with an invalid value.
-    Replace,
-    /// A description of the targets of a target group that does not exist.
-    TargetHealth,
-    /// A deregistration of an instance that does not exist.
-    Deregister,
-}
-
-/// The answers to one call, for each subject that it was tried on.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The answers to one of the service's calls, made without an effect, for each subject that it was tried on.
+#[derive(Clone, Debug)]
 pub struct CallTrial {
-    /// The call.
-    pub call: TrialCall,
+    /// The name of its check.
+    pub name: &'static str,
+    /// The IAM action.
+    pub action: Operation,
+    /// The effect of its denial.
+    pub without: &'static str,
     /// The answers.
     pub answers: Vec<TrialAnswer>,
 }

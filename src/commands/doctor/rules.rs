@@ -1,58 +1,67 @@
-//! EventBridge's rules: whether events of each kind reach the queue. Pure.
+//! EventBridge's rules: whether events of each kind reach the queue, by EventBridge's answers about events like them. Pure.
 
 mod zonal;
 
 use super::arn::queue_arn;
 use super::check::{Area, Check, few};
-use super::event_pattern;
-use super::event_pattern::Match;
 use super::groups;
-use super::queue_policy::access;
+use super::queue::SNS;
+use super::queue_policy::{SendRefusal, access};
 use super::readings::{EventRule, EventRules, ReadError, Readings};
 use crate::cli::settings::Settings;
 use crate::pipeline::event::NoticeKind;
 use crate::pipeline::interruption::Action;
 use serde_json::{Value, json};
 
+/// Returns the events about which EventBridge is asked for each rule.
+#[must_use]
+pub fn events(settings: &Settings) -> Vec<Value> {
+    let kinds = NoticeKind::ALL.into_iter().filter(|kind| acts(*kind, settings));
+    let events =
+        kinds.flat_map(|kind| [samples(kind, settings), variants(kind).iter().map(variant).collect()].concat());
+    events.chain(zonal::events(settings)).collect()
+}
+
+fn event(source: &str, kind: &str, detail: &Value) -> Value {
+    json!({ "version": "0", "source": source, "detail-type": kind, "detail": detail })
+}
+
+fn variant((source, kind): &(&str, &str)) -> Value {
+    event(source, kind, &json!({}))
+}
+
 /// Returns an event for each variant of a kind that must reach the queue, with only the fields that all such events share. A rule with
 /// conditions on other fields is not judged. See [`variants`] for the events left out.
 fn samples(kind: NoticeKind, settings: &Settings) -> Vec<Value> {
-    let event = |source: &str, kind: &str, detail: Value| json!({ "version": "0", "source": source, "detail-type": kind, "detail": detail });
-    match kind {
-        NoticeKind::AsgTerminate => {
-            let detail = json!({ "LifecycleTransition": "autoscaling:EC2_INSTANCE_TERMINATING" });
-            vec![event("aws.autoscaling", "EC2 Instance-terminate Lifecycle Action", detail)]
+    let policy = &settings.policy;
+    let hook = |transition| vec![json!({ "LifecycleTransition": format!("autoscaling:EC2_INSTANCE_{transition}") })];
+    let (source, name, details) = match kind {
+        NoticeKind::AsgTerminate => ("aws.autoscaling", "EC2 Instance-terminate Lifecycle Action", hook("TERMINATING")),
+        NoticeKind::AsgLaunch => ("aws.autoscaling", "EC2 Instance-launch Lifecycle Action", hook("LAUNCHING")),
+        NoticeKind::Spot => {
+            let details = ["terminate", "stop", "hibernate"].map(|action| json!({ "instance-action": action }));
+            ("aws.ec2", "EC2 Spot Instance Interruption Warning", details.into())
         }
-        NoticeKind::AsgLaunch => {
-            let detail = json!({ "LifecycleTransition": "autoscaling:EC2_INSTANCE_LAUNCHING" });
-            vec![event("aws.autoscaling", "EC2 Instance-launch Lifecycle Action", detail)]
-        }
-        NoticeKind::Spot => ["terminate", "stop", "hibernate"]
-            .map(|action| {
-                event("aws.ec2", "EC2 Spot Instance Interruption Warning", json!({ "instance-action": action }))
-            })
-            .into(),
-        NoticeKind::Rebalance => vec![event("aws.ec2", "EC2 Instance Rebalance Recommendation", json!({}))],
+        NoticeKind::Rebalance => ("aws.ec2", "EC2 Instance Rebalance Recommendation", vec![json!({})]),
         NoticeKind::StateChange => {
-            let gone: &[&str] = if settings.policy.out_of_service_taint { &["stopped", "terminated"] } else { &[] };
+            let gone: &[&str] = if policy.out_of_service_taint { &["stopped", "terminated"] } else { &[] };
             let states = ["stopping", "shutting-down"].iter().chain(gone);
-            states
-                .map(|state| event("aws.ec2", "EC2 Instance State-change Notification", json!({ "state": state })))
-                .collect()
+            let details = states.map(|state| json!({ "state": state })).collect();
+            ("aws.ec2", "EC2 Instance State-change Notification", details)
         }
         NoticeKind::ScheduledChange => {
             let planned = json!({ "service": "EC2", "eventTypeCategory": "scheduledChange" });
-            let wanted = settings.policy.actions.of(kind) != Action::Ignore;
             let issue = |code| json!({ "service": "EC2", "eventTypeCategory": "issue", "eventTypeCode": code });
-            let details = Some(planned).filter(|_| wanted).into_iter();
-            let details = details.chain(settings.policy.health_issues.keys().map(issue));
-            details.map(|detail| event("aws.health", "AWS Health Event", detail)).collect()
+            let planned = (policy.actions.of(kind) != Action::Ignore).then_some(planned);
+            let details = planned.into_iter().chain(policy.health_issues.keys().map(issue)).collect();
+            ("aws.health", "AWS Health Event", details)
         }
         NoticeKind::CapacityReservation => {
-            vec![event("aws.ec2", "EC2 Capacity Reservation Instance Interruption Warning", json!({}))]
+            ("aws.ec2", "EC2 Capacity Reservation Instance Interruption Warning", vec![json!({})])
         }
-        NoticeKind::NodeCondition | NoticeKind::StatusCheck => Vec::new(),
-    }
+        NoticeKind::NodeCondition | NoticeKind::StatusCheck => return Vec::new(),
+    };
+    details.iter().map(|detail| event(source, name, detail)).collect()
 }
 
 /// Returns the sources and detail-types of the kind's other events, for which a set-up gets a hint alone: second names, and events that not
@@ -121,9 +130,13 @@ fn wanted(kind: NoticeKind, settings: &Settings) -> &'static str {
 #[must_use]
 pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {
     let area = Area::Rules;
-    let unread =
-        |error: &ReadError| area.unread("rules", error, "events:ListRuleNamesByTarget and events:DescribeRule");
+    let unread = |error: &ReadError| {
+        area.unread("rules", error, "events:ListRuleNamesByTarget, events:DescribeRule and events:TestEventPattern")
+    };
     let rules = match &readings.rules {
+        Ok(EventRules { rules, unread: Some(error), .. }) if rules.iter().all(|rule| rule.sends.is_err()) => {
+            return vec![unread(error)];
+        }
         Ok(rules) => rules,
         Err(error) => return vec![unread(error)],
     };
@@ -141,21 +154,14 @@ fn acts(kind: NoticeKind, settings: &Settings) -> bool {
 
 fn judge_kind(kind: NoticeKind, settings: &Settings, readings: &Readings, rules: &EventRules) -> Check {
     let (area, name) = (Area::Rules, kind.as_str());
-    let patterns: Vec<(&EventRule, Value)> = rules
-        .rules
-        .iter()
-        .filter_map(|rule| Some((rule, serde_json::from_str(rule.pattern.as_deref()?).ok()?)))
-        .collect();
     let (mut through, mut open) = (Vec::new(), None);
     let mut missing = Vec::new();
     for sample in samples(kind, settings) {
-        let judge = |rule: &EventRule, pattern: &Value| (rule.name.clone(), event_pattern::judge(pattern, &sample));
-        let enabled = patterns.iter().filter(|(rule, _)| rule.enabled);
-        let matches: Vec<(String, Match)> = enabled.map(|(rule, pattern)| judge(rule, pattern)).collect();
-        if let Some((rule, _)) = matches.iter().find(|(_, found)| *found == Match::Yes) {
-            through.push(rule.clone());
-        } else if let Some((rule, Match::NotJudged(why))) = matches.into_iter().find(|(_, found)| *found != Match::No) {
-            open = Some(format!("Not judged: rule {rule} may send these events, but {why}."));
+        let sent = || enabled(rules).filter_map(|rule| Some((&*rule.name, rule.sends(&sample)?.narrows.as_ref())));
+        if let Some((rule, _)) = sent().find(|(_, narrows)| narrows.is_none()) {
+            through.push(rule);
+        } else if let Some((rule, Some(path))) = sent().next() {
+            open = Some(format!("Not judged: rule {rule} may send these events, but it narrows {path}."));
         } else {
             missing.push(sample);
         }
@@ -164,20 +170,14 @@ fn judge_kind(kind: NoticeKind, settings: &Settings, readings: &Readings, rules:
     if missing.is_empty() {
         return match open {
             Some(open) => area.skipped(name, open),
-            None => judge_variants(kind, settings, readings, &patterns, &through.join(", ")),
+            None => judge_variants(kind, settings, readings, rules, &through.join(", ")),
         };
     }
-    let off = patterns
-        .iter()
-        .find(|(rule, pattern)| !rule.enabled && event_pattern::judge(pattern, &missing[0]) == Match::Yes);
-    if let Some((rule, _)) = off {
+    let sends = |rule: &&EventRule| rule.sends(&missing[0]).is_some_and(|sent| sent.narrows.is_none());
+    if let Some(rule) = rules.rules.iter().filter(|rule| !rule.enabled).find(sends) {
         let found = format!("Rule {} would send these events, but it is disabled.", rule.name);
-        return missing_events(
-            kind,
-            readings,
-            found,
-            format!("Enable it:\n  aws events enable-rule --name {}", rule.name),
-        );
+        let remedy = format!("Enable it:\n  aws events enable-rule --name {}", rule.name);
+        return missing_events(kind, readings, found, remedy);
     }
     if !rules.complete {
         return area.skipped(name, "None of the rules that could be read sends these events.");
@@ -203,24 +203,28 @@ fn judge_kind(kind: NoticeKind, settings: &Settings, readings: &Readings, rules:
     missing_events(kind, readings, found, format!("Create one, or set --on {kind}=ignore:\n{commands}"))
 }
 
+fn enabled(rules: &EventRules) -> impl Iterator<Item = &EventRule> {
+    rules.rules.iter().filter(|rule| rule.enabled)
+}
+
+/// Whether a rule may send this event.
+fn may_come(rules: &EventRules, event: &Value) -> bool {
+    enabled(rules).any(|rule| rule.sends(event).is_some())
+}
+
 /// Returns the check of a kind whose main events reach the queue `through` a rule: whether its other events do, too.
 fn judge_variants(
     kind: NoticeKind,
     settings: &Settings,
     readings: &Readings,
-    patterns: &[(&EventRule, Value)],
+    rules: &EventRules,
     through: &str,
 ) -> Check {
     let (area, name) = (Area::Rules, kind.as_str());
     let arn = queue_arn(readings.queue.as_ref().ok(), &settings.queue_url).unwrap_or_default();
-    let may_come = |source: &str, kind: &str| {
-        let sample = json!({ "version": "0", "source": source, "detail-type": kind, "detail": {} });
-        patterns.iter().any(|(rule, pattern)| rule.enabled && event_pattern::judge(pattern, &sample) != Match::No)
-    };
-    let missing = variants(kind).iter().filter(|(source, kind)| !may_come(source, kind));
+    let missing = variants(kind).iter().filter(|event| !may_come(rules, &variant(event)));
     let (mut sources, names): (Vec<_>, Vec<_>) = missing.copied().unzip();
-    let all_read = readings.rules.as_ref().is_ok_and(|rules| rules.complete);
-    if names.is_empty() || !all_read || sns_may_send(readings, &arn) {
+    if names.is_empty() || !rules.complete || sns_may_send(readings, &arn) {
         return area.ok(name, format!("rule {through}"));
     }
     sources.dedup();
@@ -246,7 +250,7 @@ fn commands(name: &str, pattern: &str, arn: &str) -> String {
 /// Whether the events may come by way of SNS, which is not judged.
 fn sns_may_send(readings: &Readings, arn: &str) -> bool {
     let policy = readings.queue.as_ref().ok().and_then(|attributes| attributes.get("Policy"));
-    policy.is_some_and(|policy| access(policy, "sns.amazonaws.com", arn).is_ok())
+    policy.is_some_and(|policy| matches!(access(policy, SNS, arn), Ok(_) | Err(SendRefusal::Custom(_))))
 }
 
 /// Returns a failure for kinds without which nodes go undrained: spot warnings, and the actions of hooks. The other kinds only bring

@@ -1,19 +1,23 @@
 //! The readings of a healthy set-up, which each test changes.
 
+use super::event_pattern::CommonPattern;
 use super::permissions::needed;
+use super::read;
+use super::read::Trial;
 use super::readings::{
     AccessReview, ApiServer, Budgets, CallTrial, CallerIdentity, EventRule, EventRules, HookConfig, MetadataOptions,
     NodeInstance, Nodes, PodGrace, PodOwner, Policies, Policy, ReadError, Readings, ScalingGroup, ScalingGroups,
-    TrialAnswer, TrialCall, Workload, Workloads,
+    SentEvent, TrialAnswer, Workload, Workloads,
 };
-use super::{Check, Status, judge};
+use super::{Check, Diagnosis, Status, judge, rules};
 use crate::cli::flags::{Cli, Command};
 use crate::cli::settings::Settings;
 use crate::clients::gate::Category;
 use crate::pipeline::interruption::Group;
 use clap::Parser;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::time::Duration;
 
 pub(super) const URL: &str = "https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide";
@@ -39,12 +43,20 @@ pub(super) fn silent<T>() -> Result<T, ReadError> {
     Err(ReadError::new(Category::TimedOut, "no answer within 3 s"))
 }
 
+/// Returns how a pattern matches an event, as the simulated EventBridge answers.
+pub(super) fn sent(pattern: &str, event: &Value) -> Option<SentEvent> {
+    let CommonPattern { pattern, narrows } = CommonPattern::of(pattern, event)?;
+    ebbtide_sim::aws::matches(&pattern, event).unwrap().then(|| SentEvent { event: event.clone(), narrows })
+}
+
+/// Returns an enabled rule that has been tried on the events that any settings ask for.
 pub(super) fn rule(name: &str, pattern: &str) -> EventRule {
+    let flags = [&EVERYTHING[..], &["--health-issue=AWS_EC2_A_FAULT=drain"]].concat();
     EventRule {
         name: name.to_owned(),
         arn: format!("arn:aws:events:eu-west-1:123456789012:rule/{name}"),
         enabled: true,
-        pattern: Some(pattern.to_owned()),
+        sends: Ok(rules::events(&settings(&flags)).iter().filter_map(|event| sent(pattern, event)).collect()),
     }
 }
 
@@ -68,6 +80,16 @@ pub(super) fn group(name: &str, hooks: Vec<HookConfig>) -> ScalingGroup {
         target_groups: Vec::new(),
         hooks: Ok(hooks),
     }
+}
+
+/// Returns answers to the call of this check.
+pub(super) fn trial(name: &str, answers: Vec<TrialAnswer>) -> CallTrial {
+    let Trial { name, action, without, .. } = *read::CALLS.iter().find(|row| row.name == name).unwrap();
+    CallTrial { name, action, without, answers }
+}
+
+fn answer(answer: Result<(), ReadError>) -> Vec<TrialAnswer> {
+    vec![TrialAnswer { subject: "workers".to_owned(), answer }]
 }
 
 pub(super) fn policy() -> String {
@@ -105,14 +127,6 @@ pub(super) fn healthy(settings: &Settings) -> Readings {
     nodes.add_conditions(["Ready".to_owned()]);
     let web = Workload { pods: 2, labels: BTreeMap::from([("app".to_owned(), "web".to_owned())]) };
     let owner = PodOwner { namespace: "shop".to_owned(), kind: "ReplicaSet".to_owned(), name: "web".to_owned() };
-    let calls = [
-        TrialCall::Delete,
-        TrialCall::Extend,
-        TrialCall::Instances,
-        TrialCall::Hooks,
-        TrialCall::Heartbeat,
-        TrialCall::Complete,
-    ];
     Readings {
         no_aws: None,
         no_cluster: None,
@@ -133,11 +147,8 @@ pub(super) fn healthy(settings: &Settings) -> Readings {
         }),
         groups: Ok(ScalingGroups { groups: vec![group("workers", vec![hook("drain", 300)])], more: 0, complete: true }),
         ready_here: true,
-        trials: calls
-            .map(|call| CallTrial {
-                call,
-                answers: vec![TrialAnswer { subject: "workers".to_owned(), answer: Ok(()) }],
-            })
+        trials: ["delete", "extend", "instances", "hooks", "heartbeat", "complete"]
+            .map(|name| trial(name, answer(Ok(()))))
             .into(),
         server: Ok(ApiServer { version: "v1.34.1".to_owned(), date: Some(now), asked_at: now, answered_at: now }),
         username: Some("system:serviceaccount:ebbtide:ebbtide".to_owned()),
@@ -247,11 +258,112 @@ fn a_denied_read_is_skipped_and_names_the_permission() {
             (
                 "rules",
                 "skipped",
-                allow("To have it checked, allow events:ListRuleNamesByTarget and events:DescribeRule.")
+                allow(
+                    "To have it checked, allow events:ListRuleNamesByTarget, events:DescribeRule and events:TestEventPattern."
+                )
             ),
             ("groups", "skipped", allow("To have it checked, allow autoscaling:DescribeAutoScalingGroups.")),
             ("complete", "skipped", None),
             ("budgets", "skipped", allow("To have it checked, allow list of poddisruptionbudgets in policy.")),
         ]
     );
+}
+
+/// Settings for which every call, right and rule is needed.
+const EVERYTHING: [&str; 18] = [
+    "--source",
+    "queue,nodes,ec2",
+    "--pod-namespace",
+    "ops",
+    "--pod-name",
+    "ebbtide-1",
+    "--collect-leases",
+    "--ec2-poll-interval",
+    "5m",
+    "--verify",
+    "always",
+    "--wait-for-load-balancers",
+    "deregister",
+    "--on",
+    "rebalance=replace,asg-launch=ready",
+    "--zonal-shift",
+    "any",
+    "--out-of-service-taint",
+];
+
+/// Returns trials of every call, all with this answer.
+fn all_trials(given: &Result<(), ReadError>) -> Vec<CallTrial> {
+    read::CALLS.iter().map(|row| trial(row.name, answer(given.clone()))).collect()
+}
+
+type Change = Box<dyn Fn(&mut Readings)>;
+
+fn attribute(name: &'static str, value: &'static str) -> Change {
+    Box::new(move |readings| drop(readings.queue.as_mut().unwrap().insert(name.to_owned(), value.to_owned())))
+}
+
+/// The words of the findings are those of the fixture: what a user reads is changed on purpose only.
+#[test]
+fn findings_read_as_in_the_fixture() {
+    let no_rules = || EventRules { complete: true, ..EventRules::default() };
+    let scenarios: Vec<(&str, &[&str], Change)> = vec![
+        ("ok, everything", &EVERYTHING, Box::new(|readings| readings.trials = all_trials(&Ok(())))),
+        (
+            "denied, everything",
+            &EVERYTHING,
+            Box::new(move |readings| {
+                readings.trials = all_trials(&denied());
+                readings.reviews.iter_mut().for_each(|review| review.allowed = Ok(false));
+                readings.rules = Ok(no_rules());
+            }),
+        ),
+        (
+            "unanswered, everything",
+            &EVERYTHING,
+            Box::new(|readings| {
+                readings.trials = all_trials(&silent());
+                readings.reviews.iter_mut().for_each(|review| review.allowed = silent());
+                readings.rules = silent();
+                readings.ready_here = false;
+            }),
+        ),
+        ("nothing tried, everything", &EVERYTHING, Box::new(|readings| readings.trials.clear())),
+        ("no policy", &[], attribute("Policy", "")),
+        ("AWS's key", &[], attribute("KmsMasterKeyId", "alias/aws/sqs")),
+        ("an own key", &[], attribute("KmsMasterKeyId", "alias/mine")),
+        ("retention below a drain", &[], attribute("MessageRetentionPeriod", "300")),
+        ("retention of hours", &[], attribute("MessageRetentionPeriod", "7200")),
+        ("retention unknown", &[], attribute("MessageRetentionPeriod", "")),
+        ("a delay", &[], attribute("DelaySeconds", "60")),
+        ("no dead letters", &[], attribute("RedrivePolicy", "")),
+        (
+            "few receives",
+            &[],
+            attribute("RedrivePolicy", r#"{"deadLetterTargetArn": "arn:dead", "maxReceiveCount": "3"}"#),
+        ),
+        ("any other queue", &[], attribute("RedriveAllowPolicy", "")),
+        (
+            "some other queues",
+            &[],
+            attribute(
+                "RedriveAllowPolicy",
+                r#"{"redrivePermission": "byQueue", "sourceQueueArns": ["arn:a", "arn:b"]}"#,
+            ),
+        ),
+        ("many wait", &[], attribute("ApproximateNumberOfMessages", "1001")),
+    ];
+    let mut text = String::new();
+    for (title, flags, change) in scenarios {
+        let settings = settings(flags);
+        let mut readings = healthy(&settings);
+        change(&mut readings);
+        let checks = judge(&settings, &readings).checks().to_vec();
+        let shown = checks.into_iter().filter(|check| title.starts_with("ok") || check.status != Status::Ok).collect();
+        writeln!(text, "# {title}\n\n{}", Diagnosis::new(shown).text()).unwrap();
+    }
+    if text != include_str!("../../../tests/fixtures/doctor/findings.txt") {
+        let made = std::env::temp_dir().join("findings.txt");
+        std::fs::write(&made, &text).unwrap();
+        panic!("compare tests/fixtures/doctor/findings.txt with {}", made.display());
+    }
 }

@@ -1,7 +1,8 @@
 //! The table, and what holds for all values files. `tests/fixtures/migrate/cases.txt` has the literal conversions.
 
 use super::*;
-use crate::cli::settings::MIN_HEARTBEAT_INTERVAL;
+use crate::cli::Cli;
+use clap::Parser;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use table::Case;
@@ -250,10 +251,12 @@ fn the_table_sets_values_that_our_chart_has() {
 
 #[test]
 fn the_shortest_interval_of_heartbeats_is_the_services() {
-    let shortest = MIN_HEARTBEAT_INTERVAL.as_secs();
-    assert_eq!(one(&format!("heartbeatInterval: {shortest}")).1, "");
-    let (_, remarks) = one(&format!("heartbeatInterval: {}", shortest - 1));
-    assert!(remarks.contains(&format!("choose {shortest} or more")), "{remarks}");
+    for (seconds, is_taken) in [(4, false), (5, true)] {
+        let service = Cli::try_parse_from(["ebbtide", "run", &format!("--heartbeat={seconds}s")]);
+        assert_eq!(service.is_ok(), is_taken, "{:?}", service.err());
+        let (_, remarks) = one(&format!("heartbeatInterval: {seconds}"));
+        assert_eq!(remarks.is_empty(), is_taken, "{remarks}");
+    }
 }
 
 #[test]

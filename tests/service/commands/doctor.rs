@@ -126,6 +126,8 @@ async fn a_healthy_set_up_is_all_ok_and_stays_unchanged() {
             ("GetQueueAttributes", 1),
             ("ListRuleNamesByTarget", 1),
             ("RecordLifecycleActionHeartbeat", 2),
+            // The pattern with a prefix for each event, and those with a list for their own.
+            ("TestEventPattern", 17),
             ("create selfsubjectaccessreviews", 19),
             ("create selfsubjectreviews", 1),
             ("get /version", 1),
@@ -611,6 +613,23 @@ async fn an_unreadable_rule_does_not_affect_other_rules() {
         }
         let said = report.checks().iter().find(|check| check.name == "rules").map(|check| check.found.as_str());
         assert!(said.is_some_and(|said| said.contains("events:DescribeRule")), "{said:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_right_to_test_patterns_rules_are_skipped_and_the_right_is_named() {
+    for (fault, remedy) in [(Fault::Status(403), Some("events:TestEventPattern.")), (Fault::Hang, None)] {
+        let stage = healthy();
+        stage.world.faults.add(Rule::on("TestEventPattern", fault));
+        let report = examined(&stage, &[]).await;
+        assert_eq!(faults(&report), [("rules", "rules", "skipped")], "{}", report.text());
+        let check = report.checks().iter().find(|check| check.name == "rules").unwrap();
+        assert!(check.found.contains("events:TestEventPattern"), "{}", check.found);
+        assert_eq!(check.remedy.as_deref().and_then(|text| text.rsplit(' ').next()), remedy, "{:?}", check.remedy);
+        // The queue's policy is judged by the rules' ARNs all the same.
+        let only = policy(&stage.world.aws.sqs.queue_arn(), "arn:aws:events:*:*:rule/x");
+        stage.world.aws.sqs.set_attribute("Policy", &only);
+        assert_eq!(faults(&examined(&stage, &[]).await)[0], ("queue", "policy", "failure"));
     }
 }
 

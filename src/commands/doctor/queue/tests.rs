@@ -67,6 +67,10 @@ fn the_reason_why_eventbridge_may_not_send_is_named() {
     let (name, status, text) = one(&[], set("Policy", &open));
     assert_eq!((name, status), ("policy", Status::Warning));
     assert!(text.contains("aws:SourceArn is missing"), "{text}");
+    let everybody = json!({ "Statement": { "Effect": "Allow", "Principal": "*", "Action": "sqs:*", "Resource": "*" } });
+    let checks = found(&[], set("Policy", &everybody.to_string()));
+    assert_eq!((checks[0].name, checks[0].status), ("policy", Status::Failure), "{checks:?}");
+    assert!(checks[0].found.starts_with("Everybody may send, from any account"), "{checks:?}");
     // Where only hooks are acted on, which may notify the queue by a role, the policy is not needed.
     let only_hooks = ["spot", "rebalance", "state-change", "scheduled-change", "capacity-reservation"]
         .map(|kind| format!("--on={kind}=ignore"));
@@ -160,12 +164,15 @@ fn who_else_may_send_is_told() {
     for part in ["\"Effect\": \"Deny\"", "\"ArnNotEquals\"", ":rule/all-ec2\"", "aws:PrincipalArn", "ebbtide send"] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    // What can't be judged is said so. EventBridge is an AWS service.
-    let organization =
-        json!({ "StringNotEquals": { "aws:PrincipalOrgID": "o-1" }, "Bool": { "aws:PrincipalIsAWSService": "false" } });
-    let (name, status, text) = one(&[], set("Policy", &policy(&|all| all[1]["Condition"] = organization.clone())));
-    assert_eq!((name, status), ("senders", Status::Warning));
-    assert!(text.contains("can't be judged here: \"Only\"") && text.contains("If it does not:"), "{text}");
+    // A statement of another form is noted: it may refuse EventBridge, too.
+    let organization = json!({ "StringNotEquals": { "aws:PrincipalOrgID": "o-1" } });
+    let notes = found(&[], set("Policy", &policy(&|all| all[1]["Condition"] = organization.clone())));
+    for (check, (name, remedy)) in notes.iter().zip([("policy", "aws:SourceArn"), ("senders", "If it does not:\n")]) {
+        assert_eq!((check.name, check.status), (name, Status::Skipped), "{check:?}");
+        assert_eq!(check.found, "Custom policy, not judged: a statement has a form of its own: \"Only\".");
+        assert!(check.remedy.as_deref().is_some_and(|text| text.contains(remedy)), "{check:?}");
+    }
+    assert_eq!(notes.len(), 2);
     // A statement that leaves out people alone, or one rule of several, stops AWS's own messages.
     let people = json!({ "ArnNotEquals": { "aws:PrincipalArn": "arn:aws:iam::123456789012:role/on-call" } });
     let few = json!({ "ArnNotEquals": { "aws:SourceArn": "arn:aws:events:eu-west-1:123456789012:rule/few" } });
@@ -187,6 +194,13 @@ fn who_else_may_send_is_told() {
         })
     };
     assert_eq!(found(&[], set("Policy", &by_sns(topic))), Vec::new());
+    let own = by_sns(topic).replace("\"ArnEquals\"", "\"ArnEqualsIfExists\"");
+    let checks = found(&["--on=spot=drain"], |readings| {
+        readings.rules.as_mut().unwrap().rules.clear();
+        set("Policy", &own)(readings);
+    });
+    assert_eq!((checks[0].name, checks[0].status), ("policy", Status::Skipped), "{checks:?}");
+    assert!(checks.iter().all(|check| check.status == Status::Skipped), "SNS may send the events: {checks:?}");
     let (name, status, text) = one(&[], set("Policy", &by_sns("arn:aws:sns:eu-west-1:123456789012:other")));
     assert_eq!((name, status), ("policy", Status::Failure));
     assert!(text.contains(topic), "{text}");

@@ -1,32 +1,28 @@
-//! Reads from AWS, and trials of the service's own calls.
+//! Reads from AWS.
 
 use super::super::check::few;
+use super::super::event_pattern::CommonPattern;
 use super::super::readings::{
     CallerIdentity, EventRule, EventRules, HookConfig, MetadataOptions, NodeInstance, QueueAttributes, Reading,
-    ScalingGroup, ScalingGroups,
+    ScalingGroup, ScalingGroups, SentEvent,
 };
 use super::{Probe, page_in_time};
-use crate::clients::gate::{Category, Operation};
+use crate::clients::gate::Operation;
 use crate::pipeline::event::InstanceId;
-use crate::pipeline::interruption::{name_of, read_group};
+use crate::pipeline::interruption::read_group;
 use crate::pipeline::node::{ManagedTag, by_id, clusters_in, instances_in};
 use aws_sdk_autoscaling::types::{AutoScalingGroup, LifecycleHook, RetentionAction};
 use aws_sdk_ec2::types::{HttpTokensState, InstanceMetadataEndpointState, InstanceMetadataOptionsResponse};
-use aws_sdk_elasticloadbalancingv2::types::TargetDescription;
 use aws_sdk_eventbridge::types::RuleState;
-use aws_sdk_sqs::types::{
-    ChangeMessageVisibilityBatchRequestEntry, DeleteMessageBatchRequestEntry, QueueAttributeName,
-};
+use aws_sdk_sqs::types::QueueAttributeName;
 use futures_util::StreamExt;
 use futures_util::stream;
+use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 /// Maximum number of simultaneous calls: all calls of the account share a rate limit.
 const MAX_CONCURRENT: usize = 5;
-
-/// A lifecycle action token, and a receipt handle, that AWS never issued.
-const INVALID: &str = "00000000-0000-0000-0000-000000000000";
 
 /// Makes a call for each item, several at once. The answers have the order of the items.
 pub fn each<'a, I, T, F: Future<Output = T>>(
@@ -48,50 +44,6 @@ pub async fn attributes(probe: &Probe, url: &str) -> Reading<QueueAttributes> {
     let answer = probe.aws(Operation::new("sqs", "GetQueueAttributes"), url, || request.send()).await?;
     let attributes = answer.attributes.unwrap_or_default().into_iter();
     Ok(attributes.map(|(name, value)| (name.as_str().to_owned(), value)).collect())
-}
-
-/// Deletes nothing: the batch answers for each entry, and the one entry fails. Its builder can't fail, because no field is missing.
-pub async fn delete(probe: &Probe, url: &str) -> Reading<()> {
-    let entry = DeleteMessageBatchRequestEntry::builder().id("none").receipt_handle(INVALID).build().ok();
-    let request =
-        probe.clients()?.sqs.delete_message_batch().queue_url(url).set_entries(entry.map(|entry| vec![entry]));
-    probe.aws(Operation::new("sqs", "DeleteMessage"), url, || request.send()).await.map(drop)
-}
-
-pub async fn extend(probe: &Probe, url: &str) -> Reading<()> {
-    let entry =
-        ChangeMessageVisibilityBatchRequestEntry::builder().id("none").receipt_handle(INVALID).visibility_timeout(30);
-    let entries = entry.build().ok().map(|entry| vec![entry]);
-    let request = probe.clients()?.sqs.change_message_visibility_batch().queue_url(url).set_entries(entries);
-    probe.aws(Operation::new("sqs", "ChangeMessageVisibility"), url, || request.send()).await.map(drop)
-}
-
-pub async fn instances(probe: &Probe) -> Reading<()> {
-    let request = probe.clients()?.ec2.describe_instances().dry_run(true);
-    probe.aws(Operation::new("ec2", "DescribeInstances"), "any instance", || request.send()).await.map(drop)
-}
-
-pub async fn changes(probe: &Probe) -> Reading<()> {
-    let request = probe.clients()?.ec2.describe_instance_status().dry_run(true);
-    probe.aws(Operation::new("ec2", "DescribeInstanceStatus"), "any instance", || request.send()).await.map(drop)
-}
-
-pub async fn reservations(probe: &Probe) -> Reading<()> {
-    let request = probe.clients()?.ec2.describe_capacity_reservations().dry_run(true);
-    let operation = Operation::new("ec2", "DescribeCapacityReservations");
-    probe.aws(operation, "any reservation", || request.send()).await.map(drop)
-}
-
-pub async fn spot_requests(probe: &Probe) -> Reading<()> {
-    let request = probe.clients()?.ec2.describe_spot_instance_requests().dry_run(true);
-    let operation = Operation::new("ec2", "DescribeSpotInstanceRequests");
-    probe.aws(operation, "any spot request", || request.send()).await.map(drop)
-}
-
-pub async fn members(probe: &Probe) -> Reading<()> {
-    let request = probe.clients()?.autoscaling.describe_auto_scaling_instances().max_records(1);
-    let operation = Operation::new("autoscaling", "DescribeAutoScalingInstances");
-    probe.aws(operation, "any instance", || request.send()).await.map(drop)
 }
 
 /// Maximum number of instances in one call: of the values of a filter.
@@ -130,8 +82,8 @@ fn metadata_options(options: &InstanceMetadataOptionsResponse) -> Option<Metadat
     })
 }
 
-/// Reads the rules whose target is the queue, on the default bus, which gets the events of AWS services.
-pub async fn rules(probe: &Probe, arn: &str) -> Reading<EventRules> {
+/// Reads the rules whose target is the queue, on the default bus, which gets the events of AWS services, and tries each on these events.
+pub async fn rules(probe: &Probe, arn: &str, events: &[Value]) -> Reading<EventRules> {
     let mut names = Vec::new();
     let mut next = None;
     let mut complete = false;
@@ -148,28 +100,56 @@ pub async fn rules(probe: &Probe, arn: &str) -> Reading<EventRules> {
     }
     names.truncate(probe.extent.rules);
     let (mut rules, mut unread) = (Vec::new(), None);
-    for described in each(&names, |name| rule(probe, name)).await {
+    for described in each(&names, |name| rule(probe, name, events)).await {
         match described {
             Ok(rule) => rules.push(rule),
             // A rule that was deleted meanwhile, or that our IAM policy excludes, does not affect the others.
             Err(error) => unread = unread.or(Some(error)),
         }
     }
-    match unread {
-        Some(error) if rules.is_empty() => Err(error),
-        unread => Ok(EventRules { complete: complete && unread.is_none(), rules, unread }),
-    }
+    let unread = unread.or_else(|| rules.iter().find_map(|rule| rule.sends.clone().err()));
+    Ok(EventRules { complete: complete && unread.is_none(), rules, unread })
 }
 
-async fn rule(probe: &Probe, name: &str) -> Reading<EventRule> {
+/// Reads a rule, and tries it on these events.
+async fn rule(probe: &Probe, name: &str, events: &[Value]) -> Reading<EventRule> {
     let request = probe.clients()?.eventbridge.describe_rule().name(name);
     let answer = probe.aws(Operation::new("events", "DescribeRule"), name, || request.send()).await?;
     Ok(EventRule {
         name: name.to_owned(),
         arn: answer.arn.unwrap_or_default(),
         enabled: answer.state != Some(RuleState::Disabled),
-        pattern: answer.event_pattern,
+        // A schedule has no pattern.
+        sends: sent(probe, name, answer.event_pattern.as_deref().unwrap_or_default(), events).await,
     })
+}
+
+/// Returns those of the events that the rule's pattern matches. The calls are made one by one, until one fails.
+async fn sent(probe: &Probe, rule: &str, pattern: &str, events: &[Value]) -> Reading<Vec<SentEvent>> {
+    let mut sent = Vec::new();
+    for event in events {
+        let Some(CommonPattern { pattern, narrows }) = CommonPattern::of(pattern, event) else { continue };
+        if matches(probe, rule, event, &pattern).await? {
+            sent.push(SentEvent { event: event.clone(), narrows });
+        }
+    }
+    Ok(sent)
+}
+
+/// Asks EventBridge whether the pattern of a rule matches an event.
+async fn matches(probe: &Probe, rule: &str, event: &Value, pattern: &Value) -> Reading<bool> {
+    // EventBridge demands these fields. The pattern has no condition on them.
+    let mut event = event.clone();
+    for (field, value) in
+        [("id", "0"), ("account", "000000000000"), ("time", "1970-01-01T00:00:00Z"), ("region", "us-east-1")]
+    {
+        event[field] = value.into();
+    }
+    event["resources"] = Value::Array(Vec::new());
+    let request = probe.clients()?.eventbridge.test_event_pattern();
+    let request = request.event_pattern(pattern.to_string()).event(event.to_string());
+    let answer = probe.aws(Operation::new("events", "TestEventPattern"), rule, || request.send()).await?;
+    Ok(answer.result)
 }
 
 /// Reads the groups that have one of these instances, or that carry the managed tag.
@@ -242,51 +222,5 @@ fn hook(hook: LifecycleHook) -> HookConfig {
         continues: hook.default_result.as_deref() == Some("CONTINUE"),
         notifies: hook.notification_target_arn.filter(|arn| !arn.is_empty()),
         notifying_role: hook.role_arn.filter(|arn| !arn.is_empty()),
-    }
-}
-
-pub async fn heartbeat(probe: &Probe, group: &str, hook: &str) -> Reading<()> {
-    let request = probe.clients()?.autoscaling.record_lifecycle_action_heartbeat();
-    let request = request.auto_scaling_group_name(group).lifecycle_hook_name(hook).lifecycle_action_token(INVALID);
-    expect_invalid(
-        probe.aws(Operation::new("autoscaling", "RecordLifecycleActionHeartbeat"), group, || request.send()).await,
-    )
-}
-
-pub async fn complete(probe: &Probe, group: &str, hook: &str) -> Reading<()> {
-    let request = probe.clients()?.autoscaling.complete_lifecycle_action();
-    let request = request.auto_scaling_group_name(group).lifecycle_hook_name(hook).lifecycle_action_token(INVALID);
-    let request = request.lifecycle_action_result("CONTINUE");
-    expect_invalid(probe.aws(Operation::new("autoscaling", "CompleteLifecycleAction"), group, || request.send()).await)
-}
-
-/// Sets no health: the value is none.
-pub async fn replace(probe: &Probe, instance: &str) -> Reading<()> {
-    let request = probe.clients()?.autoscaling.set_instance_health().instance_id(instance).health_status("None");
-    expect_invalid(probe.aws(Operation::new("autoscaling", "SetInstanceHealth"), instance, || request.send()).await)
-}
-
-/// Asks about a target group that does not exist, which only the right to ask finds out.
-pub async fn target_health(probe: &Probe) -> Reading<()> {
-    let region = probe.clients()?.region().unwrap_or_default();
-    let arn = format!("arn:aws:elasticloadbalancing:{region}:000000000000:targetgroup/ebbtide/0000000000000000");
-    let request = probe.clients()?.elb.describe_target_health().target_group_arn(arn);
-    let operation = Operation::new("elasticloadbalancing", "DescribeTargetHealth");
-    probe.aws(operation, "any target group", || request.send()).await.map(drop)
-}
-
-/// Deregisters an instance that does not exist: on a real group, because the right may depend on its tags.
-pub async fn deregister(probe: &Probe, arn: &str) -> Reading<()> {
-    let target = TargetDescription::builder().id("i-00000000000000000").build();
-    let request = probe.clients()?.elb.deregister_targets().target_group_arn(arn).targets(target);
-    let operation = Operation::new("elasticloadbalancing", "DeregisterTargets");
-    expect_invalid(probe.aws(operation, name_of(arn), || request.send()).await)
-}
-
-/// Treats an unknown action as success: the token is invalid on purpose.
-fn expect_invalid<T>(answer: Reading<T>) -> Reading<()> {
-    match answer {
-        Err(error) if error.category != Category::Invalid => Err(error),
-        _ => Ok(()),
     }
 }

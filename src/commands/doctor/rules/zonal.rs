@@ -1,11 +1,9 @@
 //! The rule for zonal shifts, which are no notices.
 
-use super::{commands, sns_may_send};
+use super::{commands, event, may_come, sns_may_send};
 use crate::cli::settings::Settings;
 use crate::commands::doctor::arn::queue_arn;
 use crate::commands::doctor::check::{Area, Check, few};
-use crate::commands::doctor::event_pattern;
-use crate::commands::doctor::event_pattern::Match;
 use crate::commands::doctor::readings::{EventRules, Readings};
 use crate::pipeline::event::{SHIFT_BEGINS, SHIFT_ENDS, SHIFT_SOURCE};
 use crate::pipeline::interruption::ShiftedResources;
@@ -13,18 +11,22 @@ use serde_json::{Value, json};
 
 const NAME: &str = "zonal-shift";
 
+/// Returns the names of the events, if the settings ask for them.
+fn names(settings: &Settings) -> impl Iterator<Item = &'static str> {
+    let wanted = settings.policy.waits.zonal_shift != ShiftedResources::None;
+    SHIFT_BEGINS.into_iter().chain(SHIFT_ENDS).filter(move |_| wanted)
+}
+
+/// Returns the events, if the settings ask for them.
+pub(super) fn events(settings: &Settings) -> impl Iterator<Item = Value> {
+    names(settings).map(|name| event(SHIFT_SOURCE, name, &json!({})))
+}
+
 /// Judges whether the events reach the queue, if the settings ask for them.
 pub(super) fn judge(settings: &Settings, readings: &Readings, rules: &EventRules) -> Option<Check> {
-    if settings.policy.waits.zonal_shift == ShiftedResources::None {
-        return None;
-    }
-    let enabled = rules.rules.iter().filter(|rule| rule.enabled);
-    let patterns: Vec<Value> = enabled.filter_map(|rule| serde_json::from_str(rule.pattern.as_deref()?).ok()).collect();
-    let may_come = |event: &&str| {
-        let sample = json!({ "version": "0", "source": SHIFT_SOURCE, "detail-type": event, "detail": {} });
-        patterns.iter().any(|pattern| event_pattern::judge(pattern, &sample) != Match::No)
-    };
-    let missing: Vec<&str> = SHIFT_BEGINS.into_iter().chain(SHIFT_ENDS).filter(|event| !may_come(event)).collect();
+    names(settings).next()?;
+    let comes = |name: &&str| may_come(rules, &event(SHIFT_SOURCE, name, &json!({})));
+    let missing: Vec<&str> = names(settings).filter(|name| !comes(name)).collect();
     let arn = queue_arn(readings.queue.as_ref().ok(), &settings.queue_url).unwrap_or_default();
     Some(if missing.is_empty() {
         Area::Rules.ok(NAME, "rules send the events of zonal shifts")

@@ -1,5 +1,9 @@
 //! EventBridge's rules, for callers that look them up. Rules send nothing: tests put messages on the queue themselves.
 
+mod pattern;
+
+pub use pattern::matches;
+
 use super::query::respond;
 use super::refusal::{Refusal, Words};
 use super::{ACCOUNT, REGION};
@@ -47,6 +51,8 @@ struct Asked {
     target_arn: String,
     name: String,
     next_token: Option<String>,
+    event_pattern: String,
+    event: String,
 }
 
 impl Events {
@@ -92,12 +98,26 @@ impl Events {
             let done = match operation {
                 "ListRuleNamesByTarget" => Ok(self.state().names(&asked)),
                 "DescribeRule" => self.state().describe(&asked.name),
+                "TestEventPattern" => test(&asked.event_pattern, &asked.event),
                 other => Err(Refusal::new("UnknownOperationException", format!("There is no operation {other}."))),
             };
             done.map_or_else(|refusal| no(&refusal), |body| answer(200, &body))
         };
         self.edge.pass("events", operation, &subject, refuse, serve).await
     }
+}
+
+/// Fields that the event of a `TestEventPattern` must have.
+const REQUIRED: [&str; 7] = ["id", "account", "source", "time", "region", "resources", "detail-type"];
+
+fn test(pattern: &str, event: &str) -> Result<Value, Refusal> {
+    let invalid = |what: String| Refusal::new("InvalidEventPatternException", what);
+    let read = |text| serde_json::from_str::<Value>(text).map_err(|error| invalid(error.to_string()));
+    let (pattern, event) = (read(pattern)?, read(event)?);
+    if let Some(missing) = REQUIRED.iter().find(|field| event.get(field).is_none()) {
+        return Err(invalid(format!("The event has no {missing}.")));
+    }
+    matches(&pattern, &event).map(|result| json!({ "Result": result })).map_err(invalid)
 }
 
 impl State {
