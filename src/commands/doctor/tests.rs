@@ -329,6 +329,22 @@ fn findings_read_as_in_the_fixture() {
         ),
         ("nothing tried, everything", &EVERYTHING, Box::new(|readings| readings.trials.clear())),
         ("no policy", &[], attribute("Policy", "")),
+        (
+            "a policy for everybody",
+            &[],
+            attribute(
+                "Policy",
+                r#"{"Statement": {"Effect": "Allow", "Principal": "*", "Action": "sqs:*", "Resource": "*"}}"#,
+            ),
+        ),
+        (
+            "a custom policy",
+            &[],
+            Box::new(|readings| {
+                let custom = policy().replace("ArnNotLike", "ArnNotLikeIfExists");
+                readings.queue.as_mut().unwrap().insert("Policy".to_owned(), custom);
+            }),
+        ),
         ("AWS's key", &[], attribute("KmsMasterKeyId", "alias/aws/sqs")),
         ("an own key", &[], attribute("KmsMasterKeyId", "alias/mine")),
         ("retention below a drain", &[], attribute("MessageRetentionPeriod", "300")),
