@@ -52,7 +52,9 @@ fn says_stop(stage: &Stage, begin: Timestamp) {
 }
 
 /// Sends AWS's message of the same.
+/// EC2 shows what AWS Health sends: it is asked about a change that begins within a minute.
 fn sends_stop(stage: &Stage, begin: Timestamp) {
+    stage.world.aws.ec2.schedule(&instance(0), ("instance-event-h", "instance-stop"), begin);
     stage.health(0, ("h", "AWS_EC2_INSTANCE_STOP_SCHEDULED"), begin, "upcoming");
 }
 
