@@ -2,12 +2,11 @@
 
 use super::answer::Answer;
 use super::flags::Cli;
-use super::flags::{Command as Chosen, Problem, ValueError};
+use super::flags::{Command as Chosen, Problem};
 use super::refusal;
 use clap::builder::{BoolishValueParser, Resettable};
 use clap::error::{ContextKind, ContextValue, ErrorKind, KindFormatter};
 use clap::{Arg, ArgAction, Command, CommandFactory, FromArgMatches};
-use std::error::Error as _;
 use std::ffi::OsString;
 
 /// Name of the flag that shows all flags in the help.
@@ -36,6 +35,9 @@ const COMMON: [&str; 20] = [
     "log_format",
     "log",
 ];
+
+/// Maximum number of refused values that are reported. Each costs another parse.
+const MAX_REFUSED: usize = 100;
 
 impl Cli {
     /// Reads the command line and the environment. An empty variable counts as unset, because charts set empty variables. Ends the process
@@ -82,27 +84,34 @@ impl Cli {
             Ok(cli) => return Ok(cli),
             Err(error) => error,
         };
+        if Refusal::of(&first).is_none() {
+            return Err(first);
+        }
         let mut line = Line::of(command, args);
-        let mut refused = line.without(&first).into_iter().collect::<Vec<_>>();
+        let mut refused = Vec::new();
         loop {
-            match parse(&line.command, &line.args) {
-                Err(error) => match line.without(&error) {
-                    Some(problem) => refused.push(problem),
-                    None => return Err(error),
-                },
-                Ok(mut cli) => {
-                    refused.retain(|problem| !problem.what.is_empty());
-                    match &mut cli.command {
-                        Chosen::Run(run) => run.refused = refused,
-                        Chosen::Doctor(doctor) => doctor.borrowed.run.refused = refused,
-                        Chosen::Simulate(simulate) => simulate.borrowed.run.refused = refused,
-                        _ if refused.is_empty() => {}
-                        _ => return Err(first),
-                    }
-                    return Ok(cli);
-                }
+            let error = match parse(&line.command, &line.args) {
+                Err(error) => error,
+                Ok(cli) => return cli.with(refused).ok_or(first),
+            };
+            match Refusal::of(&error).filter(|refusal| refused.len() < MAX_REFUSED && line.without(refusal)) {
+                Some(refusal) => refused.extend(refusal.why.map(|what| Problem { flag: refusal.flag, what })),
+                None => return Err(error),
             }
         }
+    }
+
+    /// Keeps the refused values for the settings; `None` if the command has none, and there are such values.
+    fn with(mut self, refused: Vec<Problem>) -> Option<Self> {
+        match &mut self.command {
+            Chosen::Run(run) => run.refused = refused,
+            Chosen::Agent(agent) => agent.refused = refused,
+            Chosen::Doctor(doctor) => doctor.borrowed.run.refused = refused,
+            Chosen::Simulate(simulate) => simulate.borrowed.run.refused = refused,
+            Chosen::Notify(notify) => notify.refused = refused,
+            Chosen::Send(_) | Chosen::Status(_) | Chosen::Migrate(_) => return refused.is_empty().then_some(self),
+        }
+        Some(self)
     }
 
     /// Returns the problems of a command line in the words of all other errors, one a line.
@@ -156,6 +165,30 @@ impl Cli {
     }
 }
 
+/// A value that its flag has refused.
+struct Refusal {
+    flag: String,
+    value: String,
+    /// The problem with its remedy; `None` for an empty value, which counts as unset.
+    why: Option<String>,
+}
+
+impl Refusal {
+    fn of(error: &clap::Error) -> Option<Self> {
+        let text = |kind| match error.get(kind) {
+            Some(ContextValue::String(text)) => Some(text.clone()),
+            _ => None,
+        };
+        let is_value = matches!(error.kind(), ErrorKind::ValueValidation | ErrorKind::InvalidValue);
+        let arg = text(ContextKind::InvalidArg).filter(|arg| is_value && arg.starts_with("--"))?;
+        let flag = arg.split([' ', '=', '[']).next()?.to_owned();
+        let value = text(ContextKind::InvalidValue)?;
+        let problem = refusal::problems(error);
+        let what = problem.strip_prefix(&flag)?.trim_start_matches([':', ' ']).to_owned();
+        Some(Self { flag, why: Some(what).filter(|_| !value.trim().is_empty()), value })
+    }
+}
+
 /// A command line whose variables stand among the arguments, so that values can be left out.
 struct Line {
     command: Command,
@@ -165,49 +198,52 @@ struct Line {
 impl Line {
     #[allow(clippy::disallowed_methods, reason = "clap reads the same variables")]
     fn of(command: Command, mut args: Vec<OsString>) -> Self {
-        let name = args.get(1).and_then(|name| name.to_str()).unwrap_or_default();
-        let known = command.find_subcommand(name).into_iter().flat_map(Command::get_arguments);
-        let variables: Vec<OsString> = known
-            .filter_map(|arg| {
-                let long = format!("--{}", arg.get_long()?);
-                let value = std::env::var_os(arg.get_env()?)?.into_string().ok()?;
-                let is_given = |arg: &OsString| {
-                    let arg = arg.to_str().and_then(|arg| arg.strip_prefix(&long));
-                    arg.is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
-                };
-                (!value.is_empty() && !args.iter().any(is_given)).then(|| format!("{long}={value}").into())
+        let name = args.get(1).and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+        let mut variables = Vec::new();
+        let command = command.mut_subcommand(&name, |command| {
+            command.mut_args(|arg| {
+                let (Some(long), Some(variable)) = (arg.get_long(), arg.get_env()) else { return arg };
+                let long = format!("--{long}");
+                match std::env::var_os(variable).map(OsString::into_string) {
+                    // One that is no text is refused by clap.
+                    Some(Err(_)) => return arg,
+                    Some(Ok(value)) if !value.is_empty() && !is_given(&args, &long) => {
+                        variables.push(OsString::from(format!("{long}={value}")));
+                    }
+                    _ => {}
+                }
+                arg.env(Resettable::Reset)
             })
-            .collect();
+        });
         args.splice(2..2, variables);
-        let command = command.mut_subcommands(|command| command.mut_args(|arg| arg.env(Resettable::Reset)));
         Self { command, args }
     }
 
-    /// Removes the value that its flag has refused; returns why, empty for an empty value. `None` for other errors.
-    fn without(&mut self, error: &clap::Error) -> Option<Problem> {
-        let text = |kind| match error.get(kind) {
-            Some(ContextValue::String(text)) => Some(text.as_str()),
-            _ => None,
-        };
-        let why = error.source()?.downcast_ref::<ValueError>()?;
-        let (arg, value) = (text(ContextKind::InvalidArg)?, text(ContextKind::InvalidValue)?);
-        let flag = arg.split([' ', '=', '[']).next()?;
+    /// Removes a value from the first argument with it. Returns whether there is one.
+    fn without(&mut self, refusal: &Refusal) -> bool {
+        let Refusal { flag, value, .. } = refusal;
         let given = format!("{flag}=");
-        let place = self.args.iter().enumerate().find_map(|(at, arg)| {
+        let flags = self.args.iter().take_while(|arg| *arg != "--").enumerate();
+        let place = flags.filter_map(|(at, arg)| {
             let (words, text) = match arg.to_str()? {
                 arg if arg == flag => (2, self.args.get(at + 1)?.to_str()?),
                 arg => (1, arg.strip_prefix(&given)?),
             };
-            let rest: Vec<&str> = text.split(',').filter(|piece| *piece != value).collect();
+            let rest: Vec<&str> = text.split(',').filter(|piece| piece != value).collect();
             let rest = if text == value { String::new() } else { rest.join(",") };
             (rest != text || text.is_empty()).then_some((at, words, rest))
         });
-        let (at, words, rest) = place?;
+        let Some((at, words, rest)) = place.take(1).last() else { return false };
         let kept = (!rest.is_empty()).then(|| OsString::from(given + &rest));
         self.args.splice(at..at + words, kept);
-        let what = if *why == ValueError::Empty { String::new() } else { why.to_string() };
-        Some(Problem { flag: flag.to_owned(), what })
+        true
     }
+}
+
+/// Whether the arguments have a long flag.
+fn is_given(args: &[OsString], long: &str) -> bool {
+    let mut flags = args.iter().take_while(|arg| *arg != "--").filter_map(|arg| arg.to_str()?.strip_prefix(long));
+    flags.any(|rest| rest.is_empty() || rest.starts_with('='))
 }
 
 #[cfg(test)]
@@ -217,11 +253,37 @@ mod tests {
     use crate::fact::{Action, NoticeKind};
 
     fn run(args: &[&str]) -> Result<flags::Run, clap::Error> {
-        let matches = Cli::complete().try_get_matches_from([&["ebbtide", "run"], args].concat())?;
-        match Cli::from_arg_matches(&matches)?.command {
+        match Cli::of([&["ebbtide", "run"], args].concat())?.command {
             flags::Command::Run(run) => Ok(run),
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn each_refused_value_is_left_out_and_reported() {
+        let flags =
+            ["--pod-grace=x", "--source=queue,foo", "--taint", "a,b:NoSchedule", "--log-format=", "--dry-run=perhaps"];
+        let read = run(&flags).unwrap();
+        let refused: Vec<&str> = read.refused.iter().map(|problem| &*problem.flag).collect();
+        assert_eq!(refused, ["--pod-grace", "--source", "--taint", "--dry-run"]);
+        assert_eq!((read.sources.source.len(), read.taint.len(), read.dry_run), (1, 1, false));
+        assert!(read.refused[1].what.starts_with("\"foo\" is unknown; give one of queue, nodes, ec2"), "{refused:?}");
+        let many: Vec<String> = (0..200).map(|n| format!("--taint={n}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert_eq!(run(&many).unwrap_err().kind(), ErrorKind::ValueValidation, "it ends");
+        for other in [&["ebbtide"][..], &[], &["ebbtide", "run", "--help"], &["ebbtide", "simulate", "--", "--log"]] {
+            let _ = Cli::of(other);
+        }
+        let lines = |line: &str| {
+            let Ok(cli) = Cli::of(line.split(' ')) else { panic!("{line}") };
+            match cli.command {
+                flags::Command::Agent(agent) => agent.refused.len(),
+                flags::Command::Notify(notify) => notify.refused.len(),
+                _ => 0,
+            }
+        };
+        assert_eq!(lines("ebbtide agent --node-name=N --log=a=b=c --log-format=x"), 2);
+        assert_eq!(lines("ebbtide notify --test --notify-timeout=x --cluster-name=! --notify="), 2);
     }
 
     #[test]
@@ -231,7 +293,6 @@ mod tests {
         assert_eq!(dry(&["--dry-run"]), Ok(true));
         assert_eq!(dry(&["--dry-run=true"]), Ok(true));
         assert_eq!(dry(&["--dry-run=false"]), Ok(false));
-        assert_eq!(dry(&["--dry-run=perhaps"]), Err(ErrorKind::ValueValidation));
         assert!(dry(&["--dry-run", "false"]).is_err(), "a word apart is another argument");
         let checks = |args: &[&str]| run(args).map(|run| run.check_at_start).map_err(|error| error.kind());
         assert_eq!((checks(&[]), checks(&["--check-at-start"])), (Ok(true), Ok(true)));

@@ -61,7 +61,7 @@ pub struct Cli {
 pub enum Command {
     /// Read the queue and drain nodes, until a signal ends the process
     #[command(
-        after_help = "These are the flags that people set; --help-all shows all. Durations are written 30s, 5m, 1h30m, 2d. Lists in an environment variable are separated by commas.\n\
+        after_help = "Durations are written 30s, 5m, 1h30m, 2d. Lists in an environment variable are separated by commas.\n\
                             Exit codes: 0 after an ordered shutdown, 1 if it can't start, 2 for wrong settings, 3 if the shutdown aborted work, 4 after a bug."
     )]
     Run(Run),
@@ -112,16 +112,17 @@ pub struct Run {
 
     /// Action for a kind of notice; once per kind [default: `drain`, but `rebalance=cordon`, `asg-launch=ignore` and `status-check=report`]
     ///
-    /// Kinds: asg-terminate, asg-launch, spot, rebalance, state-change, scheduled-change, capacity-reservation, node-condition, status-check.
-    /// Actions: drain, replace, cordon, report, ignore; for asg-launch: ready, report, ignore; for node-condition see `--on-condition`. Only
-    /// drain, replace and ready touch lifecycle hooks. With replace the Auto Scaling group first launches another node.
+    /// Kinds: `asg-terminate`, `asg-launch`, `spot`, `rebalance`, `state-change`, `scheduled-change`, `capacity-reservation`, and `status-check` with
+    /// `--ec2-poll-interval`; conditions of Nodes (`node-condition`) have `--on-condition`. Actions: `drain`, `replace` (not for `spot` and
+    /// `state-change`), `cordon`, `report`, `ignore`; for `asg-launch` `ready`, `report`, `ignore`. Only `drain`, `replace` and `ready` touch lifecycle
+    /// hooks. With `replace` the Auto Scaling group first launches another node.
     #[arg(long, env = "EBBTIDE_ON", value_parser = text, value_name = "KIND=ACTION", value_delimiter = ',', help_heading = "Notices")]
     pub on: Vec<String>,
 
     /// Action for a fault of an instance that AWS Health reports, by the code of the event: `drain`, `replace`, `cordon` or `report`; repeatable
     /// [default: faults are ignored]
     ///
-    /// They need a rule of their own, for events of the category issue.
+    /// Such events need an EventBridge rule of their own, for the category `issue`.
     #[arg(
         long,
         env = "EBBTIDE_HEALTH_ISSUE", value_parser = text,
@@ -176,7 +177,7 @@ pub struct Run {
     /// Interval of polls of EC2, `1m` to `1h`, such as `5m`, for scheduled changes, ends of Capacity Blocks and failing status checks that no
     /// message announced [default: never]
     ///
-    /// EventBridge may lose events. Needs ec2:DescribeInstanceStatus and ec2:DescribeCapacityReservations.
+    /// EventBridge may lose events. Needs `ec2:DescribeInstanceStatus` and `ec2:DescribeCapacityReservations`.
     #[arg(long, env = "EBBTIDE_EC2_POLL_INTERVAL", value_parser = value(poll_interval), value_name = "DURATION", help_heading = "Notices")]
     pub ec2_poll_interval: Option<Duration>,
 
@@ -184,12 +185,12 @@ pub struct Run {
     #[arg(long, env = "EBBTIDE_NODE_SELECTOR", value_parser = value(label::selector), value_name = "SELECTOR", help_heading = "Notices")]
     pub node_selector: Option<Selector>,
 
-    /// Maximum duration of a drain, at most 48h, for all kinds or for one [default: what the notice allows; for a lifecycle hook its timeout, or
-    /// 15m if that is longer, and the grace periods still to run]
+    /// Maximum duration of a drain, at most 48h, for all kinds or for one [default: the time that AWS sets; for a lifecycle hook its timeout, or
+    /// `15m` if that is longer, and the grace periods still to run; else `1h`]
     ///
-    /// Once for all kinds and once per kind. For lifecycle hooks it may exceed the hook's timeout, because heartbeats keep the hook alive. It
-    /// replaces the default of one hour of a rebalance recommendation, a scheduled change, a condition, a failing status check, and of a
-    /// termination that only a Node reports. If AWS sets the time, it can only shorten it.
+    /// Once for all kinds and once per kind. For lifecycle hooks it may exceed the hook's timeout, because heartbeats keep the hook alive.
+    /// AWS sets no time for a rebalance recommendation, a condition, a failing status check, and a termination that only a Node reports; for a
+    /// scheduled change, whose start may be weeks ahead, the default is `1h`, too. If AWS sets the time, it can only shorten it.
     #[arg(
         long,
         env = "EBBTIDE_DRAIN_TIMEOUT", value_parser = text,
@@ -251,7 +252,7 @@ pub struct Run {
     /// Leave pods with the annotation `karpenter.sh/do-not-disrupt`, or `cluster-autoscaler.kubernetes.io/safe-to-evict: "false"`, until shortly
     /// before a hard deadline
     ///
-    /// The first may also be a duration from the pod's start, such as "30m".
+    /// The first may also be a duration from the pod's start, such as `30m`.
     #[arg(long, env = "EBBTIDE_RESPECT_DO_NOT_DISRUPT", value_parser = BoolishValueParser::new(), help_heading = "Drain")]
     pub respect_do_not_disrupt: bool,
 
@@ -309,6 +310,7 @@ pub struct Run {
         value_name = "KEY[=VALUE]",
         value_delimiter = ',',
         default_value = WORK_SIGNS,
+        hide_default_value = true,
         help_heading = "Marks on the Node"
     )]
     pub keep_cordon_while: Vec<String>,
@@ -360,7 +362,7 @@ pub struct Run {
 
     /// When to send heartbeats: `auto`, if the drain may outlast the hook; `off`; or always at this interval
     ///
-    /// An interval is 5s at least and less than 2h, and is shortened where a hook's timeout needs it. With off the drain ends within that timeout.
+    /// An interval is 5s at least and less than 2h, and is shortened where a hook's timeout needs it. With `off` the drain ends within that timeout.
     #[arg(
         long,
         env = "EBBTIDE_HEARTBEAT", value_parser = value(heartbeats),

@@ -160,7 +160,8 @@ impl Settings {
         let waits = problems.waits(&flags.waits, (actions, sources), &health_issues, &drain_timeout, lead);
         problems.same_taints(&flags.taint);
         // These two have defaults, which an empty value takes away.
-        flags.ignore_hook.retain(|hook| !hook.is_empty());
+        let hooks = flags.ignore_hook.iter().map(|hook| hook.trim().to_owned()).filter(|hook| !hook.is_empty());
+        flags.ignore_hook = hooks.collect();
         let signs = flags.keep_cordon_while.iter().map(|sign| sign.trim()).filter(|sign| !sign.is_empty());
         let signs = signs.filter_map(|sign| problems.read("--keep-cordon-while", WorkSign::read(sign)));
         let work_signs: Vec<WorkSign> = signs.collect();

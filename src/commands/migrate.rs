@@ -229,7 +229,11 @@ fn place_agents(nth: &Value, values: &mut Values) {
 fn unknown(nth: &Value, remarks: &mut Vec<Remark>) {
     let known: Vec<&str> = table().rows().map(|row| &*row.nth).collect();
     let groups: BTreeSet<&str> = known.iter().filter_map(|key| key.split_once('.')).map(|(group, _)| group).collect();
-    let names = nth.as_object().into_iter().flatten().flat_map(|(name, value)| {
+    let given = || nth.as_object().into_iter().flatten();
+    for (name, _) in given().filter(|(name, _)| name.contains('.')) {
+        remarks.push(remark(Topic::Unknown, name, "is one name with a dot, which is left out; write a map in a map"));
+    }
+    let names = given().filter(|(name, _)| !name.contains('.')).flat_map(|(name, value)| {
         let inside = value.as_object().filter(|_| groups.contains(name.as_str()));
         inside.map_or_else(|| vec![name.clone()], |inside| inside.keys().map(|key| format!("{name}.{key}")).collect())
     });

@@ -239,6 +239,7 @@ SENTENCES = [
     ],
     *[(f"on: {odd}", ON + "actions: {asgTerminate: drain}") for odd in ("off", "drain", "[]", "{}")],
     ("settings: {heartbeat: on}", "settings.heartbeat can't be true; choose auto, off, or a duration such as 30s"),
+    ("settings: {delay: {rebalance: 2m}}", "settings.delay.rebalance has no effect: rebalance is not drained; set its action to drain"),
     ("settings: {startupTaint: [a]}", "settings.startupTaint has no effect without actions.asgLaunch: ready, or the action replace; set that,"),
     (
         ALONE + ", onCondition: ['A=True:5m=drain', 'B=True:5m=replace']}",

@@ -43,7 +43,7 @@ EXAMPLES = {
     "switch": ("true", "true"),
     "DURATION": ("1m30s", "1m30s"),
     "[KIND=]DURATION": ("{all: 10m, asgTerminate: 30m}", "10m,asg-terminate=30m"),
-    "KIND=DURATION": ("{rebalance: 2m}", "rebalance=2m"),
+    "KIND=DURATION": ("{asgTerminate: 2m}", "asg-terminate=2m"),
     "[KIND=]POINT": ("{all: before-drain, asgTerminate: both}", "before-drain,asg-terminate=both"),
     "KIND=now|DURATION-before": ("{scheduledChange: 2h-before}", "scheduled-change=2h-before"),
     "auto|off|DURATION": ("off", "off"),

@@ -2,7 +2,7 @@
 
 use super::LogFormat;
 use super::cluster::Cluster;
-use super::values::value;
+use super::values::{Problem, value};
 use crate::telemetry::log_filter;
 use clap::Args;
 use tracing_subscriber::filter::Targets;
@@ -45,4 +45,8 @@ pub struct Agent {
     /// The choice of a cluster.
     #[command(flatten)]
     pub cluster: Cluster,
+
+    /// The values that their flags have refused.
+    #[arg(skip)]
+    pub refused: Vec<Problem>,
 }

@@ -1,6 +1,6 @@
 //! The flags of notifications, which `ebbtide run` and `ebbtide notify` share.
 
-use super::values::{cluster_name, text, up_to, value};
+use super::values::{Problem, cluster_name, text, up_to, value};
 use crate::cli::output::Output;
 use crate::telemetry::notify::Format;
 use crate::telemetry::outbound::Secret;
@@ -27,7 +27,7 @@ pub struct Notifications {
     /// Phases that are sent, for all kinds or for one: `notice`, `blocked`, `done`, `failed`, joined by `+`; `all` or `none` [default:
     /// `blocked+failed`; for `pagerduty` `blocked+done+failed`]
     ///
-    /// notice: work on a node begins. blocked: a drain has been blocked for 5 s. done: the work ended well. failed: it did not.
+    /// `notice`: work on a node begins. `blocked`: a drain has been blocked for 5 s. `done`: the work ended well. `failed`: it did not.
     #[arg(
         long,
         env = "EBBTIDE_NOTIFY", value_parser = text,
@@ -131,4 +131,8 @@ pub struct Notify {
     /// Name of Ebbtide's own pod, which notifications have
     #[arg(long, env = "EBBTIDE_POD_NAME", value_name = "NAME")]
     pub pod_name: Option<String>,
+
+    /// The values that their flags have refused.
+    #[arg(skip)]
+    pub refused: Vec<Problem>,
 }

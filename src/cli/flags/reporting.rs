@@ -9,7 +9,7 @@ pub struct Reporting {
     /// Drains that get Kubernetes Events and a condition of the Node: `blocked`, `all`, `lifecycle` (`all`, with the Node conditions of KEP-5683)
     /// or `none`
     ///
-    /// Needs create and patch on events, and patch on nodes/status.
+    /// Needs `create` and `patch` on `events`, and `patch` on `nodes/status`.
     #[arg(
         long,
         env = "EBBTIDE_EVENTS",

@@ -27,7 +27,8 @@ pub struct Servers {
     )]
     pub status_address: String,
 
-    /// Name and port of a headless Service of all replicas, whose work the status page shows together, or of each; repeatable. Needs `--pod-name`
+    /// Address of the other replicas' status pages, whose work this page shows, too: `HOST:PORT` of a headless Service of all replicas, or of each
+    /// replica; repeatable. Needs `--pod-name`
     ///
     /// `--status-address` must be one that the other replicas reach.
     #[arg(

@@ -41,9 +41,9 @@ pub struct Sources {
     pub nodes_lease: Option<String>,
 
     /// Without a queue: the terminating lifecycle hook, by its name in each Auto Scaling group, that is kept alive and completed when a Node
-    /// reports that its group terminates it. Needs AWS permissions
+    /// reports that its group terminates it
     ///
-    /// The messages of a queue name the hook themselves. Needs AWS credentials, for four calls to Auto Scaling.
+    /// Needs AWS permissions for four calls to Auto Scaling. With a queue it is refused, because messages name the hook themselves.
     #[arg(long, env = "EBBTIDE_NODE_HOOK", value_parser = text, value_name = "HOOK", help_heading = "Notices")]
     pub node_hook: Option<String>,
 

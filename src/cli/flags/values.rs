@@ -137,7 +137,10 @@ pub fn at_most(text: &str) -> Result<AtMost, String> {
 /// # Errors
 /// How to write one.
 pub fn drain_limit(text: &str) -> Result<DrainLimit, String> {
-    if text == "none" { Ok(DrainLimit::None) } else { at_most(text).map(DrainLimit::Strict) }
+    if text == "none" {
+        return Ok(DrainLimit::None);
+    }
+    at_most(text).map(DrainLimit::Strict).map_err(|error| format!("{error}, or none"))
 }
 
 /// Parses a taint that is set with the cordon.

@@ -20,14 +20,14 @@ pub struct Waits {
     /// Nodes with the same value of a label whose pods are evicted at the same time, a number or a share of them, at least one, such as
     /// `topology.kubernetes.io/zone=1`; once per label. Only drains that have time wait [default: no limit]
     ///
-    /// Not spot, capacity-reservation and state-change; without a queue, asg-terminate only with `--node-hook` or its `--drain-timeout`.
+    /// Not `spot`, `capacity-reservation` and `state-change`; without a queue, `asg-terminate` only with `--node-hook` or its `--drain-timeout`.
     #[arg(long, env = "EBBTIDE_WAVE", value_parser = text, value_name = "LABEL=N|P%", value_delimiter = ',', help_heading = "Drain")]
     pub wave: Vec<String>,
 
     /// While traffic of one of these resources is shifted away from a zone, drains in other zones that have time wait: ARNs of EKS clusters or
     /// load balancers, or `any`
     ///
-    /// Needs the events of aws.arc-zonal-shift on the queue, and Nodes with the label topology.k8s.aws/zone-id. A shift counts for 6 hours after
+    /// Needs the events of `aws.arc-zonal-shift` on the queue, and Nodes with the label `topology.k8s.aws/zone-id`. A shift counts for 6 hours after
     /// its last event.
     #[arg(long, env = "EBBTIDE_ZONAL_SHIFT", value_parser = text, value_name = "ARN|any", value_delimiter = ',', help_heading = "Drain")]
     pub zonal_shift: Vec<String>,
@@ -35,7 +35,7 @@ pub struct Waits {
     /// Wait for your own controllers, for all kinds or for one: `before-drain`, at most half of the time; `before-completion`, of lifecycle
     /// hooks, until the deadline; `both` or `none`
     ///
-    /// The Node carries the annotation ebbtide/hold, with the point's name, until your controller sets ebbtide/release to that name.
+    /// The Node carries the annotation `ebbtide/hold`, with the point's name, until your controller sets `ebbtide/release` to that name.
     #[arg(long, env = "EBBTIDE_HOLD", value_parser = text, value_name = "[KIND=]POINT", value_delimiter = ',', help_heading = "Drain")]
     pub hold: Vec<String>,
 
@@ -56,7 +56,7 @@ pub struct Waits {
     /// Target groups (ALB, NLB) of an interrupted instance: `wait` completes its hook when none lists it any more; `deregister` also removes it
     /// from them when its drain starts; `off`
     ///
-    /// Found by the bindings of the AWS Load Balancer Controller and by the instance's Auto Scaling group. All but off also exclude the node from
+    /// Found by the bindings of the AWS Load Balancer Controller and by the instance's Auto Scaling group. All but `off` also exclude the node from
     /// load balancers. The wait is 6 minutes at most, and ends at the deadline.
     #[arg(
         long,

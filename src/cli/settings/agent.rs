@@ -29,7 +29,7 @@ impl AgentSettings {
     /// # Errors
     /// All problems.
     pub fn from_flags(flags: &flags::agent::Agent) -> Result<Self, SettingsError> {
-        let mut problems = Problems::default();
+        let mut problems = Problems::of(flags.refused.clone());
         let node_name = flags.node_name.trim().to_owned();
         let is_name = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'.');
         if node_name.is_empty() || !node_name.bytes().all(is_name) {

@@ -2,7 +2,7 @@
 
 use super::SettingsError;
 use super::problems::Problems;
-use crate::cli::flags::Notifications;
+use crate::cli::flags::{Notifications, Problem};
 use crate::cli::input;
 use crate::fact::NotificationPhase;
 use crate::telemetry::notify::{self, Format, NotifySettings, PAGER_DUTY_URL, PhaseChoice, Phases, Template};
@@ -25,8 +25,9 @@ pub fn notifications(
     flags: Notifications,
     cluster: Option<String>,
     replica: Option<String>,
+    refused: Vec<Problem>,
 ) -> Result<NotifySettings, SettingsError> {
-    let mut problems = Problems::default();
+    let mut problems = Problems::of(refused);
     let settings = problems.notifications(flags, cluster, replica);
     problems.end()?;
     settings.ok_or_else(|| {

@@ -19,6 +19,37 @@ fn host_of(partition: &str) -> Option<&'static str> {
     }
 }
 
+/// Checks that a text is the URL of a standard queue.
+fn check_queue_url(url: &str) -> Result<(), String> {
+    if url.is_empty() {
+        return Err("is missing; give the queue's URL, or set EBBTIDE_QUEUE_URL".to_owned());
+    }
+    if let Some(arn) = url.strip_prefix("arn:") {
+        let parts: Vec<&str> = arn.split(':').collect();
+        let hint = match parts.as_slice() {
+            [partition, "sqs", region, account, name] => host_of(partition)
+                .map(|host| format!("; for this queue it is https://sqs.{region}.{host}/{account}/{name}")),
+            _ => None,
+        };
+        return Err(format!("\"{url}\" is an ARN; give the queue's URL{}", hint.unwrap_or_default()));
+    }
+    let parsed = url.parse::<http::Uri>().ok().filter(|uri| matches!(uri.scheme_str(), Some("http" | "https")));
+    match parsed {
+        None => Err(format!(
+            "\"{url}\" is not a URL; the SQS console shows the URL, such as https://sqs.REGION.amazonaws.com/ACCOUNT/NAME"
+        )),
+        Some(uri) if uri.path().trim_matches('/').is_empty() => {
+            Err(format!("\"{url}\" names no queue; the path must be /ACCOUNT/NAME"))
+        }
+        // SQS asks for this suffix, and allows it for no other queue.
+        Some(uri) if uri.path().strip_suffix(".fifo").is_some() => Err(format!(
+            "\"{url}\" is a FIFO queue, which hands out no other message of a group while one is worked on: one long drain would hold \
+             back every notice after it; give a standard queue"
+        )),
+        Some(_) => Ok(()),
+    }
+}
+
 /// The problems so far.
 #[derive(Default)]
 pub(super) struct Problems {
@@ -35,9 +66,14 @@ impl Problems {
 
     /// Adds a problem of a flag, unless its value was refused: then nothing is known about it.
     pub(super) fn add(&mut self, flag: &'static str, what: impl Into<String>) {
-        if self.all[..self.refused].iter().all(|problem| problem.flag != flag) {
+        if !self.has_refused(flag) {
             self.all.push(Problem { flag: flag.to_owned(), what: what.into() });
         }
+    }
+
+    /// Whether a value of the flag was refused.
+    pub(super) fn has_refused(&self, flag: &str) -> bool {
+        self.all[..self.refused].iter().any(|problem| problem.flag == flag)
     }
 
     /// Returns the value, if there is one, and else adds the problem.
@@ -55,46 +91,8 @@ impl Problems {
 
     pub(super) fn queue_url(&mut self, url: Option<String>) -> String {
         let url = url.unwrap_or_default();
-        self.check_queue_url(&url);
+        self.read("--queue-url", check_queue_url(&url));
         url
-    }
-
-    fn check_queue_url(&mut self, url: &str) {
-        let flag = "--queue-url";
-        if url.is_empty() {
-            return self.add(flag, "is missing; give the queue's URL, or set EBBTIDE_QUEUE_URL");
-        }
-        if let Some(arn) = url.strip_prefix("arn:") {
-            let parts: Vec<&str> = arn.split(':').collect();
-            let hint = match parts.as_slice() {
-                [partition, "sqs", region, account, name] => host_of(partition)
-                    .map(|host| format!("; for this queue it is https://sqs.{region}.{host}/{account}/{name}")),
-                _ => None,
-            };
-            let hint = hint.unwrap_or_default();
-            return self.add(flag, format!("\"{url}\" is an ARN; give the queue's URL{hint}"));
-        }
-        let parsed = url.parse::<http::Uri>().ok().filter(|uri| matches!(uri.scheme_str(), Some("http" | "https")));
-        match parsed {
-            None => self.add(
-                flag,
-                format!(
-                    "\"{url}\" is not a URL; the SQS console shows the URL, such as https://sqs.REGION.amazonaws.com/ACCOUNT/NAME"
-                ),
-            ),
-            Some(uri) if uri.path().trim_matches('/').is_empty() => {
-                self.add(flag, format!("\"{url}\" names no queue; the path must be /ACCOUNT/NAME"));
-            }
-            // SQS asks for this suffix, and allows it for no other queue.
-            Some(uri) if uri.path().strip_suffix(".fifo").is_some() => self.add(
-                flag,
-                format!(
-                    "\"{url}\" is a FIFO queue, which hands out no other message of a group while one is worked on: one long drain would \
-                     hold back every notice after it; give a standard queue"
-                ),
-            ),
-            Some(_) => {}
-        }
     }
 
     pub(super) fn actions(&mut self, flags: &[String]) -> Actions {

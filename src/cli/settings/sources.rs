@@ -66,7 +66,10 @@ impl Problems {
     /// Returns what gives notices. By default the queue, even without its URL: one that was forgotten must not pass for a wish.
     pub(super) fn sources(&mut self, flags: &Run, needs_queue: bool) -> Sources {
         let named = &flags.sources.source;
-        let (url, interval) = (flags.sources.queue_url.is_some(), flags.ec2_poll_interval.is_some());
+        let (url, interval) = (
+            flags.sources.queue_url.is_some(),
+            flags.ec2_poll_interval.is_some() || self.has_refused("--ec2-poll-interval"),
+        );
         if named.is_empty() {
             self.node_hook(flags, false, true);
             return Sources { queue: true, nodes: false, ec2: interval, hooks: false };

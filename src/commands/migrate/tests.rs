@@ -284,3 +284,9 @@ fn the_values_go_into_a_new_file_and_strict_decides_the_exit_code() {
     );
     std::fs::remove_dir_all(folder).unwrap();
 }
+
+#[test]
+fn a_name_with_a_dot_is_no_map_in_a_map() {
+    let (_, said, is_whole) = migrated("enableSqsTerminationDraining: true\nrbac.create: false\n");
+    assert!(said.contains("rbac.create: is one name with a dot") && !is_whole, "{said}");
+}

@@ -63,13 +63,14 @@ impl Flag {
             "queue-url" => "queueUrl".to_owned(),
             "on" => "actions".to_owned(),
             "otlp-endpoint" => "traces.endpoint".to_owned(),
-            "otlp-header" => "traces.existingSecret".to_owned(),
+            "otlp-header" => "traces.secretKeys.headers".to_owned(),
             "notify" => "notifications.phases".to_owned(),
-            "notify-url" | "notify-header" | "notify-secret" | "notify-routing-key" => {
-                "notifications.existingSecret".to_owned()
-            }
-            "admin-address" => "admin".to_owned(),
-            "status-address" => "status".to_owned(),
+            "notify-url" => "notifications.secretKeys.url".to_owned(),
+            "notify-header" => "notifications.secretKeys.headers".to_owned(),
+            "notify-secret" => "notifications.secretKeys.signingKey".to_owned(),
+            "notify-routing-key" => "notifications.secretKeys.routingKey".to_owned(),
+            "admin-address" => "admin.address".to_owned(),
+            "status-address" => "status.enabled".to_owned(),
             "status-peers" => "status.shared".to_owned(),
             // The chart sets them itself.
             "pod-name" | "pod-namespace" => return None,

@@ -183,6 +183,8 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- $text = join "," $value }}
 {{- else if kindIs "map" $value }}
 {{- $text = include "ebbtide.pairs" $value }}
+{{- else if kindIs "float64" $value }}
+{{- $text = printf "%d" (int64 $value) }}
 {{- else if not (kindIs "invalid" $value) }}
 {{- $text = toString $value }}
 {{- end }}
