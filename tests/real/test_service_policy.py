@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import pytest
 
-from harness import admission, helm, manifests, messages
+from harness import admission, chart, manifests, messages
 from harness.control_plane import SERVICE
 from harness.kube import NODES, Kube, Object
 from harness.wait import eventually
@@ -43,7 +43,7 @@ def objects(world: World, values: str) -> list[Object]:
     """Returns the chart's policies about the service, with these values, as policies about the user of the service under test."""
     file = world.folder / "policy.yaml"
     file.write_text("queueUrl: https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide\n" + values)
-    made = helm.rendered(file, world.name, world.name)
+    made = chart.rendered(file, world.name, world.name)
     ours = [each for each in made if each["metadata"].get("labels", {}).get("ebbtide/policy", "").startswith("service")]
     assert len(ours) == 4
     renamed: list[Object] = json.loads(re.sub(r"system:serviceaccount:[^']*", SERVICE, json.dumps(ours)))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import requests
 
-from . import helm, manifests
+from . import chart, manifests
 from .kube import NAMESPACES, Kube, Object
 from .process import Process, free_port
 from .service import environment
@@ -37,7 +37,7 @@ class Agents:
         self._closing = ExitStack()
         values = world.folder / "agents.yaml"
         values.write_text(_VALUES)
-        for each in helm.rendered(values, world.name, world.name):
+        for each in chart.rendered(values, world.name, world.name):
             if each["kind"] in _PATHS and each["metadata"]["name"].endswith("-agent"):
                 world.kube.create(_PATHS[each["kind"]], each)
                 self._closing.callback(world.kube.delete, f"{_PATHS[each['kind']]}/{each['metadata']['name']}")

@@ -20,12 +20,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl
 
+from moto.events.models import EventPattern
+
 from .hooks import Action, Actions, Refused
 
 COMPLETE = "CompleteLifecycleAction"
 HEARTBEAT = "RecordLifecycleActionHeartbeat"
 RECEIVE = "ReceiveMessage"
 ATTRIBUTES = "GetQueueAttributes"
+PATTERNS = "TestEventPattern"
 GROUPS = "DescribeAutoScalingGroups"
 HEALTH = "SetInstanceHealth"
 HOOKS = "DescribeLifecycleHooks"
@@ -153,6 +156,8 @@ class Recorder:
                 answer = forward()
                 if action == SPOT_REQUESTS and answer.status == 200:
                     answer = _spot_requests([id for id in _asked_ids(asked) if self.interrupted(id)])
+                if action == PATTERNS and answer.status == 200:
+                    answer = _matched(asked)
                 if action == ATTRIBUTES and answer.status == 200:
                     answer = replace(answer, body=_with_redrive_allow_policy(answer.body))
                 # moto fails once it has checked the permission.
@@ -285,6 +290,12 @@ def _with_redrive_allow_policy(body: bytes) -> bytes:
     answer = json.loads(body)
     answer.setdefault("Attributes", {})["RedriveAllowPolicy"] = '{"redrivePermission":"denyAll"}'
     return json.dumps(answer).encode()
+
+
+def _matched(asked: dict[str, Any]) -> Answer:
+    """Answers whether an event matches a pattern, by the code with which moto delivers events; for the call itself it answers nothing."""
+    matches = EventPattern.load(asked["EventPattern"]).matches_event(json.loads(asked["Event"]))
+    return Answer(200, "application/x-amz-json-1.1", json.dumps({"Result": matches}).encode())
 
 
 def _done(action: str) -> Answer:
