@@ -1,8 +1,7 @@
 //! Reading the command line: what clap's attributes can't express about all flags.
 
 use super::answer::Answer;
-use super::flags::Cli;
-use super::flags::{Command as Chosen, Problem};
+use super::flags::{Cli, Command as Chosen, Problem};
 use super::refusal;
 use clap::builder::{BoolishValueParser, Resettable};
 use clap::error::{ContextKind, ContextValue, ErrorKind, KindFormatter};
@@ -45,16 +44,10 @@ impl Cli {
     ///
     /// # Errors
     /// The problems of the command line.
-    #[allow(clippy::disallowed_methods, reason = "clap can't distinguish an empty variable from a missing one")]
     pub fn read() -> Result<Self, Answer> {
-        let filled = |arg: Arg| {
-            let empty = arg.get_env().and_then(std::env::var_os).is_some_and(|value| value.is_empty());
-            if empty { arg.env(Resettable::Reset) } else { arg }
-        };
         let shows_all =
             std::env::args_os().any(|arg| arg.to_str().and_then(|arg| arg.strip_prefix("--")) == Some(HELP_ALL));
         let command = if shows_all { Self::complete() } else { Self::brief() };
-        let command = command.mut_subcommands(|command| command.mut_args(filled));
         Self::parsed(command, std::env::args_os().collect()).map_err(|error| {
             match error.kind() {
                 // These come with their text.
@@ -75,7 +68,13 @@ impl Cli {
         Self::parsed(Self::complete(), args.into_iter().map(Into::into).collect())
     }
 
+    #[allow(clippy::disallowed_methods, reason = "clap can't distinguish an empty variable from a missing one")]
     fn parsed(command: Command, args: Vec<OsString>) -> Result<Self, clap::Error> {
+        let filled = |arg: Arg| {
+            let empty = arg.get_env().and_then(std::env::var_os).is_some_and(|value| value.is_empty());
+            if empty { arg.env(Resettable::Reset) } else { arg }
+        };
+        let command = command.mut_subcommands(|command| command.mut_args(filled));
         let parse = |command: &Command, args: &[OsString]| {
             let matches = command.clone().try_get_matches_from(args)?;
             Self::from_arg_matches(&matches)
@@ -207,7 +206,7 @@ impl Line {
                 match std::env::var_os(variable).map(OsString::into_string) {
                     // One that is no text is refused by clap.
                     Some(Err(_)) => return arg,
-                    Some(Ok(value)) if !value.is_empty() && !is_given(&args, &long) => {
+                    Some(Ok(value)) if !is_given(&args, &long) => {
                         variables.push(OsString::from(format!("{long}={value}")));
                     }
                     _ => {}
@@ -223,8 +222,8 @@ impl Line {
     fn without(&mut self, refusal: &Refusal) -> bool {
         let Refusal { flag, value, .. } = refusal;
         let given = format!("{flag}=");
-        let flags = self.args.iter().take_while(|arg| *arg != "--").enumerate();
-        let place = flags.filter_map(|(at, arg)| {
+        let mut flags = self.args.iter().take_while(|arg| *arg != "--").enumerate();
+        let place = flags.find_map(|(at, arg)| {
             let (words, text) = match arg.to_str()? {
                 arg if arg == flag => (2, self.args.get(at + 1)?.to_str()?),
                 arg => (1, arg.strip_prefix(&given)?),
@@ -233,7 +232,7 @@ impl Line {
             let rest = if text == value { String::new() } else { rest.join(",") };
             (rest != text || text.is_empty()).then_some((at, words, rest))
         });
-        let Some((at, words, rest)) = place.take(1).last() else { return false };
+        let Some((at, words, rest)) = place else { return false };
         let kept = (!rest.is_empty()).then(|| OsString::from(given + &rest));
         self.args.splice(at..at + words, kept);
         true

@@ -23,7 +23,7 @@ pub use reporting::Reporting;
 pub use servers::Servers;
 pub use source::{Source, Sources};
 pub use traces::Traces;
-pub use values::{EKS_HOOKS, LogFormat, MAX_DRAIN, Problem, ValueError, WORK_SIGNS, at_most, up_to, zero_up_to};
+pub use values::{EKS_HOOKS, LogFormat, MAX_DRAIN, Problem, ValueError, WORK_SIGNS, at_most, up_to};
 pub use waits::Waits;
 
 use crate::pipeline::drain::AtDeadline;
@@ -35,7 +35,7 @@ use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::time::Duration;
 use tracing_subscriber::filter::Targets;
-use values::{cluster_name, heartbeats, managed_tag, poll_interval, taint, text, value};
+use values::{cluster_name, heartbeats, managed_tag, poll_interval, taint, text, value, zero_up_to};
 
 /// Maximum grace period of a pod. Kubernetes allows any, but more than a day is a typing error.
 const MAX_POD_GRACE: Duration = Duration::from_hours(24);
@@ -116,7 +116,14 @@ pub struct Run {
     /// `--ec2-poll-interval`; conditions of Nodes (`node-condition`) have `--on-condition`. Actions: `drain`, `replace` (not for `spot` and
     /// `state-change`), `cordon`, `report`, `ignore`; for `asg-launch` `ready`, `report`, `ignore`. Only `drain`, `replace` and `ready` touch lifecycle
     /// hooks. With `replace` the Auto Scaling group first launches another node.
-    #[arg(long, env = "EBBTIDE_ON", value_parser = text, value_name = "KIND=ACTION", value_delimiter = ',', help_heading = "Notices")]
+    #[arg(
+        long,
+        env = "EBBTIDE_ON",
+        value_parser = text,
+        value_name = "KIND=ACTION",
+        value_delimiter = ',',
+        help_heading = "Notices",
+    )]
     pub on: Vec<String>,
 
     /// Action for a fault of an instance that AWS Health reports, by the code of the event: `drain`, `replace`, `cordon` or `report`; repeatable
@@ -125,7 +132,8 @@ pub struct Run {
     /// Such events need an EventBridge rule of their own, for the category `issue`.
     #[arg(
         long,
-        env = "EBBTIDE_HEALTH_ISSUE", value_parser = text,
+        env = "EBBTIDE_HEALTH_ISSUE",
+        value_parser = text,
         value_name = "CODE=ACTION",
         value_delimiter = ',',
         help_heading = "Notices"
@@ -148,7 +156,8 @@ pub struct Run {
     /// EC2 tag of this cluster's instances, its key alone or with a value
     #[arg(
         long,
-        env = "EBBTIDE_MANAGED_TAG", value_parser = value(managed_tag),
+        env = "EBBTIDE_MANAGED_TAG",
+        value_parser = value(managed_tag),
         value_name = "TAG[=VALUE]",
         default_value = "aws-node-termination-handler/managed",
         help_heading = "Notices"
@@ -157,7 +166,13 @@ pub struct Run {
 
     /// Name of this cluster, as in the tags `kubernetes.io/cluster/NAME`, `eks:cluster-name` or `aws:eks:cluster-name` of its instances [default:
     /// from the tags of a Node's instance]
-    #[arg(long, env = "EBBTIDE_CLUSTER_NAME", value_parser = value(cluster_name), value_name = "NAME", help_heading = "Notices")]
+    #[arg(
+        long,
+        env = "EBBTIDE_CLUSTER_NAME",
+        value_parser = value(cluster_name),
+        value_name = "NAME",
+        help_heading = "Notices",
+    )]
     pub cluster_name: Option<String>,
 
     /// Require the managed tag even of instances with a Node here; EC2 is asked about each
@@ -167,7 +182,8 @@ pub struct Run {
     /// Wait for the Node of a terminating instance before its hook is completed; other kinds wait until their deadline
     #[arg(
         long,
-        env = "EBBTIDE_REGISTRATION_GRACE", value_parser = value(up_to(MAX_DRAIN)),
+        env = "EBBTIDE_REGISTRATION_GRACE",
+        value_parser = value(up_to(MAX_DRAIN)),
         value_name = "DURATION",
         default_value = "30s",
         help_heading = "Notices"
@@ -178,11 +194,23 @@ pub struct Run {
     /// message announced [default: never]
     ///
     /// EventBridge may lose events. Needs `ec2:DescribeInstanceStatus` and `ec2:DescribeCapacityReservations`.
-    #[arg(long, env = "EBBTIDE_EC2_POLL_INTERVAL", value_parser = value(poll_interval), value_name = "DURATION", help_heading = "Notices")]
+    #[arg(
+        long,
+        env = "EBBTIDE_EC2_POLL_INTERVAL",
+        value_parser = value(poll_interval),
+        value_name = "DURATION",
+        help_heading = "Notices",
+    )]
     pub ec2_poll_interval: Option<Duration>,
 
     /// Act only on Nodes whose labels match, such as `pool=spot,zone!=a` [default: all Nodes]
-    #[arg(long, env = "EBBTIDE_NODE_SELECTOR", value_parser = value(label::selector), value_name = "SELECTOR", help_heading = "Notices")]
+    #[arg(
+        long,
+        env = "EBBTIDE_NODE_SELECTOR",
+        value_parser = value(label::selector),
+        value_name = "SELECTOR",
+        help_heading = "Notices",
+    )]
     pub node_selector: Option<Selector>,
 
     /// Maximum duration of a drain, at most 48h, for all kinds or for one [default: the time that AWS sets; for a lifecycle hook its timeout, or
@@ -193,7 +221,8 @@ pub struct Run {
     /// scheduled change, whose start may be weeks ahead, the default is `1h`, too. If AWS sets the time, it can only shorten it.
     #[arg(
         long,
-        env = "EBBTIDE_DRAIN_TIMEOUT", value_parser = text,
+        env = "EBBTIDE_DRAIN_TIMEOUT",
+        value_parser = text,
         value_name = "[KIND=]DURATION",
         value_delimiter = ',',
         help_heading = "Drain"
@@ -212,7 +241,8 @@ pub struct Run {
     /// retirement always now [default: now]
     #[arg(
         long,
-        env = "EBBTIDE_WHEN", value_parser = text,
+        env = "EBBTIDE_WHEN",
+        value_parser = text,
         value_name = "KIND=now|DURATION-before",
         value_delimiter = ',',
         help_heading = "Drain"
@@ -238,7 +268,13 @@ pub struct Run {
     pub evict_daemonsets: bool,
 
     /// Evict only pods that match this label selector [default: all pods]
-    #[arg(long, env = "EBBTIDE_POD_SELECTOR", value_parser = value(label::selector), value_name = "SELECTOR", help_heading = "Drain")]
+    #[arg(
+        long,
+        env = "EBBTIDE_POD_SELECTOR",
+        value_parser = value(label::selector),
+        value_name = "SELECTOR",
+        help_heading = "Drain",
+    )]
     pub pod_selector: Option<Selector>,
 
     /// Leave pods with an emptyDir volume, which `kubectl drain` evicts only with `--delete-emptydir-data`
@@ -253,17 +289,29 @@ pub struct Run {
     /// before a hard deadline
     ///
     /// The first may also be a duration from the pod's start, such as `30m`.
-    #[arg(long, env = "EBBTIDE_RESPECT_DO_NOT_DISRUPT", value_parser = BoolishValueParser::new(), help_heading = "Drain")]
+    #[arg(
+        long,
+        env = "EBBTIDE_RESPECT_DO_NOT_DISRUPT",
+        value_parser = BoolishValueParser::new(),
+        help_heading = "Drain",
+    )]
     pub respect_do_not_disrupt: bool,
 
     /// Grace period of every eviction, 1s to 24h [default: the pod's own]
-    #[arg(long, env = "EBBTIDE_POD_GRACE", value_parser = value(up_to(MAX_POD_GRACE)), value_name = "DURATION", help_heading = "Drain")]
+    #[arg(
+        long,
+        env = "EBBTIDE_POD_GRACE",
+        value_parser = value(up_to(MAX_POD_GRACE)),
+        value_name = "DURATION",
+        help_heading = "Drain",
+    )]
     pub pod_grace: Option<Duration>,
 
     /// Taint that is set and removed with the cordon; repeatable. With `NoExecute` Kubernetes evicts pods regardless of budgets
     #[arg(
         long,
-        env = "EBBTIDE_TAINT", value_parser = value(taint),
+        env = "EBBTIDE_TAINT",
+        value_parser = value(taint),
         value_name = "KEY[=VALUE]:EFFECT",
         value_delimiter = ',',
         help_heading = "Marks on the Node"
@@ -273,7 +321,8 @@ pub struct Run {
     /// Key of a taint that `--taint` named before, so that it is removed with the cordon; repeatable
     #[arg(
         long,
-        env = "EBBTIDE_FORMER_TAINT", value_parser = value(checked_key),
+        env = "EBBTIDE_FORMER_TAINT",
+        value_parser = value(checked_key),
         value_name = "KEY",
         value_delimiter = ',',
         help_heading = "Marks on the Node"
@@ -299,7 +348,13 @@ pub struct Run {
     pub out_of_service_taint: bool,
 
     /// When to undo a cordon that no interruption followed, at most 48h; `0s` keeps cordons [default: `20m` for `rebalance=cordon`; else never]
-    #[arg(long, env = "EBBTIDE_UNCORDON_AFTER", value_parser = value(zero_up_to(MAX_DRAIN)), value_name = "DURATION", help_heading = "Marks on the Node")]
+    #[arg(
+        long,
+        env = "EBBTIDE_UNCORDON_AFTER",
+        value_parser = value(zero_up_to(MAX_DRAIN)),
+        value_name = "DURATION",
+        help_heading = "Marks on the Node",
+    )]
     pub uncordon_after: Option<Duration>,
 
     /// Taint or annotation as the sign that another tool works on the node: a cordon that expires stays meanwhile, for 2 h at most; repeatable. A
@@ -353,7 +408,8 @@ pub struct Run {
     /// For `asg-launch=ready`, and for the new Node of the action `replace`: key of a taint that the Node must have lost; repeatable
     #[arg(
         long,
-        env = "EBBTIDE_STARTUP_TAINT", value_parser = value(checked_key),
+        env = "EBBTIDE_STARTUP_TAINT",
+        value_parser = value(checked_key),
         value_name = "KEY",
         value_delimiter = ',',
         help_heading = "Lifecycle hooks"
@@ -365,7 +421,8 @@ pub struct Run {
     /// An interval is 5s at least and less than 2h, and is shortened where a hook's timeout needs it. With `off` the drain ends within that timeout.
     #[arg(
         long,
-        env = "EBBTIDE_HEARTBEAT", value_parser = value(heartbeats),
+        env = "EBBTIDE_HEARTBEAT",
+        value_parser = value(heartbeats),
         value_name = "auto|off|DURATION",
         default_value = "auto",
         help_heading = "Lifecycle hooks"
@@ -392,7 +449,12 @@ pub struct Run {
     /// Delete leaked Leases of deleted Nodes in kube-node-lease
     ///
     /// One replica at a time does this, so `--pod-namespace` and `--pod-name` are required.
-    #[arg(long, env = "EBBTIDE_COLLECT_LEASES", value_parser = BoolishValueParser::new(), help_heading = "Leaked Leases")]
+    #[arg(
+        long,
+        env = "EBBTIDE_COLLECT_LEASES",
+        value_parser = BoolishValueParser::new(),
+        help_heading = "Leaked Leases",
+    )]
     pub collect_leases: bool,
 
     /// The process's own servers.
@@ -422,7 +484,14 @@ pub struct Run {
     pub check_at_start: bool,
 
     /// Level of the log, or levels by module, such as `info,ebbtide=debug`, which logs every call and eviction
-    #[arg(long, env = "EBBTIDE_LOG", value_parser = value(log_filter::parse), value_name = "FILTER", default_value = "info", help_heading = "Process")]
+    #[arg(
+        long,
+        env = "EBBTIDE_LOG",
+        value_parser = value(log_filter::parse),
+        value_name = "FILTER",
+        default_value = "info",
+        help_heading = "Process",
+    )]
     pub log: Targets,
 
     /// Namespace of Ebbtide's own pod, which is then the last to be evicted

@@ -20,8 +20,7 @@ const ORDER: [NotificationPhase; NotificationPhase::ALL.len()] =
 /// Sends the samples. The exit code is 0 if the receiver accepts all, 1 if not, 2 for wrong flags.
 pub async fn notify(flags: Notify) -> Answer {
     let Notify { test: _, output, notifications, cluster_name, pod_name, refused } = flags;
-    let named = |name: Option<String>| name.filter(|name| !name.is_empty());
-    let settings = match settings::notifications(notifications, named(cluster_name), named(pod_name), refused) {
+    let settings = match settings::notifications(notifications, cluster_name, pod_name, refused) {
         Ok(settings) => settings,
         Err(problems) => return Answer::wrong(&problems),
     };

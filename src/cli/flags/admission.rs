@@ -8,9 +8,15 @@ use clap::Args;
 #[derive(Args, Debug)]
 pub struct Admission {
     /// Nodes that are drained at the same time, a number or a share of all Nodes, at least one; beyond it only what AWS confirms is drained, and
-    /// the rest waits. `none` for no limit. Needs the AWS permissions of the template parameter `Verify` [default: with a queue `25%`, beyond which only what AWS denies
-    /// waits]
-    #[arg(long, env = "EBBTIDE_MAX_DRAINING", value_parser = value(drain_limit), value_name = "N|P%|none", help_heading = "Drain")]
+    /// the rest waits. `none` for no limit. Needs the AWS permissions of the template parameter `Verify` [default: with a queue `25%`, beyond
+    /// which only what AWS denies waits]
+    #[arg(
+        long,
+        env = "EBBTIDE_MAX_DRAINING",
+        value_parser = value(drain_limit),
+        value_name = "N|P%|none",
+        help_heading = "Drain",
+    )]
     pub max_draining: Option<DrainLimit>,
 
     /// Notices that AWS has to confirm before their nodes are drained: `always`, all that it can confirm; `unusual`, those beyond

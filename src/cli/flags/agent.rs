@@ -39,7 +39,13 @@ pub struct Agent {
     pub log_format: LogFormat,
 
     /// Level of the log, or levels by module
-    #[arg(long, env = "EBBTIDE_LOG", value_parser = value(log_filter::parse), value_name = "FILTER", default_value = "info")]
+    #[arg(
+        long,
+        env = "EBBTIDE_LOG",
+        value_parser = value(log_filter::parse),
+        value_name = "FILTER",
+        default_value = "info",
+    )]
     pub log: Targets,
 
     /// The choice of a cluster.

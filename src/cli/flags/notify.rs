@@ -30,7 +30,8 @@ pub struct Notifications {
     /// `notice`: work on a node begins. `blocked`: a drain has been blocked for 5 s. `done`: the work ended well. `failed`: it did not.
     #[arg(
         long,
-        env = "EBBTIDE_NOTIFY", value_parser = text,
+        env = "EBBTIDE_NOTIFY",
+        value_parser = text,
         value_name = "[KIND=]PHASES",
         value_delimiter = ',',
         help_heading = "Notifications"
@@ -97,7 +98,8 @@ pub struct Notifications {
     /// Timeout of one try to send a notification, at most 30s
     #[arg(
         long,
-        env = "EBBTIDE_NOTIFY_TIMEOUT", value_parser = value(up_to(MAX_TIMEOUT)),
+        env = "EBBTIDE_NOTIFY_TIMEOUT",
+        value_parser = value(up_to(MAX_TIMEOUT)),
         value_name = "DURATION",
         default_value = "5s",
         help_heading = "Notifications"
@@ -129,7 +131,7 @@ pub struct Notify {
     pub cluster_name: Option<String>,
 
     /// Name of Ebbtide's own pod, which notifications have
-    #[arg(long, env = "EBBTIDE_POD_NAME", value_name = "NAME")]
+    #[arg(long, env = "EBBTIDE_POD_NAME", value_parser = text, value_name = "NAME")]
     pub pod_name: Option<String>,
 
     /// The values that their flags have refused.

@@ -54,7 +54,8 @@ pub struct Sources {
     /// (`Ready=Unknown`). No work begins while more than a fifth, rounded up, of a group or of all nodes, or most zones, are affected.
     #[arg(
         long,
-        env = "EBBTIDE_ON_CONDITION", value_parser = text,
+        env = "EBBTIDE_ON_CONDITION",
+        value_parser = text,
         value_name = "TYPE=STATUS:TOLERATION=ACTION",
         value_delimiter = ',',
         help_heading = "Notices"

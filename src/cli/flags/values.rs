@@ -8,6 +8,7 @@ use crate::runtime::duration;
 use crate::runtime::duration::Words;
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
+use std::convert::Infallible;
 use std::fmt::Display;
 use std::time::Duration;
 
@@ -46,7 +47,7 @@ pub fn value<T, E: Display>(
 /// # Errors
 /// [`ValueError::Empty`].
 pub fn text(given: &str) -> Result<String, ValueError> {
-    Some(given.trim()).filter(|text| !text.is_empty()).map(str::to_owned).ok_or(ValueError::Empty)
+    value(|text| Ok::<_, Infallible>(text.to_owned()))(given)
 }
 
 /// Maximum duration of a drain: the longest life of a lifecycle hook.

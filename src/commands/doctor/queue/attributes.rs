@@ -68,6 +68,7 @@ impl Queue<'_> {
         serde_json::from_str(self.text(attribute)?).ok()
     }
 }
+
 /// The meaning of an attribute's value. A problem has a remedy.
 enum Finding {
     Fine(String),
