@@ -645,10 +645,10 @@ def test_ingress_is_restricted_by_default_and_egress_by_choice() -> None:
     default = policy("")
     assert default["policyTypes"] == ["Ingress"]
     assert "egress" not in default
-    assert default["ingress"] == [{"ports": [{"port": "metrics", "protocol": "TCP"}]}], "from everywhere"
-    metrics, status = policy("status: {shared: true}")["ingress"]
-    assert metrics == default["ingress"][0]
-    assert (status["ports"][0]["port"], list(status["from"][0])) == ("status", ["podSelector"])
+    metrics, status = default["ingress"]
+    assert metrics == {"ports": [{"port": "metrics", "protocol": "TCP"}]}, "from everywhere"
+    assert (status["ports"][0]["port"], [list(peer) for peer in status["from"]]) == ("status", [["podSelector"]])
+    assert policy("status: {shared: false}")["ingress"] == [metrics]
     none = HELM4.objects(values=QUEUE + "networkPolicy: {enabled: false}")
     assert not [each for each in none if each["kind"] == "NetworkPolicy"]
 
@@ -660,11 +660,13 @@ notifications: {existingSecret: a, proxy: 'http://10.0.0.1:3128'}
 extraEnv:
   - {name: HTTPS_PROXY, value: 'http://user:secret@proxy.example'}
   - {name: ALL_PROXY, value: 'http://[fd00::1]:8888/'}
+  - {name: https_proxy, value: ' proxy.example:3129 '}
+  - {name: all_proxy, value: '10.0.0.1:3130'}
   - {name: NO_PROXY, value: 'a:9999'}
 """
     before, after = (policy(both + more)["egress"] for more in ("", ways))
     (added,) = (each for each in after if each not in before)
-    assert added == {"ports": [{"port": port, "protocol": "TCP"} for port in (3128, 4318, 80, 8888)]}
+    assert added == {"ports": [{"port": port, "protocol": "TCP"} for port in (3128, 4318, 80, 8888, 3129, 3130)]}
 
 
 def test_no_network_policy_is_made_for_agents_on_the_nodes_network() -> None:

@@ -22,7 +22,7 @@ pub struct Admission {
     /// Notices that AWS has to confirm before their nodes are drained: `always`, all that it can confirm; `unusual`, those beyond
     /// `--max-draining`, with the default limit also those with little time left; `never`
     ///
-    /// The first two need the AWS permissions of the template parameter `Verify`.
+    /// AWS is asked with the permissions of the template parameter `Verify`; without them the default limit only delays.
     #[arg(
         long,
         env = "EBBTIDE_VERIFY",

@@ -50,10 +50,10 @@ impl<'a> Applicant<'a> {
         Self { case, node, proof, is_shown, patience }
     }
 
-    /// Whether room alone does not admit it.
+    /// Whether room alone does not admit it: always, because it is late, or because AWS has lately denied others, which may be forged.
     fn needs_word(&self) -> bool {
-        let must_be_confirmed = self.limits().verify == Verify::Always && self.proof.is_some();
-        (must_be_confirmed || self.is_late()) && !self.is_shown
+        let is_wary = self.limits().verify == Verify::Always || self.case.interrupter.draining.was_denied_lately();
+        (is_wary && self.proof.is_some() || self.is_late()) && !self.is_shown
     }
 
     fn is_late(&self) -> bool {
@@ -69,7 +69,9 @@ impl<'a> Applicant<'a> {
         let Case { interrupter, notice, .. } = self.case;
         let is_shaping = self.limits().limit == DrainLimit::Shaping;
         let was_admitted = || self.node.as_ref().is_some_and(|node| self.case.was_admitted(node));
-        if is_shaping && self.proof.is_none() || was_admitted() {
+        // A recommendation has time to wait for room; what AWS can't confirm otherwise has no limit.
+        let is_unlimited = is_shaping && self.proof.is_none() && !notice.kind().is_hint() && !self.is_late();
+        if is_unlimited || was_admitted() {
             return Some(interrupter.draining.admit_anyway(&notice.instance));
         }
         match if self.needs_word() { self.has_room().map(|()| None) } else { self.enter().map(Some) } {
@@ -120,6 +122,7 @@ impl<'a> Applicant<'a> {
                     let was_denied = || {
                         was_denied();
                         waits_unproven();
+                        interrupter.draining.was_denied();
                         denied.send_replace(());
                     };
                     // What continues without AWS's word is asked about in each turn.
@@ -134,9 +137,6 @@ impl<'a> Applicant<'a> {
             }
         };
         let room = async {
-            if self.needs_word() {
-                return pending().await;
-            }
             if proof.is_none() {
                 waiting.set_reason(
                     "more nodes are drained than --max-draining allows, and AWS is not asked to confirm such a notice",
@@ -144,15 +144,14 @@ impl<'a> Applicant<'a> {
             }
             // Room admits only what AWS has not denied.
             let is_denied = || proof.is_some() && unproven.get().is_some();
-            while !is_denied() {
+            while !is_denied() && !self.needs_word() {
                 interrupter.draining.changed().await;
-                if !is_denied()
-                    && let Ok(entered) = self.enter()
-                {
+                if is_denied() || self.needs_word() {
+                    interrupter.draining.pass_on();
+                } else if let Ok(entered) = self.enter() {
                     return entered;
                 }
             }
-            interrupter.draining.pass_on();
             pending().await
         };
         let out_of_patience = async {

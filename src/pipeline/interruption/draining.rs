@@ -18,6 +18,9 @@ const COUNT_KEPT: Duration = Duration::from_secs(1);
 /// Interval at which a waiting notice counts again: other replicas' drains end without a signal.
 const RECOUNT_INTERVAL: Duration = Duration::from_secs(5);
 
+/// Time after AWS's denial of a notice for which room alone admits none that AWS can confirm: an attacker sends again.
+const DENIAL_REMEMBERED: Duration = Duration::from_mins(10);
+
 /// Maximum number of unproven notices, unless twice the number of nodes is more. Each holds its message, and an attacker can forge many.
 const UNPROVEN: usize = 1_000;
 
@@ -30,7 +33,7 @@ const MAX_UNPROVEN_OF_ONE: usize = 8;
 /// Instances whose nodes are being drained, by the notices that this process has admitted and by the marks on Nodes.
 #[derive(Debug)]
 pub struct DrainingNodes {
-    /// Whether marks count after this process's work on them has ended: with the user's limit.
+    /// Whether marks count after this process's work on them has ended, and AWS's denials only for their notices: with the user's limit.
     keeps_ended: bool,
     state: Mutex<State>,
     /// Notified when a notice that was admitted has ended.
@@ -47,6 +50,8 @@ struct State {
     ended: HashSet<InstanceId>,
     /// The notices that wait unproven, the oldest first.
     unproven: VecDeque<UnprovenWait>,
+    /// When AWS has denied a notice last.
+    denied_at: Option<Instant>,
 }
 
 /// A notice that waits unproven.
@@ -162,6 +167,17 @@ impl DrainingNodes {
         places.all += 1;
         places.by_room += usize::from(by_room);
         DrainPlace { draining: Arc::clone(self), instance: instance.clone(), by_room }
+    }
+
+    /// Notes that AWS has denied a notice.
+    pub(super) fn was_denied(&self) {
+        self.state.lock().denied_at = Some(Instant::now());
+    }
+
+    /// Whether AWS has denied a notice lately, beyond the default limit.
+    pub(super) fn was_denied_lately(&self) -> bool {
+        let denied_at = self.state.lock().denied_at.filter(|_| !self.keeps_ended);
+        denied_at.is_some_and(|at| at.elapsed() < DENIAL_REMEMBERED)
     }
 
     /// Whether the instance is drained because there was room.

@@ -205,11 +205,11 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 {{- $ports := list }}
 {{- range $urls }}
-{{- $named := regexFind ":[0-9]+$" (urlParse (default "" .)).host | trimPrefix ":" }}
-{{- if $named }}
-{{- $ports = append $ports $named }}
-{{- else if . }}
-{{- $ports = append $ports (ternary "443" "80" (hasPrefix "https:" .)) }}
+{{- with trim (default "" .) }}
+{{- /* As the program reads them: HOST:PORT is http. */}}
+{{- $url := ternary . (printf "http://%s" .) (contains "://" .) }}
+{{- $named := regexFind ":[0-9]+$" (urlParse $url).host | trimPrefix ":" }}
+{{- $ports = append $ports (default (ternary "443" "80" (hasPrefix "https:" $url)) $named) }}
 {{- end }}
 {{- end }}
 {{- range uniq $ports }}
@@ -218,9 +218,11 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 {{- end }}
 
-{{/* yes if the status page listens on the pod's address. */}}
+{{/* yes if the status page listens on the pod's address: by default not on the node's network, where no NetworkPolicy applies. */}}
 {{- define "ebbtide.statusShared" -}}
-{{- if and (.Values.status).enabled (.Values.status).shared }}yes{{ end }}
+{{- $shared := (.Values.status).shared }}
+{{- if kindIs "invalid" $shared }}{{ $shared = not .Values.hostNetwork }}{{ end }}
+{{- if and (.Values.status).enabled $shared }}yes{{ end }}
 {{- end }}
 
 {{/* The address of the status page: off, the pod's loopback address, or that of the metrics. */}}

@@ -135,7 +135,7 @@ async fn a_node_that_is_uncordoned_in_a_hold_does_not_stay_draining() {
 #[tokio::test(start_paused = true)]
 async fn holds_of_withdrawn_changes_do_not_silence_later_waits() {
     let stage = Stage::new(51, 1);
-    let replica = stage.start(&["--hold", "scheduled-change=before-drain"]).await;
+    let replica = stage.start(&["--hold", "scheduled-change=before-drain", "--max-draining=none"]).await;
     let code = "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED";
     let start = stage.world.clock.now() + s(86_400);
     let ids: Vec<String> = (0..51).map(|n| format!("change-{n}")).collect();

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-const REPLACE: [&str; 2] = ["--on", "rebalance=replace"];
+const REPLACE: [&str; 3] = ["--on", "rebalance=replace", "--max-draining=none"];
 
 /// Time from a launch to the Node's registration.
 const REGISTERS: Duration = s(40);
@@ -224,7 +224,7 @@ async fn each_new_node_counts_for_one() {
 /// The group replaces the instance in any case: an uncordon would only bring pods that are evicted again.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_its_group_replaces_stays_cordoned() {
-    for (replaced, flags) in [(true, &REPLACE), (false, &["--on", "rebalance=drain"])] {
+    for (replaced, flags) in [(true, &REPLACE[..2]), (false, &["--on", "rebalance=drain"][..])] {
         let stage = Stage::with_group(3);
         let group = run_group(&stage);
         let timing = ["--uncordon-after", "1m", "--drain-timeout", "6m"];

@@ -1,7 +1,7 @@
 //! The limit that a queue has by default: it holds back what AWS denies, and loses nothing real.
 
 use super::admission::{MARKED, request, untouched, unusual};
-use crate::harness::{Replica, Stage, instance, metric, node, s};
+use crate::harness::{Replica, Stage, instance, node, s};
 use ebbtide_sim::aws::HookSpec;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::Pod;
@@ -140,20 +140,83 @@ async fn a_denial_counts_until_aws_has_been_silent_for_half_a_minute() {
     stage.rest(&[&replica]).await;
 }
 
-/// Beyond a quarter, too: nothing that AWS could say would let them go on.
+/// The drains end, and their room is free; the attacker sends again, also about others.
+#[tokio::test(start_paused = true)]
+async fn after_a_denial_room_alone_admits_nothing_that_aws_can_confirm() {
+    let stage = stage(12);
+    let replica = stage.start(&[]).await;
+    warn(&stage, 0..8, "fulfilled");
+    for round in 0..9 {
+        sleep(s(10)).await;
+        for n in 3..12 {
+            request(&stage, n, "fulfilled");
+            let id = format!("forged-{round}-{n}");
+            stage.world.aws.sqs.send(messages::spot(&id, &instance(n), stage.world.clock.now()));
+        }
+    }
+    assert_eq!(cordoned(&stage, 0..12), 3, "a quarter");
+    // A real one is confirmed, and drained.
+    warn(&stage, 11..12, MARKED);
+    sleep(s(6)).await;
+    assert!(stage.cordoned(11), "{}", stage.story());
+    stage.until("the real one is drained", s(40), || stage.world.kube.pods_on(&node(11)).is_empty()).await;
+    stage.until_handled(s(130)).await;
+    assert_eq!(cordoned(&stage, 0..12), 4);
+    // Ten minutes later the room counts again.
+    sleep(s(610)).await;
+    warn(&stage, 4..5, "fulfilled");
+    stage.until("it is drained", s(40), || stage.world.kube.pods_on(&node(4)).is_empty()).await;
+    stage.until_handled(s(60)).await;
+    stage.rest(&[&replica]).await;
+}
+
+/// Nothing that AWS could say would let them continue.
 #[tokio::test(start_paused = true)]
 async fn what_aws_cannot_confirm_has_no_limit() {
+    let stage = stage(8);
+    let replica = stage.start(&[]).await;
+    let now = stage.world.clock.now();
+    for n in 0..8 {
+        let id = format!("reservation-{n}");
+        stage.world.aws.sqs.send(messages::capacity_reservation(&id, &instance(n), now, now + s(120)));
+    }
+    stage.until("all are cordoned", s(5), || cordoned(&stage, 0..8) == 8).await;
+    unusual(&replica, "too-many-drains", 0);
+    stage.until_handled(s(60)).await;
+    replica.all_ended("capacity-reservation", &[("drained", 8)]);
+    stage.rest(&[&replica]).await;
+}
+
+/// But one that is dated back deletes no pod at once.
+#[tokio::test(start_paused = true)]
+async fn a_late_notice_that_aws_cannot_confirm_waits_for_a_quarter_of_what_is_left() {
+    let stage = Stage::new(4, 1);
+    stage.block(0);
+    let replica = stage.start(&[]).await;
+    let now = stage.world.clock.now();
+    stage.world.aws.sqs.send(messages::capacity_reservation("r", &instance(0), now - s(80), now + s(40)));
+    sleep(s(9)).await;
+    untouched(&stage, 0);
+    stage.until("the pod is deleted", s(30), || stage.world.kube.pods_on(&node(0)).is_empty()).await;
+    stage.until_handled(s(60)).await;
+    stage.rest(&[&replica]).await;
+}
+
+/// A recommendation has time: it waits for room, and is drained without in the end.
+#[tokio::test(start_paused = true)]
+async fn recommendations_are_drained_a_quarter_of_the_nodes_at_a_time() {
     let stage = stage(8);
     let replica = stage.start(&["--on", "rebalance=drain"]).await;
     for n in 0..8 {
         stage.rebalance(n);
     }
-    stage.until("all are drained", s(60), || stage.world.kube.pods().is_empty()).await;
-    assert!(
-        metric(&replica.metrics.render(&replica.tasks), "ebbtide_unusual_notices_total{reason=\"too-many-drains\"}")
-            < 0.5
-    );
+    for round in 1..=4 {
+        sleep(s(15)).await;
+        assert_eq!(cordoned(&stage, 0..8), 2 * round);
+        stage.until("there is room", s(10), || cordoned(&stage, 0..8) > 2 * round || round == 4).await;
+    }
     stage.until_handled(s(60)).await;
+    replica.all_ended("rebalance", &[("drained", 8)]);
     stage.rest(&[&replica]).await;
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 const ZONE: &str = "topology.kubernetes.io/zone";
-const ONE: [&str; 4] = ["--wave", "topology.kubernetes.io/zone=1", "--on", "rebalance=drain"];
+const ONE: [&str; 5] = ["--wave", "topology.kubernetes.io/zone=1", "--on", "rebalance=drain", "--max-draining=none"];
 const RETIREMENT: (&str, &str) = ("h", "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED");
 
 /// Returns a world of nodes in these zones, each with a pod that takes 20 s to stop.
@@ -74,7 +74,7 @@ async fn all_are_cordoned_at_once_and_one_of_a_zone_is_drained_at_a_time() {
 #[tokio::test(start_paused = true)]
 async fn a_share_is_of_the_nodes_with_the_value_and_at_least_one() {
     let stage = zones("aaaab");
-    let replica = stage.start(&["--wave", "topology.kubernetes.io/zone=50%", "--on", "rebalance=drain"]).await;
+    let replica = stage.start(&[&ONE[2..], &["--wave", "topology.kubernetes.io/zone=50%"]].concat()).await;
     for n in 0..5 {
         stage.rebalance(n);
     }
