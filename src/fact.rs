@@ -39,6 +39,21 @@ pub struct NoticeRef<'a> {
     pub message: &'a str,
 }
 
+/// A notice that holds a Node, by the Node's record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordedNotice<'a> {
+    /// The notice's kind.
+    pub kind: NoticeKind,
+    /// The id of its message.
+    pub message: &'a str,
+    /// AWS's time of it.
+    pub since: Option<jiff::Timestamp>,
+    /// The deadline of the drain; `None` without a drain.
+    pub deadline: Option<jiff::Timestamp>,
+    /// Whether work on it is left.
+    pub is_open: bool,
+}
+
 /// The Node that a drain is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeRef<'a> {
@@ -203,16 +218,9 @@ pub enum Fact<'a> {
     UndoRefused { on: NodeRef<'a>, entries: usize, listed: &'a str },
     /// Admission has denied taints or labels of a mark: the cordon and the record were written without them.
     MarksDenied { on: NodeRef<'a>, category: Category, error: &'a dyn fmt::Display },
-    /// At the start a Node carries the mark of a notice: an earlier process, or another replica, has acted on it. `condition` is the
-    /// message of the Node's condition if a drain is in progress.
-    NodeMarked {
-        about: NoticeRef<'a>,
-        since: Option<jiff::Timestamp>,
-        deadline: Option<jiff::Timestamp>,
-        condition: Option<&'a str>,
-    },
-    /// A Node with marks was deleted.
-    MarkedNodeDeleted { on: NodeRef<'a> },
+    /// A Node has these notices on record, whichever replica acts on them: emitted at the start, and when they change; with none once they no
+    /// longer hold the Node. `blocked` is the message of the Node's condition while a drain is held back.
+    NodeRecorded { on: NodeRef<'a>, notices: &'a [RecordedNotice<'a>], blocked: Option<&'a str> },
     /// Removing marks, or writing a note, failed; retried.
     ReleaseFailed { on: NodeRef<'a>, category: Category, error: &'a dyn fmt::Display },
     /// EC2 did not show whether the change that is ahead of a Node still stands, after a restart of it, the first of some. `retried`: EC2 is

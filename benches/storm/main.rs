@@ -8,6 +8,7 @@
 //! cargo bench --bench storm -- storm 1500      a storm over 1500 nodes, and its roofline
 //! cargo bench --bench storm -- said 1500       the same without a queue: each Node says that its instance ends
 //! cargo bench --bench storm -- limited 1000    spot warnings under the default limit, whatever AWS answers about them
+//! cargo bench --bench storm -- reported 1000   a storm with all that reports it, and without
 //! cargo bench --bench storm -- held 1000       1000 drains, held for an hour
 //! ```
 //!
@@ -24,6 +25,7 @@ mod held;
 mod limited;
 mod meter;
 mod mix;
+mod reported;
 mod roofline;
 mod said;
 mod storm;
@@ -53,6 +55,7 @@ fn main() {
         storm(&[160], 1);
         said(&[160], 1);
         limited(80);
+        reported(160);
         held(By::Pods, 60);
         held(By::Budget, 40);
         return;
@@ -65,6 +68,9 @@ fn main() {
     }
     if wants("limited") {
         limited(number.unwrap_or(1_000));
+    }
+    if wants("reported") {
+        reported(number.unwrap_or(1_000));
     }
     if wants("held") || wants("held-by-pods") {
         held(By::Pods, number.unwrap_or(10_000));
@@ -179,6 +185,18 @@ fn held(by: By, drains: usize) {
     for (operation, count) in calls {
         println!("| {operation} per drain | {:.2} |", count as f64 / drains as f64);
     }
+}
+
+fn reported(nodes: usize) {
+    println!("\n# A storm with status page, notifications, traces and Events, and without ({nodes} nodes)\n");
+    println!("| | calls to AWS and the API server | most bytes on the heap |");
+    println!("| --- | ---: | ---: |");
+    let [off, on] = [false, true].map(|is_on| on_a_paused_clock(reported::run(nodes, is_on)));
+    for (words, cost) in [("without", off), ("with", on)] {
+        println!("| {words} | {} | {:.1} MiB |", cost.calls, cost.peak as f64 / f64::from(1 << 20));
+    }
+    assert!(on.calls * 20 <= off.calls * 21, "5 % more calls at most: {on:?}, {off:?}");
+    assert!(on.peak <= off.peak + (8 << 20), "8 MiB more at most: {on:?}, {off:?}");
 }
 
 fn memory(drains: usize) {

@@ -11,6 +11,16 @@ pub fn heap() -> usize {
     HEAP.current_usage()
 }
 
+/// Forgets the most bytes that were allocated at once.
+pub fn reset_peak() {
+    HEAP.reset_peak_usage();
+}
+
+/// Returns the most bytes that were allocated at once.
+pub fn peak() -> usize {
+    HEAP.peak_usage()
+}
+
 /// Returns the growth of the heap since `before`, in bytes.
 pub fn growth_since(before: usize) -> f64 {
     heap() as f64 - before as f64

@@ -2,18 +2,20 @@
 //!
 //! [`History`] is a subscriber of facts, and answers with a [`Report`]. An interruption takes 1 kB at most, and all of them
 //! [`MAX_BYTES`]: beyond that the oldest that have ended are forgotten. A storm is one entry; those of its interruptions that run are
-//! listed until they end. After a restart the marks on the Nodes show what was done before.
+//! listed until they end. What other replicas act on, and what was done before a restart, the records on the Nodes show.
 
+mod changes;
 mod day;
 mod entry;
 mod failures;
 mod merge;
+mod records;
 pub mod report;
 mod state;
 pub(super) mod storm;
 mod words;
 
-use crate::fact::{Category, Fact, HeartbeatResult, NoticeKind, NoticeRef, Subscriber};
+use crate::fact::{Category, Fact, HeartbeatResult, NoticeKind, NoticeRef, Subscriber, WatchedResource};
 use crate::runtime::clock::Clock;
 use crate::telemetry::pools::{PoolKey, Pools};
 use entry::{Deadline, Hook, Outcome};
@@ -49,6 +51,8 @@ struct Inner {
     state: State,
     condition: Condition,
     nodes: usize,
+    /// Whether the watch of Nodes has failed, and has not listed them again.
+    nodes_failing: bool,
     queue: QueueState,
     pools: Pools,
     /// Problems of the search for hooks, by instance, until the notice has ended.
@@ -81,6 +85,7 @@ impl History {
             state: State::new(started),
             condition: Condition::Starting,
             nodes: 0,
+            nodes_failing: false,
             queue: QueueState::default(),
             pools: Pools::default(),
             unhooked: HashMap::new(),
@@ -95,7 +100,7 @@ impl History {
     pub fn report(&self, since: Since, held: usize) -> (Report, u64) {
         let now = millis(self.clock.now());
         let mut inner = self.inner.lock();
-        let Inner { state, condition, nodes, queue, pools, .. } = &mut *inner;
+        let Inner { state, condition, nodes, nodes_failing, queue, pools, .. } = &mut *inner;
         let oldest = queue.oldest.filter(|(at, _)| now.duration_since(*at) <= SignedDuration::from_mins(1));
         let replica = Replica {
             name: self.replica.to_string(),
@@ -110,13 +115,13 @@ impl History {
             }),
             silent: None,
         };
-        let (interruptions, storms, removed) = state.rows(since, &self.replica);
+        let (interruptions, storms, removed) = state.rows(since, &self.replica, now);
         let report = Report {
             version: report::VERSION,
             time: now,
             program: env!("CARGO_PKG_VERSION").to_owned(),
             dry_run: self.dry_run,
-            health: words::health(words::basis(state, *condition, queue.failing, now)),
+            health: words::health(words::basis(state, *condition, (queue.failing, *nodes_failing), now)),
             replicas: vec![replica],
             interruptions,
             storms,
@@ -124,13 +129,13 @@ impl History {
             pools: pools.most(MAX_POOLS).into_iter().map(pool).collect(),
             removed,
         };
-        (report, state.revision())
+        (report, state.changes.count())
     }
 
     /// Whether everything that was removed after this count of changes is still known.
     #[must_use]
     pub fn is_known(&self, change: u64) -> bool {
-        self.inner.lock().state.knows(change)
+        self.inner.lock().state.changes.knows(change)
     }
 
     /// Returns the name of this replica.
@@ -142,7 +147,7 @@ impl History {
     /// Returns the count of changes.
     #[must_use]
     pub fn revision(&self) -> u64 {
-        self.inner.lock().state.revision()
+        self.inner.lock().state.changes.count()
     }
 }
 
@@ -167,7 +172,15 @@ impl Inner {
             // The service.
             Fact::Ready => self.change_condition(Condition::Ready),
             Fact::ShutdownBegun { .. } => self.change_condition(Condition::Stopping),
-            Fact::NodesSynced { nodes } | Fact::NodesKnown { nodes } => self.nodes = nodes,
+            Fact::NodesSynced { nodes } => {
+                (self.nodes, self.nodes_failing) = (nodes, false);
+                state.changes.add();
+            }
+            Fact::NodesKnown { nodes } => self.nodes = nodes,
+            Fact::WatchFailed { resource: WatchedResource::Nodes, .. } => {
+                self.nodes_failing = true;
+                state.changes.add();
+            }
             Fact::ReceiveFailed { category, .. } => self.queue.failing = Some(category),
             Fact::AwsCall { operation: "ReceiveMessage", result: Ok(()), .. } => self.queue.failing = None,
             Fact::MessageReceived { age: Some(age), .. } => {
@@ -199,12 +212,11 @@ impl Inner {
                 let since = now.checked_sub(took).unwrap_or(now);
                 state.ends(&about, outcome, waited, (since, now));
             }
-            Fact::NodeMarked { about, since, deadline, condition } => {
-                state.is_marked(&about, (since.unwrap_or(now), deadline), condition.unwrap_or_default());
-            }
-            Fact::NodeReleased { on, .. } | Fact::MarkedNodeDeleted { on } => {
-                self.unhooked.remove(on.instance);
-                state.is_released(&on);
+            Fact::NodeRecorded { on, notices, blocked } => {
+                if notices.is_empty() {
+                    self.unhooked.remove(on.instance);
+                }
+                state.is_recorded(&on, (notices, blocked), now);
             }
             Fact::NodeCordoned { about, .. } => state.change(&about, |entry| {
                 entry.names_node(about.node);
@@ -303,7 +315,7 @@ impl Inner {
 
     fn change_condition(&mut self, condition: Condition) {
         self.condition = condition;
-        self.state.touch();
+        self.state.changes.add();
     }
 }
 

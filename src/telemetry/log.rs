@@ -449,8 +449,7 @@ impl Subscriber for Log {
             | Fact::RepairsHeld { .. }
             | Fact::MetadataFailed { .. }
             | Fact::DrainProgress { .. }
-            | Fact::NodeMarked { .. }
-            | Fact::MarkedNodeDeleted { .. }
+            | Fact::NodeRecorded { .. }
             | Fact::DrainDeadlineMoved { .. }
             | Fact::DrainAbandoned { .. }
             | Fact::WaitChanged { .. }

@@ -198,7 +198,9 @@ impl Page {
         let (mut report, change) = self.history.report(since, self.held());
         let (changed, removed) = shared.peers.take_changes();
         let is_whole = since == Since::Ever;
-        shared.peers.add_to(&mut report, (!is_whole).then_some(&changed));
+        if !self.peers.is_empty() {
+            shared.peers.add_to(&mut report, (!is_whole).then_some(&changed));
+        }
         report.removed.extend(removed.into_iter().filter(|_| !is_whole));
         let name = if is_whole { "full" } else { "update" };
         // An error means that no viewer is left.
@@ -212,7 +214,9 @@ impl Page {
             return known.clone();
         }
         let (mut report, _) = self.history.report(Since::Ever, self.held());
-        shared.peers.add_to(&mut report, None);
+        if !self.peers.is_empty() {
+            shared.peers.add_to(&mut report, None);
+        }
         shared.whole.insert(RenderedReport::of(&report)).clone()
     }
 

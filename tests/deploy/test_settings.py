@@ -15,6 +15,7 @@ ALWAYS = {
     "EBBTIDE_QUEUE_URL",
     "EBBTIDE_ADMIN_ADDRESS",
     "EBBTIDE_STATUS_ADDRESS",
+    "EBBTIDE_STATUS_PEERS",
     "EBBTIDE_POD_NAME",
     "EBBTIDE_POD_NAMESPACE",
 }
@@ -108,12 +109,15 @@ def test_the_program_knows_each_variable() -> None:
 @pytest.mark.parametrize(
     ("status", "address", "peers"),
     [
-        ("{}", "127.0.0.1:8081", None),
+        ("{port: 9000}", "[::]:9000", "release-ebbtide-status.default.svc:9000"),
+        ("{shared: false}", "127.0.0.1:8081", None),
         ("{enabled: false, shared: true}", "off", None),
-        ("{shared: true, port: 9000}", "[::]:9000", "release-ebbtide-status.default.svc:9000"),
+        # No NetworkPolicy applies there.
+        ("{}\nhostNetwork: true", "127.0.0.1:8081", None),
+        ("{shared: true, port: 9000}\nhostNetwork: true", "[::]:9000", "release-ebbtide-status.default.svc:9000"),
     ],
 )
-def test_the_status_page_is_private_unless_shared(status: str, address: str, peers: str | None) -> None:
+def test_the_status_page_is_shared_unless_the_network_is_the_nodes(status: str, address: str, peers: str | None) -> None:
     objects = HELM4.objects(values=f"{QUEUE}status: {status}\n")
     described = environment(objects)
     assert described["EBBTIDE_STATUS_ADDRESS"] == address

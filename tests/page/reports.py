@@ -105,9 +105,10 @@ def wait(name: str, reason: str, since: float, until: float) -> Report:
 
 def said(state: str, text: str) -> Report:
     """Returns the first line. The page shows its text."""
-    numbers = ("replicas", "starting", "stopping", "silent", "acted", "troubled", "draining", "blocked", "failed")
+    numbers = ("replicas", "starting", "stopping", "silent", "unwatched", "acted", "troubled", "draining", "blocked", "failed")
     names = ("queue", "held", "lastFailed", "lastEnd")
-    return {"state": state, "text": text, "basis": dict.fromkeys(numbers, 0) | dict.fromkeys(names)}
+    others = {"unasked": False, "recorded": []}
+    return {"state": state, "text": text, "basis": dict.fromkeys(numbers, 0) | dict.fromkeys(names) | others}
 
 
 def report(health: str, text: str, **changed: Any) -> Report:
@@ -279,6 +280,28 @@ def silent() -> Report:
     return calm() | {"replicas": [replica(HERE), replica("10.0.3.7", **unknown, silent="no answer within 2 s")]}
 
 
+def dead() -> Report:
+    """Returns a report after a replica has died in the middle of two drains, of which a budget blocks one."""
+    unknown = {"ready": None, "started": None, "nodes": None, "queue": None}
+    why = "default/db-0 is held back by: The disruption budget db needs 2 healthy pods and has 2 currently"
+    base = report(
+        "blocked",
+        f"The drain of {node(7)} is blocked; another replica acts on it, or did. {why}.",
+        replicas=[replica(HERE), replica("10.0.3.7", **unknown, silent="connection refused")],
+        interruptions=[
+            interruption(1),
+            interruption(7, phase="elsewhere", action=None, drains=[], problem=why),
+            interruption(8, phase="elsewhere", action=None, drains=[]),
+            # This replica has begun to act on it since.
+            interruption(9, phase="elsewhere", action=None, drains=[], instance="i-taken-over", node=node(9)),
+            interruption(10, instance="i-taken-over", node=node(9)),
+        ],
+    )
+    recorded = [{"node": node(n), "instance": f"i-0{0xABC000000000000 + n:x}", "blocked": why if n == 7 else None} for n in (7, 8)]
+    base["health"]["basis"] |= {"replicas": 2, "silent": 1, "acted": 2, "draining": 2, "recorded": recorded}
+    return base
+
+
 def unready() -> Report:
     """Returns the report of a replica that can't receive messages."""
     queue = {"held": 0, "oldestSeconds": None, "failing": "denied"}
@@ -286,4 +309,4 @@ def unready() -> Report:
     return report("unready", text, replicas=[replica(HERE, ready=False, queue=queue, nodes=0)])
 
 
-ALL = {make.__name__: make for make in (calm, empty, working, blocked, storm, hostile, silent, unready)}
+ALL = {make.__name__: make for make in (calm, empty, working, blocked, storm, hostile, silent, dead, unready)}

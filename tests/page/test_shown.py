@@ -131,6 +131,21 @@ def test_a_replica_that_does_not_answer(shown: Opened) -> None:
     expect(silent).to_contain_text("no answer within 2 s")
 
 
+def test_a_replica_that_has_died_in_the_middle_of_drains(shown: Opened) -> None:
+    page = shown(reports.dead())
+    expect(page.locator("#health .word")).to_have_text("Blocked")
+    expect(page.locator("#figures")).to_contain_text("1 of 2 silent")
+    expect(page.locator("#figures")).to_contain_text("1 blocked")
+    groups = page.locator("#running h3.group").all_inner_texts()
+    assert [group.lower() for group in groups] == ["blocked", "by deadline", "records on nodes"]
+    held = row(page, "ip-10-0-0-7")
+    expect(held).to_contain_text("another replica acts on it, or did")
+    expect(held).to_contain_text("Node condition: default/db-0 is held back by")
+    expect(row(page, "ip-10-0-0-8")).to_contain_text("another replica acts on it, or did")
+    expect(row(page, "ip-10-0-0-9")).to_have_count(1)
+    expect(row(page, "ip-10-0-0-9")).to_contain_text("draining")
+
+
 def test_not_ready(shown: Opened) -> None:
     page = shown(reports.unready())
     expect(page.locator("#health .word")).to_have_text("Not ready")

@@ -112,8 +112,7 @@ async fn tiers(time: Duration, hard: bool, Tiers { there, held }: Tiers) {
         add(&stage, &format!("tier-{tier}"), held[tier], pod.stops_in(None::<Duration>));
     }
     let timeout = format!("rebalance={}s", time.as_secs());
-    let flags =
-        ["--on", "rebalance=drain", "--evict-daemonsets", "--max-draining=none", "--drain-timeout", &timeout];
+    let flags = ["--on", "rebalance=drain", "--evict-daemonsets", "--max-draining=none", "--drain-timeout", &timeout];
     let replica = stage.start(&flags).await;
     sleep(s(1)).await;
     let (begun, now) = (stage.world.clock.elapsed(), stage.world.clock.now());

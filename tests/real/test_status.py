@@ -40,18 +40,25 @@ def test_the_page_shows_who_blocks_a_drain_and_its_end(world: World) -> None:
     assert (pool["kind"], pool["interruptions"]) == ("spot", 1)
 
 
-def test_replicas_show_their_work_together(world: World) -> None:
-    """Two replicas, of which one gets the message: both show it, and name the other when it has gone."""
-    node = world.node()
-    world.run("web")
+def two_replicas(world: World) -> list[str]:
+    """Starts two replicas that show their work together; returns the addresses of their pages."""
     ports = [free_port(), free_port()]
     peers = ",".join(f"127.0.0.1:{port}" for port in ports)
     for name, port in zip(("first", "second"), ports, strict=True):
-        own = ("--pod-namespace", world.name, "--pod-name", name)
+        own = ("--pod-namespace", world.name, "--pod-name", name, "--at-deadline", "leave")
         world.service("--status-address", f"127.0.0.1:{port}", "--status-peers", peers, *own)
+    return [f"http://127.0.0.1:{port}" for port in ports]
+
+
+def test_replicas_show_their_work_together(world: World) -> None:
+    """Two replicas, of which one gets the message: both show it, and all is well only as both say so."""
+    node = world.node()
+    world.run("web")
+    urls = two_replicas(world)
+    for url in urls:
+        assert report(url)["health"]["text"] == "All is well. Nothing is being drained."
     world.send(messages.spot_warning(node.instance))
     eventually("the message is deleted", world.acknowledged)
-    urls = [f"http://127.0.0.1:{port}" for port in ports]
     shown = []
     for url, others in zip(urls, ("second", "first"), strict=True):
 
@@ -62,7 +69,33 @@ def test_replicas_show_their_work_together(world: World) -> None:
         eventually("the page shows the drain", both)
         found = report(url)
         assert [replica["name"] for replica in found["replicas"]][1:] == [others]
+        assert found["health"]["text"].startswith("All is well. Nothing is being drained; the last interruption"), found["health"]
         shown.append(found["interruptions"][0]["id"])
     assert shown[0] == shown[1], "both show the same interruption"
-    world.services[1].kill()
-    eventually("the other replica is named as silent", lambda: report(urls[0])["replicas"][1]["silent"])
+
+
+def test_a_replica_knows_the_blocked_drain_of_one_that_has_died(world: World) -> None:
+    node = world.node()
+    world.run("db")
+    world.close_budget("db")
+    urls = two_replicas(world)
+    world.send(messages.spot_warning(node.instance))
+    for url in urls:
+        eventually("each page shows that it is blocked", lambda url=url: report(url)["health"]["state"] == "blocked")
+    (row,) = report(urls[0])["interruptions"]
+    acts = row["replica"]
+    at = ("first", "second").index(acts)
+    survivor = urls[1 - at]
+    world.services[at].kill()
+
+    def knows() -> bool:
+        found = report(survivor)
+        rows = [(row["phase"], row["node"]) for row in found["interruptions"]]
+        is_silent = found["replicas"][1]["silent"] is not None
+        return is_silent and rows == [("elsewhere", node.name)] and found["health"]["state"] == "blocked"
+
+    eventually("the survivor shows it from the Node's record and condition", knows)
+    eventually("the survivor continues", lambda: [row["phase"] for row in report(survivor)["interruptions"]] == ["draining"])
+    world.open_budget("db")
+    eventually("the node is drained", lambda: drained(world, node))
+    eventually("the message is deleted", world.acknowledged)

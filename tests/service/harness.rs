@@ -68,6 +68,8 @@ pub struct Stage {
     pub clock_ahead: Arc<AtomicI64>,
     /// The replicas' quiet time before evictions: zero, unless a test is about it.
     pub quiet_time: Duration,
+    /// Whether the replicas have the history that tests read, besides that of a status page.
+    pub has_history: bool,
 }
 
 /// One running service.
@@ -122,7 +124,7 @@ impl Stage {
                 world.kube.add_pod(Pod::on(&node(n)).named(&format!("web-{n}-{pod}")).stops_in(s(2)));
             }
         }
-        Self { world, clock_ahead: Arc::default(), quiet_time: Duration::ZERO }
+        Self { world, clock_ahead: Arc::default(), quiet_time: Duration::ZERO, has_history: true }
     }
 
     /// Returns a world of one node with one pod, which takes `takes` to stop.
@@ -137,7 +139,7 @@ impl Stage {
     pub fn with_own_queue(&self) -> Self {
         let mut world = self.world.clone();
         world.aws.sqs = World::new(!seed()).aws.sqs;
-        Self { world, clock_ahead: Arc::clone(&self.clock_ahead), quiet_time: self.quiet_time }
+        Self { world, clock_ahead: Arc::clone(&self.clock_ahead), ..*self }
     }
 
     /// Starts a replica with these flags.
@@ -174,9 +176,8 @@ impl Stage {
         let clock = Clock::reading(machine);
         let metrics = Arc::new(Metrics::new());
         let history = Arc::new(History::new(clock, "replica", settings.policy.dry_run));
-        let facts =
-            vec![Arc::new(Log::default()) as Arc<dyn Subscriber>, Arc::clone(&metrics) as _, Arc::clone(&history) as _];
-        let facts = Facts::to(facts);
+        let facts = Facts::to(vec![Arc::new(Log::default()) as Arc<dyn Subscriber>, Arc::clone(&metrics) as _]);
+        let facts = if self.has_history { facts.with(Arc::clone(&history) as _) } else { facts };
         let shutdown = Shutdown::default();
         let mut clients = self.clients(clock);
         change(&mut clients);
@@ -307,7 +308,7 @@ impl Stage {
             }
             assert!(text.contains("ebbtide_pods_blocked 0"), "{text}");
             let (report, _) = replica.history.report(Since::Ever, 0);
-            let runs = |row: &&Interruption| row.ended.is_none() && row.phase != "marked";
+            let runs = |row: &&Interruption| row.ended.is_none() && !row.is_recorded();
             assert_eq!(report.interruptions.iter().find(runs), None, "the history shows what no longer runs");
             let by_checks = |series: &str| FOR_CHECKS.iter().any(|call| series.contains(call));
             let all: BTreeSet<&str> = text.lines().filter_map(|line| Some(line.rsplit_once(' ')?.0)).collect();

@@ -159,6 +159,7 @@ async fn pods(client: &Client, namespace: &str, selector: &str, port: u16) -> Re
     for (name, why) in silent {
         all.add_silent(&name, &why);
     }
+    all.is_of_all();
     Ok(all)
 }
 

@@ -4,7 +4,7 @@
 
 use crate::cli::text::{clean, wrapped};
 use crate::runtime::duration::Words;
-use crate::telemetry::history::report::{Drain, Interruption, Report, State};
+use crate::telemetry::history::report::{Drain, ELSEWHERE, Interruption, MARKED, Report, State};
 use crate::telemetry::kube_events::MIN_BLOCKED_TIME;
 use jiff::{SignedDuration, Timestamp};
 use std::fmt::Write;
@@ -158,7 +158,8 @@ fn of_running(row: &Interruption, now: Timestamp) -> [String; 6] {
     let (gone, pods) = row.drains.iter().fold((0, 0), |(gone, pods), drain| (gone + drain.gone, pods + drain.pods));
     let pods = if row.drains.is_empty() { String::new() } else { format!("{gone}/{pods}") };
     let blocked = blocked(row, now);
-    let state = if blocked.is_some() { "blocked" } else { &row.phase };
+    let is_blocked = blocked.is_some() || row.is_recorded() && row.problem.is_some();
+    let state = if is_blocked { "blocked" } else { &row.phase };
     let more = |drain: &Drain| match drain.blocked.len() - 1 + drain.blocked_more {
         0 => String::new(),
         more => format!(" (and {more} more)"),
@@ -170,8 +171,12 @@ fn of_running(row: &Interruption, now: Timestamp) -> [String; 6] {
         let waits: Vec<_> = row.waits.iter().map(|wait| format!("{}: {}", wait.wait, wait.reason)).collect();
         Some(waits.join("; ")).filter(|waits| !waits.is_empty())
     };
-    let marked = || (row.phase == "marked").then(|| "acted on before this replica started; see its log".to_owned());
-    let why = held.or_else(|| row.problem.clone()).or_else(waits).or_else(marked).unwrap_or_default();
+    let recorded = || match &*row.phase {
+        ELSEWHERE => Some("another replica acts on it, or did".to_owned()),
+        MARKED => Some("acted on earlier; its node stays cordoned".to_owned()),
+        _ => None,
+    };
+    let why = held.or_else(|| row.problem.clone()).or_else(waits).or_else(recorded).unwrap_or_default();
     [name(row), row.kind.clone(), left, pods, state.to_owned(), why]
 }
 

@@ -1,6 +1,6 @@
 //! A Node, trimmed to the fields that Ebbtide uses: 20 KiB on the wire become some hundred bytes.
 
-use super::condition::{Condition as Named, ConditionRule, DRAINING_CONDITION};
+use super::condition::{BLOCKED_REASON, Condition as Named, ConditionRule, DRAINING_CONDITION};
 use super::names::{AGENT_PREFIX, EXCLUDE_LABEL, IGNORE_ANNOTATION, MAX_AGENT_NOTICES, MAX_OF_A_PREFIX, OWN_PREFIX};
 use super::pool::Pool;
 use super::record::{NOTICE_PREFIX, Record};
@@ -45,8 +45,8 @@ pub struct Node {
     pub ready_since: Option<Timestamp>,
     /// The conditions that the Node has, and for which there is a rule.
     pub conditions: Vec<Named>,
-    /// Message of the condition `EbbtideDraining`, if it is True.
-    pub draining: Option<Box<str>>,
+    /// The condition `EbbtideDraining`, if it is True.
+    pub draining: Option<DrainCondition>,
     /// Whether volumes are attached to the Node, or its kubelet uses some.
     pub has_volumes: bool,
     /// Whether the Node carries the annotation `ebbtide/ignore: "true"`.
@@ -119,7 +119,18 @@ struct Condition {
     #[serde(default)]
     last_transition_time: Option<Time>,
     #[serde(default)]
+    reason: Option<Box<str>>,
+    #[serde(default)]
     message: Option<Box<str>>,
+}
+
+/// The Node's condition that a replica drains it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DrainCondition {
+    /// Whether its reason is that pods are held back.
+    pub is_blocked: bool,
+    /// Its message.
+    pub message: Box<str>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -169,7 +180,10 @@ impl Node {
             silent: condition("Ready").is_some_and(|found| found.status == "Unknown"),
             ready_since,
             conditions: rules.iter().filter_map(named).collect(),
-            draining: draining.map(|found| found.message.clone().unwrap_or_default()),
+            draining: draining.map(|found| DrainCondition {
+                is_blocked: found.reason.as_deref() == Some(BLOCKED_REASON),
+                message: found.message.clone().unwrap_or_default(),
+            }),
             has_volumes: !status.volumes_attached.is_empty() || !status.volumes_in_use.is_empty(),
             boot: status.node_info.boot_id.into(),
             ignored: annotations.get(IGNORE_ANNOTATION).is_some_and(|value| value == "true"),

@@ -16,19 +16,19 @@ pub(super) const MAX_SIZE: usize = 1024;
 const MAX_DRAIN_SIZE: usize = 512;
 
 /// Maximum length of the name of a Node. EC2's have 50 characters at most, unless the user chose them.
-const MAX_NODE: usize = 96;
+pub(super) const MAX_NODE: usize = 96;
 
 /// Maximum length of an instance's id.
-const MAX_INSTANCE: usize = 32;
+pub(super) const MAX_INSTANCE: usize = 32;
 
 /// Maximum length of a message's id.
-const MAX_MESSAGE: usize = 48;
+pub(super) const MAX_MESSAGE: usize = 48;
 
 /// Maximum length of the name of a pod with its namespace.
 const MAX_POD: usize = 80;
 
 /// Maximum length of the report of a drain's end, when nothing else is kept of the drain.
-const MAX_REPORT: usize = 240;
+pub(super) const MAX_REPORT: usize = 240;
 
 /// Maximum length of the other texts.
 const MAX_TEXT: usize = 120;
@@ -48,20 +48,12 @@ pub(super) struct Entry {
     pub heartbeats: Option<report::Heartbeats>,
     pub hook: Option<Hook>,
     pub problem: Option<Box<str>>,
-    pub stage: Stage,
+    /// `None` while it runs.
+    pub end: Option<Box<End>>,
     /// The number of the storm that it belongs to.
     pub storm: Option<u64>,
     /// When it changed last, by the history's count of changes.
     pub revision: u64,
-}
-
-/// How far an interruption has come.
-#[derive(Debug)]
-pub(super) enum Stage {
-    /// Known by the mark on its Node only.
-    Marked,
-    Running,
-    Ended(Box<End>),
 }
 
 /// The end of an interruption.
@@ -129,10 +121,9 @@ pub(super) enum Outcome {
 }
 
 impl Entry {
-    /// The entry of a notice that runs, or whose mark was found.
-    pub(super) fn new(about: &NoticeRef<'_>, since: Timestamp, stage: Stage) -> Self {
+    /// The entry of a notice that runs.
+    pub(super) fn new(about: &NoticeRef<'_>, since: Timestamp) -> Self {
         let has_hook = matches!(about.kind, NoticeKind::AsgTerminate | NoticeKind::AsgLaunch);
-        let running = matches!(stage, Stage::Running);
         Self {
             kind: about.kind,
             action: None,
@@ -144,9 +135,9 @@ impl Entry {
             copies: 0,
             waits: Vec::new(),
             heartbeats: None,
-            hook: (has_hook && running).then_some(Hook::Open),
+            hook: has_hook.then_some(Hook::Open),
             problem: None,
-            stage,
+            end: None,
             storm: None,
             revision: 0,
         }
@@ -159,11 +150,13 @@ impl Entry {
                 || about.message.len() > MAX_MESSAGE && *self.message == *bounded(&about.message, MAX_MESSAGE))
     }
 
-    pub(super) const fn end(&self) -> Option<&End> {
-        match &self.stage {
-            Stage::Ended(end) => Some(end),
-            Stage::Marked | Stage::Running => None,
-        }
+    pub(super) fn end(&self) -> Option<&End> {
+        self.end.as_deref()
+    }
+
+    /// Whether it has ended, and not been left to another replica.
+    pub(super) fn is_settled(&self) -> bool {
+        self.end().is_some_and(|end| !matches!(end.outcome, NoticeOutcome::HandedOver | NoticeOutcome::Crashed))
     }
 
     /// The name that users see.
@@ -211,7 +204,7 @@ impl Entry {
             self.problem = None;
         }
         let waited = bounded(&waited, MAX_TEXT).into();
-        self.stage = Stage::Ended(Box::new(End { at, outcome, waited, drains }));
+        self.end = Some(Box::new(End { at, outcome, waited, drains }));
     }
 
     /// Returns its size in bytes, without that of drains that run.
@@ -234,13 +227,12 @@ impl Entry {
     pub(super) fn report(&self, id: String, replica: &str, drains: &[Drain]) -> report::Interruption {
         let drains = self.end().map_or(drains, |end| &end.drains);
         let drain_runs = drains.iter().any(|drain| drain.outcome.is_none());
-        let phase = match &self.stage {
-            Stage::Ended(_) => "ended",
-            Stage::Marked => "marked",
-            Stage::Running if drain_runs => "draining",
-            Stage::Running if !self.waits.is_empty() => "waiting",
-            Stage::Running if !drains.is_empty() => "completing",
-            Stage::Running => "received",
+        let phase = match &self.end {
+            Some(_) => "ended",
+            None if drain_runs => "draining",
+            None if !self.waits.is_empty() => "waiting",
+            None if !drains.is_empty() => "completing",
+            None => "received",
         };
         report::Interruption {
             id,

@@ -1,28 +1,40 @@
 //! The reports of several replicas as one.
 
-use super::report::{Basis, Last, Replica, Report};
+use super::report::{Basis, ELSEWHERE, Interruption, Last, MARKED, RecordedDrain, Replica, Report};
 use super::words;
 use std::collections::HashSet;
 
-/// The phase of an interruption that is known from the mark on its Node only.
-const MARKED: &str = "marked";
+impl Interruption {
+    /// Whether it is known from the record on its Node only.
+    #[must_use]
+    pub fn is_recorded(&self) -> bool {
+        self.phase == ELSEWHERE || self.phase == MARKED
+    }
+}
 
 impl Report {
-    /// Adds what another replica reports. The rows keep their order: what runs comes before what has ended.
+    /// Takes it as that of all replicas: a drain on record is another's only if none of them knows it.
+    pub fn is_of_all(&mut self) {
+        let mut basis = std::mem::take(&mut self.health.basis);
+        basis.unasked = false;
+        let own = |row: &&Interruption| !row.is_recorded();
+        let known: HashSet<String> = self.interruptions.iter().filter(own).map(|row| row.instance.clone()).collect();
+        let unknown: HashSet<&str> = basis.recorded.iter().map(|drain| &*drain.instance).collect();
+        let is_unknown = |row: &Interruption| match &*row.phase {
+            ELSEWHERE => unknown.contains(&*row.instance),
+            MARKED => !known.contains(&row.instance),
+            _ => true,
+        };
+        self.interruptions.retain(is_unknown);
+        self.health = words::health(basis);
+    }
+
+    /// Adds what another replica reports, but what both have read from Nodes. The rows keep their order: what runs comes before what has ended.
     pub fn add(&mut self, other: Self) {
         self.replicas.extend(other.replicas.into_iter().map(|replica| Replica { here: false, ..replica }));
         let mine = std::mem::take(&mut self.health.basis);
         self.health = words::health(added(mine, other.health.basis));
-        self.interruptions.extend(other.interruptions);
-        // A replica that starts finds the marks of what the others do, or have done.
-        let known: HashSet<(String, String)> = self
-            .interruptions
-            .iter()
-            .filter(|row| row.phase != MARKED)
-            .map(|row| (row.message.clone(), row.instance.clone()))
-            .collect();
-        self.interruptions
-            .retain(|row| row.phase != MARKED || !known.contains(&(row.message.clone(), row.instance.clone())));
+        self.interruptions.extend(other.interruptions.into_iter().filter(|row| !row.is_recorded()));
         let ended = |at: &Self, row: usize| at.interruptions[row].ended.as_ref().map(|end| std::cmp::Reverse(end.at));
         let mut order: Vec<usize> = (0..self.interruptions.len()).collect();
         order.sort_by_key(|row| ended(self, *row));
@@ -53,7 +65,9 @@ impl Report {
     /// Adds a replica that does not answer.
     pub fn add_silent(&mut self, name: &str, why: &str) {
         let mine = std::mem::take(&mut self.health.basis);
-        self.health = words::health(added(mine, Basis { replicas: 1, silent: 1, ..Basis::default() }));
+        // It knows no drain.
+        let recorded = mine.recorded.clone();
+        self.health = words::health(added(mine, Basis { replicas: 1, silent: 1, recorded, ..Basis::default() }));
         let (name, silent) = (name.to_owned(), Some(why.to_owned()));
         self.replicas.push(Replica { name, here: false, ready: None, started: None, nodes: None, queue: None, silent });
     }
@@ -67,14 +81,23 @@ fn added(one: Basis, two: Basis) -> Basis {
         starting: one.starting.saturating_add(two.starting),
         stopping: one.stopping.saturating_add(two.stopping),
         silent: one.silent.saturating_add(two.silent),
+        unasked: one.unasked,
         queue: one.queue.or(two.queue),
+        unwatched: one.unwatched.saturating_add(two.unwatched),
         acted: one.acted.saturating_add(two.acted),
         troubled: one.troubled.saturating_add(two.troubled),
         draining: one.draining.saturating_add(two.draining),
         blocked: one.blocked.saturating_add(two.blocked),
         held: one.held.or(two.held),
+        recorded: known_to_both(one.recorded, &two.recorded),
         failed: one.failed.saturating_add(two.failed),
         last_failed: later(one.last_failed, two.last_failed),
         last_end: later(one.last_end, two.last_end),
     }
+}
+
+/// Returns the drains on record that neither of two replicas acts on or has ended: all watch the same Nodes.
+fn known_to_both(one: Vec<RecordedDrain>, two: &[RecordedDrain]) -> Vec<RecordedDrain> {
+    let two: HashSet<&str> = two.iter().map(|drain| &*drain.instance).collect();
+    one.into_iter().filter(|drain| two.contains(&*drain.instance)).collect()
 }

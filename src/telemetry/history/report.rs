@@ -9,6 +9,13 @@ use std::collections::BTreeMap;
 /// Version of the report's shape. A change that a reader must know of raises it; a new field does not.
 pub const VERSION: u32 = 1;
 
+/// The phase of an interruption that is known from the record on its Node only, and has work left: another replica acts on it, or did before it
+/// ended.
+pub const ELSEWHERE: &str = "elsewhere";
+
+/// The phase of an interruption that is known from the record on its Node only, which stays cordoned for it.
+pub const MARKED: &str = "marked";
+
 /// The present and past work of one replica, or of several together.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -63,8 +70,12 @@ pub struct Basis {
     pub stopping: usize,
     /// How many of them do not answer.
     pub silent: usize,
+    /// Whether there may be others, which were not asked.
+    pub unasked: bool,
     /// The category of the failure, if one of them can't read the queue.
     pub queue: Option<String>,
+    /// How many of them can't watch the Nodes.
+    pub unwatched: usize,
     /// Number of interruptions that are acted on.
     pub acted: usize,
     /// How many of them meet failures that are retried, or have a drain that ended badly.
@@ -75,6 +86,8 @@ pub struct Basis {
     pub blocked: usize,
     /// One that is held back.
     pub held: Option<HeldDrain>,
+    /// The drains that Nodes have on record, and that none of these replicas acts on.
+    pub recorded: Vec<RecordedDrain>,
     /// Number of interruptions that failed in the last hour.
     pub failed: usize,
     /// The last of these.
@@ -93,6 +106,18 @@ pub struct HeldDrain {
     pub pod: String,
     /// The reason.
     pub by: String,
+}
+
+/// A drain that a Node has on record.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RecordedDrain {
+    /// The name of the Node.
+    pub node: String,
+    /// The id of its instance.
+    pub instance: String,
+    /// What holds it back, by the Node's condition.
+    pub blocked: Option<String>,
 }
 
 /// An interruption that has ended.
@@ -161,7 +186,7 @@ pub struct Queue {
 pub struct Interruption {
     /// Its id: unique among all replicas, and stable.
     pub id: String,
-    /// The replica that acts on it.
+    /// The replica that acts on it, or that has read it from its Node.
     pub replica: String,
     /// The id of its message.
     pub message: String,
@@ -181,7 +206,7 @@ pub struct Interruption {
     pub deadline: Option<Timestamp>,
     /// Whether the capacity ends at the deadline. Otherwise patience does.
     pub hard: bool,
-    /// `received`, `waiting`, `draining`, `completing`, `ended`; or `marked`: the Node carries the mark of an earlier process.
+    /// `received`, `waiting`, `draining`, `completing`, `ended`; or known from its Node's record only, [`ELSEWHERE`] or [`MARKED`].
     pub phase: String,
     /// The drains of the instance's Nodes, usually one.
     pub drains: Vec<Drain>,
@@ -191,7 +216,7 @@ pub struct Interruption {
     pub heartbeats: Option<Heartbeats>,
     /// Its lifecycle hook: `open`, `continue`, `abandon`, `over`, `left` or `failed`.
     pub hook: Option<String>,
-    /// The newest failure that is retried; in the phase `marked` the message of the Node's condition.
+    /// The newest failure that is retried; of a recorded one the message of the Node's condition, if it is blocked.
     pub problem: Option<String>,
     /// Its end.
     pub ended: Option<End>,

@@ -1,17 +1,16 @@
 //! The interruptions of a history, and what facts do to them.
 
+use super::changes::Changes;
 use super::day::Day;
-use super::entry::{Deadline, Drain, Entry, MAX_SIZE, Outcome, Stage};
+use super::entry::{Deadline, Drain, Entry, MAX_SIZE, Outcome};
 use super::failures::Failures;
+use super::records::Records;
 use super::storm::{Gauge, MAX_STORMS, Storm};
 use super::{MAX_BYTES, Since, report};
-use crate::fact::{Action, NodeRef, NoticeOutcome, NoticeRef};
+use crate::fact::{Action, NodeRef, NoticeOutcome, NoticeRef, RecordedNotice};
 use jiff::Timestamp;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
-
-/// Maximum number of removed interruptions that are remembered for readers of changes.
-const MAX_REMOVED: usize = 4096;
 
 /// All interruptions.
 #[derive(Debug)]
@@ -24,14 +23,8 @@ pub(super) struct State {
     storms: VecDeque<Storm>,
     gauge: Gauge,
     pub(super) day: Day,
-    /// The number of the next interruption or storm.
-    next: u64,
-    /// Number of changes.
-    revision: u64,
-    /// Removed interruptions, each with the count of changes then.
-    removed: VecDeque<(u64, u64)>,
-    /// The count of changes up to which removed interruptions were forgotten.
-    forgotten: u64,
+    pub(super) changes: Changes,
+    records: Records,
     /// Size of all interruptions and drains.
     bytes: usize,
     /// Number of interruptions that run and were forgotten, because there was no room. Each was in a storm.
@@ -55,27 +48,12 @@ impl State {
             storms: VecDeque::new(),
             gauge: Gauge::default(),
             day: Day::new(now),
-            next: 0,
-            revision: 0,
-            removed: VecDeque::new(),
-            forgotten: 0,
+            changes: Changes::default(),
+            records: Records::default(),
             bytes: 0,
             untracked: 0,
             failures: Failures::default(),
         }
-    }
-
-    pub(super) const fn revision(&self) -> u64 {
-        self.revision
-    }
-
-    /// Counts a change of what is not an interruption.
-    pub(super) const fn touch(&mut self) {
-        self.revision += 1;
-    }
-
-    pub(super) const fn knows(&self, change: u64) -> bool {
-        change >= self.forgotten && change <= self.revision
     }
 
     pub(super) fn begins(&mut self, about: &NoticeRef<'_>, action: Action, deadline: Option<Deadline>, now: Timestamp) {
@@ -83,8 +61,8 @@ impl State {
         if let Some(number) = self.number_of(about) {
             return self.change_entry(number, |entry| (entry.action, entry.deadline) = (Some(action), deadline));
         }
-        self.forget_mark(about);
         let number = self.insert(about, now);
+        self.records.acts(about.instance, true, &mut self.changes);
         self.change_entry(number, |entry| (entry.action, entry.deadline) = (Some(action), deadline));
         if let Some(entry) = self.entries.get(&number) {
             self.subjects.entry(Arc::clone(&entry.instance)).or_default().running.push(number);
@@ -119,9 +97,9 @@ impl State {
             self.untracked -= 1;
             if let Some(storm) = self.storms.back_mut() {
                 storm.ends(about.node.unwrap_or(about.instance), about.kind, outcome, (since, now));
-                storm.revision = self.revision + 1;
+                storm.revision = self.changes.add();
             }
-            return self.touch();
+            return;
         }
         let number = known.unwrap_or_else(|| self.insert(about, since));
         let drains = self.leave_subject(number);
@@ -130,35 +108,34 @@ impl State {
             entry.ends(now, outcome, waited, drains);
         });
         let Some(entry) = self.entries.get(&number) else { return };
+        if entry.is_settled() {
+            self.records.settle(about.instance, about.kind);
+        }
+        let acts = self.subjects.contains_key(about.instance);
+        self.records.acts(about.instance, acts, &mut self.changes);
         if let Some(storm) = entry.storm
             && let Some(storm) = self.storms.iter_mut().find(|known| known.number == storm)
         {
             storm.ends(entry.name(), entry.kind, outcome, (entry.since, now));
-            storm.revision = self.revision;
+            storm.revision = self.changes.count();
             self.remove(number);
         }
     }
 
-    /// Adds the mark of a notice that was found on a Node.
-    pub(super) fn is_marked(&mut self, about: &NoticeRef<'_>, times: (Timestamp, Option<Timestamp>), condition: &str) {
-        if self.number_of(about).is_none() {
-            let number = self.add(Entry::new(about, times.0, Stage::Marked));
-            self.change_entry(number, |entry| {
-                entry.deadline = times.1.map(|at| Deadline { at, hard: false });
-                if !condition.is_empty() {
-                    entry.fails(&condition);
-                }
-            });
-        }
-    }
-
-    /// Forgets the marks of a Node.
-    pub(super) fn is_released(&mut self, on: &NodeRef<'_>) {
-        let is_its = |entry: &Entry| matches!(entry.stage, Stage::Marked) && *entry.instance == *on.instance;
-        let marked: Vec<u64> = self.entries.iter().filter(|(_, it)| is_its(it)).map(|(number, _)| *number).collect();
-        for number in marked {
-            self.remove(number);
-        }
+    /// Takes the notices that a Node has on record, and what holds its drain back.
+    pub(super) fn is_recorded(
+        &mut self,
+        on: &NodeRef<'_>,
+        record: (&[RecordedNotice<'_>], Option<&str>),
+        now: Timestamp,
+    ) {
+        let acts = self.subjects.contains_key(on.instance);
+        // The watch may be behind the end of short work.
+        let has_ended = |kind| {
+            let is_it = |entry: &Entry| entry.kind == kind && *entry.instance == *on.instance;
+            self.entries.values().rev().find(|entry| is_it(entry)).is_some_and(Entry::is_settled)
+        };
+        self.records.update(on, record, (acts, has_ended), now, &mut self.changes);
     }
 
     /// Changes the running interruption of a notice.
@@ -211,7 +188,7 @@ impl State {
     /// Adds an interruption that begins, to its storm if there is one.
     fn insert(&mut self, about: &NoticeRef<'_>, since: Timestamp) -> u64 {
         self.day.begins(since);
-        let mut entry = Entry::new(about, since, Stage::Running);
+        let mut entry = Entry::new(about, since);
         let storm_began = self.gauge.count(since);
         let is_in_storm = self.storms.back().is_some_and(|storm| storm.includes(since));
         if let (false, Some(began)) = (is_in_storm, storm_began) {
@@ -219,7 +196,7 @@ impl State {
         }
         if let Some(storm) = self.storms.back_mut().filter(|storm| storm.includes(since)) {
             storm.begins(entry.kind, since);
-            storm.revision = self.revision + 1;
+            storm.revision = self.changes.add();
             entry.storm = Some(storm.number);
         }
         self.add(entry)
@@ -227,9 +204,8 @@ impl State {
 
     /// Makes a storm of what began since then.
     fn begin_storm(&mut self, began: Timestamp) {
-        let mut storm = Storm::new(self.next, began);
-        self.next += 1;
-        let is_in = |entry: &Entry| entry.since >= began && !matches!(entry.stage, Stage::Marked);
+        let mut storm = Storm::new(self.changes.number(), began);
+        let is_in = |entry: &Entry| entry.since >= began;
         let mut ended = Vec::new();
         for (number, entry) in self.entries.iter_mut().filter(|(_, entry)| is_in(entry)) {
             storm.takes(entry);
@@ -246,8 +222,7 @@ impl State {
     }
 
     fn add(&mut self, entry: Entry) -> u64 {
-        let number = self.next;
-        self.next += 1;
+        let number = self.changes.number();
         self.bytes += entry.size();
         self.entries.insert(number, entry);
         self.make_room();
@@ -257,8 +232,7 @@ impl State {
     /// Forgets the oldest interruptions that have ended, until all fit; if that is not enough, those that run.
     fn make_room(&mut self) {
         while self.bytes + MAX_SIZE > MAX_BYTES {
-            let oldest =
-                self.entries.iter().find(|(_, it)| !matches!(it.stage, Stage::Running)).map(|(number, _)| *number);
+            let oldest = self.entries.iter().find(|(_, it)| it.end.is_some()).map(|(number, _)| *number);
             let Some(number) = oldest.or_else(|| self.entries.first_key_value().map(|(number, _)| *number)) else {
                 return;
             };
@@ -270,10 +244,9 @@ impl State {
 
     fn change_entry(&mut self, number: u64, change: impl FnOnce(&mut Entry)) {
         if let Some(entry) = self.entries.get_mut(&number) {
-            self.revision += 1;
             self.bytes -= entry.size();
             change(entry);
-            entry.revision = self.revision;
+            entry.revision = self.changes.add();
             self.bytes += entry.size();
             self.make_room();
         }
@@ -281,12 +254,8 @@ impl State {
 
     fn remove(&mut self, number: u64) {
         if let Some(entry) = self.entries.remove(&number) {
-            self.revision += 1;
             self.bytes -= entry.size();
-            self.removed.push_back((self.revision, number));
-            if self.removed.len() > MAX_REMOVED {
-                self.forgotten = self.removed.pop_front().map_or(self.forgotten, |(revision, _)| revision);
-            }
+            self.changes.remove(number);
         }
     }
 
@@ -302,16 +271,6 @@ impl State {
         let drains = self.subjects.remove(&instance).map(|subject| subject.drains).unwrap_or_default();
         self.bytes -= drains.iter().map(Drain::size).sum::<usize>();
         drains
-    }
-
-    fn forget_mark(&mut self, about: &NoticeRef<'_>) {
-        let is_its = |entry: &Entry| {
-            matches!(entry.stage, Stage::Marked) && *entry.instance == *about.instance && entry.is(about)
-        };
-        let marked = self.entries.iter().find(|(_, entry)| is_its(entry)).map(|(number, _)| *number);
-        if let Some(number) = marked {
-            self.remove(number);
-        }
     }
 
     /// Returns the drains that run or have just ended.
@@ -340,7 +299,12 @@ impl State {
 
     /// Returns the interruption that ended last.
     pub(super) fn last_end(&self) -> Option<&Entry> {
-        self.entries.values().filter(|entry| entry.end().is_some()).max_by_key(|entry| entry.end().map(|end| end.at))
+        self.entries.values().filter(|entry| entry.end.is_some()).max_by_key(|entry| entry.end().map(|end| end.at))
+    }
+
+    /// Returns the drains on record that this replica does not act on.
+    pub(super) fn recorded(&self, now: Timestamp) -> Vec<report::RecordedDrain> {
+        self.records.drains(now)
     }
 
     /// Returns the rows of a report: interruptions, storms, and the ids of removed interruptions.
@@ -348,6 +312,7 @@ impl State {
         &self,
         since: Since,
         replica: &str,
+        now: Timestamp,
     ) -> (Vec<report::Interruption>, Vec<report::Storm>, Vec<String>) {
         let is_new = |revision: u64| match since {
             Since::Ever => true,
@@ -360,19 +325,17 @@ impl State {
             entry.report(id(*number), replica, &subject.drains)
         };
         let new = || self.entries.iter().rev().filter(|(_, entry)| is_new(entry.revision));
-        let runs = |entry: &Entry| matches!(entry.stage, Stage::Running);
-        let running = new().filter(|(_, entry)| runs(entry));
-        let mut others: Vec<_> = new().filter(|(_, entry)| !runs(entry)).collect();
-        others.sort_by_key(|(_, entry)| std::cmp::Reverse(entry.end().map(|end| end.at)));
-        let interruptions = running.chain(others).map(row).collect();
+        let running = new().filter(|(_, entry)| entry.end.is_none());
+        let mut ended: Vec<_> = new().filter(|(_, entry)| entry.end.is_some()).collect();
+        ended.sort_by_key(|(_, entry)| std::cmp::Reverse(entry.end().map(|end| end.at)));
+        let mut interruptions: Vec<_> = running.map(row).collect();
+        interruptions.extend(self.records.rows(is_new, id, replica, now));
+        interruptions.extend(ended.into_iter().map(row));
         let storms = self.storms.iter().rev().filter(|storm| is_new(storm.revision));
         let storms = storms.map(|storm| storm.report(id(storm.number), replica)).collect();
         let removed = match since {
             Since::Ever => Vec::new(),
-            Since::Change(known) => {
-                let new = self.removed.iter().filter(|(revision, _)| *revision > known);
-                new.map(|(_, number)| id(*number)).collect()
-            }
+            Since::Change(known) => self.changes.removed_since(known).map(id).collect(),
         };
         (interruptions, storms, removed)
     }

@@ -1,10 +1,13 @@
 //! The first line of a status: is all well, in words.
 
-use super::report::{Basis, Health, HeldDrain, Last, State as Word};
+use super::report::{Basis, Health, HeldDrain, Last, RecordedDrain, State as Word};
 use super::state::State;
 use crate::fact::Category;
 use crate::telemetry::kube_events::MIN_BLOCKED_TIME;
 use jiff::Timestamp;
+
+/// Number of Nodes that a sentence names.
+const MAX_NAMED: usize = 3;
 
 /// The phases of the service's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,7 +18,12 @@ pub(super) enum Condition {
 }
 
 /// Returns what the first line of one replica is made of.
-pub(super) fn basis(state: &State, condition: Condition, failing: Option<Category>, now: Timestamp) -> Basis {
+pub(super) fn basis(
+    state: &State,
+    condition: Condition,
+    (failing, unwatched): (Option<Category>, bool),
+    now: Timestamp,
+) -> Basis {
     // Most budgets allow an eviction as soon as another pod is Ready: that is no news.
     let then = now.checked_sub(MIN_BLOCKED_TIME).unwrap_or(now);
     let drains = state.drains().filter(|drain| drain.outcome.is_none());
@@ -26,6 +34,9 @@ pub(super) fn basis(state: &State, condition: Condition, failing: Option<Categor
         starting: usize::from(condition == Condition::Starting),
         stopping: usize::from(condition == Condition::Stopping),
         silent: 0,
+        unasked: true,
+        unwatched: usize::from(unwatched),
+        recorded: state.recorded(now),
         queue: failing.map(|category| category.to_string()),
         acted: state.running(),
         troubled: state.troubled(),
@@ -52,7 +63,7 @@ pub(super) fn health(basis: Basis) -> Health {
 }
 
 fn assess(basis: &Basis) -> (Word, String) {
-    let Basis { replicas, starting, stopping, silent, queue, acted, troubled, draining, blocked, .. } = basis;
+    let Basis { replicas, starting, stopping, silent, queue, acted, troubled, draining, blocked, recorded, .. } = basis;
     if let (1.., Some(HeldDrain { node, pod, by })) = (blocked, &basis.held) {
         let by = by.trim_end_matches('.');
         let others = match draining.saturating_sub(*blocked) {
@@ -66,12 +77,26 @@ fn assess(basis: &Basis) -> (Word, String) {
         };
         return (Word::Blocked, text);
     }
+    if let Some((drain, held)) = recorded.iter().find_map(|drain| Some((drain, drain.blocked.as_deref()?))) {
+        let may_be_elsewhere = basis.unasked || *silent > 0;
+        let who = if may_be_elsewhere { "another replica acts on it, or did" } else { "no replica acts on it" };
+        let held = held.trim_end_matches(['.', '…']);
+        let text = format!("The drain of {} is blocked; {who}. {held}.", drain.node);
+        return (Word::Blocked, text);
+    }
     if let Some(category) = queue {
         return (Word::Failed, format!("The queue can't be read. New notices are not seen ({category})."));
     }
+    if basis.unwatched > 0 {
+        return (Word::Failed, "The Nodes can't be watched. What others do with them is not seen.".to_owned());
+    }
     if *silent > 0 {
         let do_not = if *silent == 1 { "does not answer" } else { "do not answer" };
-        let text = format!("{silent} of {replicas} replicas {do_not}. What they hold is not shown.");
+        let known = match recorded.len() {
+            0 => String::new(),
+            number => format!(" By the records on the Nodes, {} being drained.", are(number, "other node")),
+        };
+        let text = format!("{silent} of {replicas} replicas {do_not}. What they hold is not shown.{known}");
         return (Word::Unready, text);
     }
     if let 1.. = starting + stopping {
@@ -93,17 +118,52 @@ fn assess(basis: &Basis) -> (Word, String) {
         1 => "1 interruption has trouble, which its row names.".to_owned(),
         _ => format!("{troubled} interruptions have trouble, which their rows name."),
     };
-    match (acted, &basis.last_end) {
-        (1.., _) if *draining > 0 => (Word::Working, format!("{} being drained. {goes}", are(*draining, "node"))),
-        (1.., _) => (Word::Working, format!("{} acted on. {goes}", are(*acted, "notice"))),
-        (0, Some(Last { name, at, .. })) => {
-            let at = at.strftime("%Y-%m-%d %H:%M UTC");
-            let text =
-                format!("All is well. Nothing is being drained; the last interruption, that of {name}, ended {at}.");
-            (Word::Ok, text)
+    match (acted, recorded.len()) {
+        (1.., others) => {
+            let (number, noun, done) =
+                if *draining > 0 { (draining, "node", "drained") } else { (acted, "notice", "acted on") };
+            let others = if others > 0 && basis.unasked {
+                format!(" {} drained by other replicas.", are(others, "other node"))
+            } else {
+                String::new()
+            };
+            (Word::Working, format!("{} being {done}. {goes}{others}", are(*number, noun)))
         }
-        (0, None) => (Word::Ok, "All is well. Nothing is being drained.".to_owned()),
+        (0, others @ 1..) if basis.unasked => {
+            let text = format!(
+                "This replica drains nothing; {} drained by other replicas, by the records on the Nodes.",
+                are(others, "node")
+            );
+            (Word::Working, text)
+        }
+        (0, 1..) => (Word::Working, unowned(recorded)),
+        (0, 0) => (Word::Ok, well(basis)),
     }
+}
+
+/// Describes drains that no replica acts on.
+fn unowned(recorded: &[RecordedDrain]) -> String {
+    let named = recorded.iter().take(MAX_NAMED).map(|drain| &*drain.node).collect::<Vec<_>>().join(", ");
+    let more = match recorded.len().saturating_sub(MAX_NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!(
+        "No replica acts on a drain on record: {named}{more}. It ended before a restart, or continues when its notice is received again."
+    )
+}
+
+/// Describes that nothing is done.
+fn well(basis: &Basis) -> String {
+    let last = basis.last_end.as_ref().map_or_else(String::new, |Last { name, at, .. }| {
+        format!("; the last interruption, that of {name}, ended {}", at.strftime("%Y-%m-%d %H:%M UTC"))
+    });
+    if basis.unasked {
+        return format!(
+            "No node is being drained{last}. What other replicas wait for, and what has failed there, is not known here."
+        );
+    }
+    format!("All is well. Nothing is being drained{last}.")
 }
 
 /// Returns the number with the noun, and the verb that fits.

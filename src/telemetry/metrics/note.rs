@@ -182,8 +182,7 @@ impl All {
             | Fact::WaitAbandoned { .. }
             | Fact::DrainBegun { .. }
             | Fact::DrainProgress { .. }
-            | Fact::NodeMarked { .. }
-            | Fact::MarkedNodeDeleted { .. }
+            | Fact::NodeRecorded { .. }
             | Fact::DrainDeadlineMoved { .. }
             | Fact::GraceTooLong { .. }
             | Fact::DrainJoined { .. }

@@ -2,7 +2,7 @@
 
 import { POLL, TICK, list, model, view } from "./model.js";
 import { $, fill } from "./document.js";
-import { isMarked } from "./words.js";
+import { isRecorded } from "./words.js";
 import { drawBlockers, drawConnection, drawDay, drawEnded, drawFigures, drawHealth, drawPools, drawReplicas, drawRunning, drawStorms, drawTools } from "./views.js";
 
 const SILENCE = 40_000; // ms without an event until the connection counts as dead; one event comes every 15 s
@@ -97,10 +97,10 @@ function draw() {
   drawConnection(report);
   if (!report) return;
   const focused = document.activeElement;
-  // A replica that starts finds the marks of what the others do, or have done.
-  const key = (x) => `${x.message} ${x.instance}`;
-  const known = new Set([...model.interruptions.values()].filter((x) => !isMarked(x)).map(key));
-  const all = [...model.interruptions.values()].filter((x) => !isMarked(x) || !known.has(key(x)));
+  // A Node's record adds nothing to what a replica shows.
+  const rows = [...model.interruptions.values()];
+  const known = new Set(rows.filter((x) => !isRecorded(x) && !isEnded(x)).map((x) => x.instance));
+  const all = rows.filter((x) => !isRecorded(x) || !known.has(x.instance));
   drawHealth(report);
   drawBlockers(all);
   drawDay(report);

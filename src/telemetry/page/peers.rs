@@ -111,7 +111,7 @@ impl Peers {
         (std::mem::take(&mut self.changed), std::mem::take(&mut self.removed))
     }
 
-    /// Adds their interruptions to the report of this replica: those with these ids, or all.
+    /// Makes the report of this replica one of all, with their interruptions: those with these ids, or all.
     pub(super) fn add_to(&self, report: &mut Report, only: Option<&BTreeSet<String>>) {
         for (address, answer) in &self.answers {
             match answer {
@@ -123,10 +123,12 @@ impl Peers {
                 Err(why) => report.add_silent(address, why),
             }
         }
+        report.is_of_all();
     }
 }
 
 fn rows(answers: &[(String, Result<Report, String>)]) -> BTreeMap<&str, &Interruption> {
     let reports = answers.iter().filter_map(|(_, answer)| answer.as_ref().ok());
-    reports.flat_map(|report| &report.interruptions).map(|row| (&*row.id, row)).collect()
+    let rows = reports.flat_map(|report| &report.interruptions).filter(|row| !row.is_recorded());
+    rows.map(|row| (&*row.id, row)).collect()
 }

@@ -199,7 +199,8 @@ impl Served {
             let (instance, node) = (format!("i-{n:017x}"), format!("{n}{long}"));
             let about =
                 NoticeRef { kind: NoticeKind::AsgTerminate, instance: &instance, node: Some(&node), message: "m" };
-            self.history.note(&Fact::NodeMarked { about, since: None, deadline: None, condition: None });
+            let (action, again) = (Action::Drain, false);
+            self.history.note(&Fact::NoticeBegun { about, action, until: None, hard: true, again, pool: None });
         }
     }
 

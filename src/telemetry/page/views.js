@@ -2,7 +2,7 @@
 
 import { POLL, TICK, VERSION, list, model, view } from "./model.js";
 import { $, fill, h, mark, plain, show } from "./document.js";
-import { OWNED, PHASES, STATES, clock, counted, isEnded, isMarked, joined, lasting, matches, millis, named, now, number, stateOf, stuck, unbroken, until } from "./words.js";
+import { OWNED, PHASES, STATES, clock, counted, isEnded, isRecorded, joined, lasting, matches, millis, named, now, number, stateOf, stuck, unbroken, until } from "./words.js";
 
 const PAGE = 50; // rows a page
 
@@ -37,7 +37,7 @@ function podsOf(drain, several) {
 
 function podsLeft(x) {
   const drains = list(x.drains);
-  const none = isEnded(x) || isMarked(x) ? "" : h("p", { class: "figure none" }, "drain not begun");
+  const none = isEnded(x) || isRecorded(x) ? "" : h("p", { class: "figure none" }, "drain not begun");
   return h("div", { class: "pods" }, drains.length ? drains.map((drain) => podsOf(drain, drains.length > 1)) : none);
 }
 
@@ -59,7 +59,7 @@ function notes(x) {
     drain.blockedMore ? h("p", { class: "held" }, `and ${counted(drain.blockedMore, "more pod")}`) : ""]);
   const waits = list(x.waits).map((wait) => h("p", { class: "wait" }, h("b", {}, "Waits for ", wait.wait, ":"), " ", wait.reason,
     wait.until && h("small", {}, until(wait.until) > 0 ? ` at most ${lasting(until(wait.until))} more` : " its time is over")));
-  return [held, waits, x.problem && h("p", { class: "problem" }, h("b", {}, isMarked(x) ? "Node condition:" : "Retrying:"), " ", x.problem)];
+  return [held, waits, x.problem && h("p", { class: "problem" }, h("b", {}, isRecorded(x) ? "Node condition:" : "Retrying:"), " ", x.problem)];
 }
 
 function facts(x, ...words) {
@@ -102,12 +102,12 @@ export function drawRunning(all) {
   const shown = ["all", "ended", "failed"].includes(view.state) ? (view.state === "all" ? running : []) : running.filter((x) => stateOf(x) === view.state);
   const urgency = (x) => millis(x.deadline) || Infinity;
   const found = shown.filter(matches).sort((a, b) =>
-    (stateOf(b) === "blocked") - (stateOf(a) === "blocked") || isMarked(a) - isMarked(b) || urgency(a) - urgency(b) || 0);
+    (stateOf(b) === "blocked") - (stateOf(a) === "blocked") || isRecorded(a) - isRecorded(b) || urgency(a) - urgency(b) || 0);
   const empty = h("p", { class: "none" }, running.length ? "No running interruption matches." : "Nothing is being drained.");
   const group = (title, rows) => rows.length > 0 && h("div", { key: title }, h("h3", { class: "group" }, title), h("ul", {}, rows.map(runningRow)));
   const groups = (rows) => [group("Blocked", rows.filter((x) => stateOf(x) === "blocked")),
-    group("By deadline", rows.filter((x) => stateOf(x) !== "blocked" && !isMarked(x))),
-    group("Marks on nodes", rows.filter(isMarked))];
+    group("By deadline", rows.filter((x) => stateOf(x) !== "blocked" && !isRecorded(x))),
+    group("Records on nodes", rows.filter((x) => stateOf(x) !== "blocked" && isRecorded(x)))];
   fill($("running").lastElementChild, found.length ? paged("running", found, groups) : empty);
   show("running", shown.length > 0 || !running.length);
 }
@@ -197,8 +197,8 @@ export function drawFigures(report, all) {
   const held = queues.reduce((sum, queue) => sum + queue.held, 0);
   const oldest = Math.max(0, ...queues.map((queue) => queue.oldestSeconds ?? 0));
   const failing = queues.find((queue) => queue.failing)?.failing;
-  const running = all.filter((x) => !isEnded(x) && !isMarked(x));
-  const blocked = running.filter((x) => stuck(x).length).length;
+  const running = all.filter((x) => !isEnded(x) && x.phase !== "marked");
+  const blocked = running.filter((x) => stateOf(x) === "blocked").length;
   const silent = replicas.filter((replica) => replica.silent).length;
   const figure = (name, value, rest, bad) => h("div", {}, h("dt", {}, name), h("dd", {}, value), h("dd", { class: bad ? "bad" : null }, rest));
   fill($("figures"),

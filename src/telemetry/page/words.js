@@ -4,8 +4,8 @@ import { list, model, view } from "./model.js";
 import { LONGEST, h } from "./document.js";
 
 export const STATES = { __proto__: null, ok: "Calm", working: "At work", blocked: "Blocked", failed: "Failed", unready: "Not ready" };
-export const PHASES = { __proto__: null, completing: "completing the hook", marked: "acted on before this replica started; see its log" };
-export const OWNED = ["blocked", "draining", "waiting", "completing", "received", "marked"];
+export const PHASES = { __proto__: null, completing: "completing the hook", elsewhere: "another replica acts on it, or did", marked: "acted on earlier; its node stays cordoned" };
+export const OWNED = ["blocked", "draining", "waiting", "completing", "received", "elsewhere", "marked"];
 
 const { format } = new Intl.NumberFormat("en");
 export const number = (value) => (Number.isFinite(value) ? format(value) : "?");
@@ -47,10 +47,10 @@ export const unbroken = (text) => text.slice(0, LONGEST).split(/(\S*-\S*)/).map(
 // Most budgets allow an eviction soon: a pod that has been held for less than 5 s is no news.
 const isOld = (held) => !(now() - millis(held.since) < 5000);
 export const stuck = (x) => (x.ended ? [] : list(x.drains).filter((drain) => !drain.outcome && list(drain.blocked).some(isOld)));
-// Only the mark on its Node is known: an earlier process, or another replica, acts on it or has done.
-export const isMarked = (x) => x.phase === "marked";
+// Only the record on its Node is known: an earlier process, or another replica, acts on it or has done.
+export const isRecorded = (x) => x.phase === "elsewhere" || x.phase === "marked";
 export const isEnded = (x) => Boolean(x.ended) || x.phase === "ended";
-export const stateOf = (x) => (isEnded(x) ? "ended" : stuck(x).length ? "blocked" : String(x.phase));
+export const stateOf = (x) => (isEnded(x) ? "ended" : stuck(x).length || (isRecorded(x) && x.problem) ? "blocked" : String(x.phase));
 
 const haystacks = new WeakMap();
 export function matches(x) {

@@ -52,7 +52,7 @@ pub fn run(plan: &Plan) -> Outcome {
     // Whoever asks for the time outside of the runtime gets the machine's.
     let inside = runtime.enter();
     let world = World::with_clock(Clock::at(begin), plan.seed);
-    let stage = Arc::new(Stage { world, clock_ahead: Arc::default(), quiet_time: QUIET_TIME });
+    let stage = Arc::new(Stage { world, clock_ahead: Arc::default(), quiet_time: QUIET_TIME, has_history: true });
     stage.clock_ahead.store(plan.clock_ahead, Ordering::Relaxed);
     let oracle = Oracle::watching(&stage.world, plan);
     drop(inside);

@@ -172,8 +172,7 @@ async fn the_hook_s_replica_goes_on_with_what_another_began_for_the_node() {
 
 /// Returns a replica of a world whose clock is ahead of that of all others.
 async fn ahead(stage: &Stage, seconds: i64, pod: &str) -> (Stage, Replica) {
-    let ahead =
-        Stage { world: stage.world.clone(), clock_ahead: std::sync::Arc::default(), quiet_time: stage.quiet_time };
+    let ahead = Stage { world: stage.world.clone(), clock_ahead: std::sync::Arc::default(), ..*stage };
     ahead.clock_ahead.store(seconds, Ordering::Relaxed);
     let replica = ahead.without_queue(pod, &[]).await;
     (ahead, replica)

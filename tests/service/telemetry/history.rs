@@ -5,10 +5,13 @@ use ebbtide::telemetry::history::Since;
 use ebbtide::telemetry::history::report::{Interruption, Report, State};
 use ebbtide_sim::aws::HookSpec;
 use ebbtide_sim::fault::{Fault, Rule};
-use ebbtide_sim::kube::Pod;
+use ebbtide_sim::kube::{Interrupt, Pod};
 use ebbtide_sim::messages::{self, Wrapping};
 use std::collections::BTreeMap;
 use tokio::time::sleep;
+
+/// The flags of a replica that gets no message.
+const OTHER: [&str; 6] = ["--source", "nodes", "--pod-name", "other", "--pod-namespace", "ebbtide"];
 
 fn report(replica: &Replica) -> Report {
     replica.history.report(Since::Ever, 0).0
@@ -32,7 +35,10 @@ async fn a_drain_is_shown_from_its_begin_to_its_end() {
     stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").grace(s(60)).stops_in(s(30)));
     let replica = stage.start(&[]).await;
     sleep(s(1)).await;
-    assert_eq!(health(&replica), (State::Ok, "All is well. Nothing is being drained.".to_owned()));
+    // Other replicas may have trouble, and this one asks none.
+    let unknown =
+        "No node is being drained. What other replicas wait for, and what has failed there, is not known here.";
+    assert_eq!(health(&replica), (State::Ok, unknown.to_owned()));
     let message = stage.spot(0);
     sleep(s(10)).await;
     let shown = only(&replica);
@@ -208,6 +214,7 @@ async fn after_a_restart_the_marks_on_the_nodes_tell_what_was_done() {
     stage.until_handled(s(30)).await;
     first.stop().await;
 
+    sleep(s(120)).await;
     let second = stage.start(&[]).await;
     sleep(s(2)).await;
     let shown = only(&second);
@@ -231,7 +238,7 @@ async fn after_a_crash_the_condition_tells_who_blocks() {
     let second = stage.start(&["--at-deadline", "leave"]).await;
     sleep(s(2)).await;
     let shown = only(&second);
-    assert_eq!(shown.phase, "marked");
+    assert_eq!(shown.phase, "elsewhere");
     let said = shown.problem.expect("the condition says it");
     assert!(said.contains("default/web-0-0 is held back by"), "{said}");
     stage.unblock(0);
@@ -248,7 +255,8 @@ async fn a_takeover_goes_on_with_the_marked_interruption() {
     let history = std::sync::Arc::clone(&first.history);
     first.stop().await;
     let rows = history.report(Since::Ever, 0).0.interruptions;
-    let handed = rows[0].ended.as_ref().expect("it was handed over");
+    assert_eq!(rows[0].phase, "elsewhere", "another replica continues");
+    let handed = rows[1].ended.as_ref().expect("it was handed over");
     assert_eq!((&*handed.outcome, handed.failed), ("handed-over", false));
     let second = stage.start(&[]).await;
     sleep(s(5)).await;
@@ -295,4 +303,95 @@ async fn interruptions_are_counted_by_pool_of_capacity() {
     let series =
         "ebbtide_interruptions_total{group=\"blue\",instance_type=\"m7g.large\",kind=\"spot\",zone=\"eu-west-1a\"}";
     assert!((replica.metric(series) - 2.0).abs() < 0.1);
+}
+
+/// What another replica drains, a replica knows from the Node's record, until it ends; a blocked drain from its condition.
+#[tokio::test(start_paused = true)]
+async fn what_another_replica_drains_is_known_from_the_record_on_its_node() {
+    let stage = Stage::new(2, 1);
+    stage.block(0);
+    let one = stage.start(&["--at-deadline", "leave"]).await;
+    let other = stage.start(&OTHER).await;
+    sleep(s(1)).await;
+    stage.spot(0);
+    sleep(s(3)).await;
+    let shown = only(&other);
+    assert_eq!((&*shown.kind, &*shown.phase, shown.node, shown.problem), ("spot", "elsewhere", Some(node(0)), None));
+    let (state, text) = health(&other);
+    assert_eq!(state, State::Working, "{text}");
+    assert!(text.starts_with("This replica drains nothing; 1 node is drained by other replicas"), "{text}");
+
+    sleep(s(10)).await;
+    let (state, text) = health(&other);
+    assert_eq!(state, State::Blocked, "{text}");
+    let start = "The drain of node-0 is blocked; another replica acts on it, or did. default/web-0-0 is held back by";
+    assert!(text.starts_with(start), "{text}");
+    let mut all = report(&other);
+    all.add(report(&one));
+    all.is_of_all();
+    let phases: Vec<_> = all.interruptions.iter().map(|row| &*row.phase).collect();
+    assert_eq!(
+        (phases, all.health.basis.recorded.len()),
+        (vec!["draining"], 0),
+        "the replica that acts on it shows more"
+    );
+
+    stage.unblock(0);
+    stage.until_handled(s(120)).await;
+    sleep(s(2)).await;
+    // The record does not show that the drain has ended; the replica that has ended it knows.
+    assert_eq!(only(&other).phase, "elsewhere");
+    let mut all = report(&other);
+    all.add(report(&one));
+    all.is_of_all();
+    let phases: Vec<_> = all.interruptions.iter().map(|row| &*row.phase).collect();
+    assert_eq!((phases, all.health.state), (vec!["ended"], State::Ok), "{}", all.health.text);
+    sleep(s(120)).await;
+    assert_eq!(only(&other).phase, "marked", "the node stays cordoned");
+    assert_eq!(health(&other).0, State::Ok);
+    assert_eq!(only(&one).phase, "ended", "a replica's own record is no second row");
+    stage.world.kube.remove_node(&node(0));
+    sleep(s(2)).await;
+    assert!(report(&other).interruptions.is_empty());
+    stage.rest(&[&one, &other]).await;
+}
+
+/// All is well only if all replicas say so, and nothing that a Node has on record is left over.
+#[tokio::test(start_paused = true)]
+async fn a_drain_that_no_replica_acts_on_is_told() {
+    let stage = Stage::slow(s(60));
+    let first = stage.start(&[]).await;
+    let other = stage.start(&OTHER).await;
+    stage.spot(0);
+    sleep(s(5)).await;
+    drop(first.kill().await);
+    let mut all = report(&other);
+    all.is_of_all();
+    assert_eq!(all.health.state, State::Working);
+    let told = "No replica acts on a drain on record: node-0. It ended before a restart, or continues when its notice is received again.";
+    assert_eq!(all.health.text, told);
+
+    let second = stage.start(&[]).await;
+    stage.until_handled(s(120)).await;
+    let mut all = report(&second);
+    all.is_of_all();
+    assert_eq!(all.health.state, State::Ok);
+    assert!(all.health.text.starts_with("All is well. Nothing is being drained; the last"), "{}", all.health.text);
+    stage.rest(&[&second, &other]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_that_can_t_be_watched_are_told() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.start(&[]).await;
+    sleep(s(1)).await;
+    stage.world.faults.add(Rule::on("watch nodes", Fault::Status(500)));
+    stage.world.faults.add(Rule::on("list nodes", Fault::Status(500)));
+    stage.world.kube.interrupt_watches(Interrupt::Break);
+    sleep(s(10)).await;
+    assert_eq!(health(&replica).0, State::Failed, "{}", health(&replica).1);
+    stage.world.faults.clear();
+    sleep(s(60)).await;
+    assert_eq!(health(&replica).0, State::Ok, "{}", health(&replica).1);
+    stage.rest(&[&replica]).await;
 }

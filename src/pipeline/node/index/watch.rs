@@ -22,11 +22,12 @@ use super::table::{NodesByName, keyed, remove_if};
 use crate::clients::gate::{Backoff, Category, KubeError};
 use crate::clients::watch;
 use crate::clients::watch::{StartPacer, WatchError, WatchUpdate};
-use crate::fact::{Fact, Facts, NoticeRef, WatchedResource};
+use crate::fact::{Fact, Facts, RecordedNotice, WatchedResource};
 use crate::pipeline::node::agent_notices::differs;
+use crate::pipeline::node::record::{NoticeRecord, Work};
 use crate::pipeline::node::{Node, NodeApi, TrimmedNode};
 use kube::api::{ListParams, ObjectList, VersionMatch};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,6 +51,8 @@ pub(super) struct NodeWatch {
     facts: Facts,
     /// UIDs of the Nodes whose unread annotations were reported.
     unread: HashSet<Arc<str>>,
+    /// The Nodes with notices on record as they were reported, by UID.
+    recorded: HashMap<Arc<str>, Arc<Node>>,
     /// Completed when the index first holds all Nodes.
     first_sync: Option<oneshot::Sender<()>>,
     phase: Phase,
@@ -77,6 +80,7 @@ impl NodeWatch {
             api,
             facts,
             unread: HashSet::new(),
+            recorded: HashMap::new(),
             first_sync: Some(synced),
             phase: Phase::syncing(ANY_CACHED.to_owned()),
             initial_events: InitialEvents::default(),
@@ -180,7 +184,8 @@ impl NodeWatch {
 
     /// Applies one event to the index.
     fn apply(&mut self, seen: WatchUpdate<TrimmedNode>) {
-        let (mut marked, mut turned, mut reports, mut moved, mut gone) = (false, false, false, false, None);
+        let (mut marked, mut turned, mut reports, mut moved) = (false, false, false, false);
+        let (mut current, mut gone) = (None, None);
         let mut nodes = self.index.0.nodes.lock();
         let before = nodes.len();
         match seen {
@@ -194,14 +199,16 @@ impl NodeWatch {
                         self.index.marked_elsewhere();
                     }
                     moved = self.index.moves_places(nodes.named(&node.name), &node);
+                    let name = Arc::clone(&node.name);
                     nodes.apply(node, true);
+                    current = nodes.named(&name).cloned();
                 }
             }
             WatchUpdate::Deleted(object) => {
                 if let (Some(name), Some(uid)) = (object.metadata.name, object.metadata.uid) {
-                    gone = nodes.named(&name).filter(|known| *known.uid == *uid && known.record.is_held()).cloned();
                     nodes.remove(&name, &uid);
                     self.unread.remove(&*uid);
+                    gone = self.recorded.remove(&*uid);
                     (turned, moved) = (true, !self.index.0.labels.is_empty());
                 }
             }
@@ -216,8 +223,11 @@ impl NodeWatch {
         if after != before {
             self.facts.emit(&Fact::NodesKnown { nodes: after });
         }
+        if let Some(node) = current {
+            self.report_record(&node);
+        }
         if let Some(node) = gone {
-            self.facts.emit(&Fact::MarkedNodeDeleted { on: node.named() });
+            self.facts.emit(&Fact::NodeRecorded { on: node.named(), notices: &[], blocked: None });
         }
     }
 
@@ -235,21 +245,37 @@ impl NodeWatch {
         self.index.0.marks.send_replace(());
         self.index.0.reports.send_replace(());
         self.index.0.turns.send_replace(());
+        let held = self.index.marked();
+        let uids: HashSet<_> = held.iter().map(|node| &node.uid).collect();
+        let released: Vec<_> = self.recorded.extract_if(|uid, _| !uids.contains(uid)).collect();
+        for (_, node) in released {
+            self.facts.emit(&Fact::NodeRecorded { on: node.named(), notices: &[], blocked: None });
+        }
+        for node in &held {
+            self.report_record(node);
+        }
         if let Some(synced) = self.first_sync.take() {
-            self.index.marked().iter().for_each(|node| self.report_marks(node));
             let _ = synced.send(());
         }
     }
 
-    /// Emits a fact about each mark on the Node.
-    fn report_marks(&self, node: &Node) {
-        for (_, mark) in node.record.notices() {
-            let Some(kind) = mark.kind() else { continue };
-            let (instance, message) = (node.instance.as_str(), &*mark.message);
-            let about = NoticeRef { kind, instance, node: Some(&node.name), message };
-            let condition = node.draining.as_deref();
-            self.facts.emit(&Fact::NodeMarked { about, since: mark.since, deadline: mark.deadline, condition });
+    /// Emits what the Node has on record, unless that was emitted before.
+    fn report_record(&mut self, node: &Arc<Node>) {
+        let is_held = node.record.is_held();
+        let known = if is_held {
+            self.recorded.insert(Arc::clone(&node.uid), Arc::clone(node))
+        } else {
+            self.recorded.remove(&node.uid)
+        };
+        let is_new =
+            |known: &Arc<Node>| !known.record.notices().eq(node.record.notices()) || known.draining != node.draining;
+        if !known.as_ref().map_or(is_held, is_new) {
+            return;
         }
+        let notices: Vec<_> = node.record.notices().filter_map(|(_, notice)| named(notice)).collect();
+        let blocked = node.draining.as_ref().filter(|condition| condition.is_blocked);
+        let blocked = blocked.map(|condition| &*condition.message);
+        self.facts.emit(&Fact::NodeRecorded { on: node.named(), notices: &notices, blocked });
     }
 
     /// Decides how to continue after a watch. Returns the error if the watch failed.
@@ -292,6 +318,12 @@ impl NodeWatch {
         };
         self.phase = Phase::syncing(oldest);
     }
+}
+
+/// Returns the notice as facts name it; `None` for an unknown kind.
+fn named(notice: &NoticeRecord) -> Option<RecordedNotice<'_>> {
+    let (since, deadline, is_open) = (notice.since, notice.ends.or(notice.deadline), notice.work == Work::Open);
+    Some(RecordedNotice { kind: notice.kind()?, message: &notice.message, since, deadline, is_open })
 }
 
 /// Emits, once for each Node, that it has more annotations than are read.

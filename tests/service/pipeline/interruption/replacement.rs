@@ -228,7 +228,7 @@ async fn a_node_that_its_group_replaces_stays_cordoned() {
         let stage = Stage::with_group(3);
         let group = run_group(&stage);
         let timing = ["--uncordon-after", "1m", "--drain-timeout", "6m"];
-        let replica = stage.start(&[&flags[..], &timing].concat()).await;
+        let replica = stage.start(&[flags, &timing].concat()).await;
         stage.rebalance(0);
         drop(group);
         sleep(s(600)).await;
