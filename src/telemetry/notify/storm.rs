@@ -37,6 +37,8 @@ pub(super) struct FoldedStorm {
     /// When its start was seen, as the name of the storm.
     pub since: Timestamp,
     newest: Instant,
+    /// Number of nodes that something is to be reported of.
+    nodes: usize,
     running: usize,
     /// Number of nodes that another replica continues.
     elsewhere: usize,
@@ -59,6 +61,7 @@ impl FoldedStorm {
             storm: Storm::new(0, since),
             since,
             newest: Instant::now(),
+            nodes: 0,
             running: 0,
             elsewhere: 0,
             failed: 0,
@@ -86,6 +89,7 @@ impl FoldedStorm {
         self.is_test &= episode.is_test;
         self.newest = self.newest.max(episode.begun);
         self.storm.begins(episode.about.kind, clock.timestamp_of(episode.begun));
+        self.nodes += 1;
         self.running += 1;
         if episode.is_over() {
             self.end(episode, clock);
@@ -108,13 +112,20 @@ impl FoldedStorm {
         let now = clock.timestamp_of(Instant::now());
         self.running = self.running.saturating_sub(1);
         let Some(End { kind, outcome, .. }) = &episode.end else { return };
-        if *outcome == NoticeOutcome::HandedOver {
-            self.elsewhere += 1;
-            return;
-        }
-        if Verdict::on(*outcome) == Verdict::Failed {
-            self.failed += 1;
-            self.failed_due.get_or_insert_with(|| Instant::now() + MAX_SILENCE);
+        match Verdict::on(*outcome) {
+            Verdict::Silent if *outcome == NoticeOutcome::HandedOver => {
+                self.elsewhere += 1;
+                return;
+            }
+            Verdict::Silent => {
+                self.nodes -= 1;
+                return self.storm.takes_back(*kind, now);
+            }
+            Verdict::Failed => {
+                self.failed += 1;
+                self.failed_due.get_or_insert_with(|| Instant::now() + MAX_SILENCE);
+            }
+            Verdict::Settled | Verdict::Done => {}
         }
         let times = (clock.timestamp_of(episode.begun), now);
         self.storm.ends(episode.name(), *kind, *outcome, times);
@@ -140,7 +151,7 @@ impl FoldedStorm {
         let (now, chosen) = (Instant::now(), self.chosen);
         let phases = [(Notice, &mut self.begin_due), (Blocked, &mut self.blocked_due), (Failed, &mut self.failed_due)];
         let due = |(phase, due): (_, &mut Option<Instant>)| due.take_if(|due| *due <= now).map(|_| phase);
-        phases.into_iter().filter_map(due).find(|phase| chosen.has(*phase))
+        phases.into_iter().filter_map(due).find(|phase| chosen.has(*phase) && self.nodes > 0)
     }
 
     /// Whether all its nodes have ended here.
@@ -150,7 +161,7 @@ impl FoldedStorm {
 
     /// Returns the phases of its end. With `pages` the end of the alert is one of its own, because a failure has another alert.
     pub(super) fn last_phases(&self, pages: bool) -> impl Iterator<Item = NotificationPhase> {
-        let (failed, chosen) = (self.failed > 0, self.chosen);
+        let (failed, chosen) = (self.failed > 0, if self.nodes > 0 { self.chosen } else { Phases::NONE });
         let phases = [failed.then_some(Failed), (!failed || pages).then_some(Done)];
         phases.into_iter().flatten().filter(move |phase| chosen.has(*phase))
     }

@@ -29,7 +29,7 @@ const HOLD: Duration = Duration::from_secs(3);
 /// Time for which an ended node is remembered. For as long a late copy of a notice starts no work either.
 const MEMORY: Duration = Duration::from_mins(15);
 
-/// Maximum number of nodes that are remembered, about 1 kB each. Further ones get no notifications.
+/// Maximum number of nodes that are remembered, about 1 kB each. Further ones are only counted, as dropped.
 const MAX_NODES: usize = 4096;
 
 /// Maximum number of messages that are remembered as tests, or as received before.

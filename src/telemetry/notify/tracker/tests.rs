@@ -363,6 +363,28 @@ async fn many_nodes_at_once_are_two_messages() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn nodes_with_nothing_to_tell_of_are_no_part_of_a_storm() {
+    for (others, expected) in [(0, 0), (2, 2)] {
+        let (mut stage, mut told) = (Stage::telling("all"), Vec::new());
+        for n in 0..30 {
+            told.extend(stage.note(begun(n, "m")));
+        }
+        for n in others..30 {
+            told.extend(stage.note(ended(n, "m", NoticeOutcome::Planned)));
+        }
+        told.extend(stage.pass(60 * S).await);
+        for n in 0..others {
+            told.extend(stage.note(ended(n, "m", NoticeOutcome::Drained)));
+        }
+        told.extend(stage.pass(60 * S).await);
+        assert_eq!(told.len(), expected, "{told:?}");
+        let storms = told.iter().map(|told| told.storm.as_ref().unwrap());
+        assert!(storms.clone().all(|storm| (storm.notices, storm.kinds["spot"]) == (2, 2)));
+        assert!(storms.last().is_none_or(|storm| storm.until.is_some() && storm.in_time == 2));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_slow_storm_is_one_after_its_first_nodes_and_tells_its_failures_before_its_end() {
     let (mut stage, mut told) = (Stage::telling("all"), Vec::new());
     for n in 0..200 {
