@@ -337,7 +337,9 @@ pub enum Fact<'a> {
     NotificationRetried { category: Category, error: &'a dyn fmt::Display },
     /// A notification was given up. `host` is the receiver's. `repeated`: another one was, some minutes ago at most.
     NotificationFailed { host: &'a str, result: NotificationResult, error: &'a dyn fmt::Display, repeated: bool },
-    /// Notifications came faster than they could be sent: `count` were dropped, or as many facts about them.
+    /// A notification was left out because of the limit: the next one counts it.
+    NotificationFolded { phase: NotificationPhase },
+    /// Facts came faster than notifications could be made of them, or the process ended: `count` were dropped.
     NotificationsDropped { count: usize },
     /// The collector took traces.
     TracesSent { count: usize },

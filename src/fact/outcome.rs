@@ -308,7 +308,9 @@ labels! {
         Refused => "refused",
         /// The receiver could not be reached, or failed, each time.
         Failed => "failed",
-        /// Others came faster than they could be sent, or the process ended.
+        /// It was left out because of the limit, and the next one counts it.
+        Folded => "folded",
+        /// Facts came faster than they could be noted, or the process ended.
         Dropped => "dropped",
     }
 }

@@ -406,8 +406,11 @@ impl Subscriber for Log {
             Fact::NotificationFailed { host, result, error, repeated: true } => {
                 debug!(host, result = result.as_str(), %error, "a notification was not delivered");
             }
+            Fact::NotificationFolded { phase } => {
+                debug!(phase = phase.as_str(), "a notification was left out, and the next one counts it");
+            }
             Fact::NotificationsDropped { count } => {
-                warn!(count, "notifications came faster than they could be sent; the oldest were dropped");
+                warn!(count, "notifications were dropped: facts came too fast, or the process ended");
             }
             Fact::TracesSent { count } => debug!(count, "traces sent"),
             Fact::TracesLost { host, count, error, repeated: false } => {

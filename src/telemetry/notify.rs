@@ -1,12 +1,13 @@
 //! Facts as notifications: one HTTP POST to a receiver of the user's for each node and phase.
 //!
 //! ```text
-//!  facts ─▶ NotifySubscriber ─bounded─▶ Notifier: tracker ─Notification─▶ bounded queue ─▶ courier ─▶ POST
-//!           returns at once             nodes and storms     oldest dropped               format · signature · retries
+//!  facts ─▶ NotifySubscriber ─bounded─▶ Notifier: tracker ─Notification─▶ queue ─▶ courier ─▶ POST
+//!           returns at once             nodes and storms     limit, folds     format · signature · retries
 //! ```
 //!
 //! The phases are notice, blocked, done and failed. A node gets one notification for each, however many notices it has; a storm gets
-//! its own. No drain ever waits for a receiver, and no text that leaves this module contains a secret: errors name the host only.
+//! its own, and a receiver gets ten requests a minute at most. No drain ever waits for a receiver, and no text that leaves this module
+//! contains a secret: errors name the host only.
 
 mod courier;
 mod episode;
@@ -15,6 +16,7 @@ mod format;
 mod notification;
 mod notifier;
 mod phases;
+mod queue;
 pub mod sample;
 mod signature;
 mod storm;

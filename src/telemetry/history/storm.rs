@@ -110,6 +110,14 @@ impl Storm {
         self.until = (self.ended >= self.notices).then_some(at);
     }
 
+    /// Takes back a notice that nothing is to be reported about.
+    pub(in crate::telemetry) fn takes_back(&mut self, kind: NoticeKind, at: Timestamp) {
+        self.notices = self.notices.saturating_sub(1);
+        self.kinds.entry(kind).and_modify(|number| *number = number.saturating_sub(1));
+        self.kinds.retain(|_, number| *number > 0);
+        self.until = (self.ended >= self.notices).then_some(at);
+    }
+
     /// Takes an entry that has ended already.
     pub(super) fn takes(&mut self, entry: &Entry) {
         self.begins(entry.kind, entry.since);

@@ -96,6 +96,7 @@ impl All {
             Fact::NotificationSent { .. } => notified(NotificationResult::Sent, 1),
             Fact::NotificationRetried { category, .. } => retried("notify", category),
             Fact::NotificationFailed { result, .. } => notified(*result, 1),
+            Fact::NotificationFolded { .. } => notified(NotificationResult::Folded, 1),
             Fact::NotificationsDropped { count } => notified(NotificationResult::Dropped, *count),
             Fact::PodBlocked { .. } => self.pods_blocked.inc(),
             Fact::PodUnblocked { .. } => self.pods_blocked.dec(),

@@ -72,6 +72,14 @@ pub(super) struct End {
     pub waited: Box<str>,
 }
 
+/// The time in which nothing of a node is sent: others may follow, and a storm reports all of them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hold {
+    pub until: Instant,
+    /// Whether the Node was cordoned meanwhile, so that another receiver takes the notice for sent.
+    pub is_cordoned: bool,
+}
+
 /// One node.
 #[derive(Debug)]
 pub(super) struct Episode {
@@ -93,8 +101,7 @@ pub(super) struct Episode {
     pub is_folded: bool,
     /// The messages of the notices that are being acted on.
     running: Vec<Box<str>>,
-    /// When the notice is sent, if no cordon is reported before.
-    pub notice_due: Option<Instant>,
+    pub hold: Option<Hold>,
     /// When the drain will have been blocked for long enough.
     pub blocked_due: Option<Instant>,
     /// The blocked pods, by UID.
@@ -118,7 +125,7 @@ impl Episode {
             chosen: Phases::NONE,
             sent: Phases::NONE,
             is_folded: false,
-            notice_due: None,
+            hold: None,
             blocked_due: None,
             blocked: Vec::new(),
             report: None,
@@ -191,14 +198,30 @@ impl Episode {
             self.end = Some(end);
         }
         if self.is_over() {
-            (self.notice_due, self.blocked_due) = (None, None);
+            self.blocked_due = None;
             self.blocked.clear();
         }
     }
 
-    /// Whether this phase is to be sent now.
+    /// Whether this phase is to be sent now, if there is a reason to.
     pub(super) const fn wants(&self, phase: NotificationPhase) -> bool {
-        self.chosen.has(phase) && !self.sent.has(phase) && !self.is_folded
+        self.chosen.has(phase) && !self.sent.has(phase) && !self.is_folded && self.hold.is_none()
+    }
+
+    /// Whether there is a reason to send this phase. `pages`: an end matters only if an alert may be open.
+    pub(super) fn calls_for(&self, phase: NotificationPhase, pages: bool) -> bool {
+        let verdict = self.end.as_ref().map(|end| Verdict::on(end.outcome));
+        match phase {
+            NotificationPhase::Notice => !self.is_over() || verdict >= Some(Verdict::Done),
+            NotificationPhase::Blocked => self.is_blocked() && self.blocked_due.is_none(),
+            NotificationPhase::Failed => verdict == Some(Verdict::Failed),
+            NotificationPhase::Done => match verdict.filter(|_| self.is_over()) {
+                Some(Verdict::Done | Verdict::Settled) if pages => !self.sent.is_empty() || self.is_again,
+                Some(Verdict::Done) => true,
+                Some(Verdict::Settled) => !self.sent.is_empty(),
+                _ => false,
+            },
+        }
     }
 }
 

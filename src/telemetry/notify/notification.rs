@@ -5,6 +5,7 @@ use crate::fact::NotificationPhase;
 use crate::telemetry::history::report;
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
+use std::collections::BTreeMap;
 
 /// Version of the shape. A change that a receiver must know of raises it; a new field does not.
 pub const VERSION: u32 = 1;
@@ -72,6 +73,8 @@ pub struct Notification {
     pub waited: Option<String>,
     /// The storm that this is about, instead of a node.
     pub storm: Option<report::Storm>,
+    /// The number of notifications that were left out before this one, by phase.
+    pub folded: BTreeMap<String, usize>,
 }
 
 /// A pod that can't be evicted now.
@@ -130,7 +133,7 @@ fn joined(texts: &[&Option<String>]) -> Option<String> {
 }
 
 /// Writes numbers by their names.
-pub(super) fn counts(numbers: &std::collections::BTreeMap<String, usize>) -> String {
+pub(super) fn counts(numbers: &BTreeMap<String, usize>) -> String {
     let numbers: Vec<String> = numbers.iter().map(|(name, number)| format!("{number} {name}")).collect();
     numbers.join(", ")
 }

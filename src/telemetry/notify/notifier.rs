@@ -4,6 +4,7 @@ use super::NotifySettings;
 use super::courier::{Acceptance, Courier, DeliveryError};
 use super::event::Backlog;
 use super::notification::Notification;
+use super::queue::Queue;
 use super::tracker::Tracker;
 use crate::clients::gate::Backoff;
 use crate::fact::{Fact, Facts, NotificationResult};
@@ -11,14 +12,10 @@ use crate::runtime::clock::{Clock, until};
 use aws_smithy_runtime_api::client::http::SharedHttpConnector;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-
-/// Maximum number of notifications that wait for the receiver. The newest matter most, so the oldest is dropped.
-const MAX_QUEUED: usize = 256;
 
 /// Maximum number of tries of one notification.
 const MAX_TRIES: u32 = 5;
@@ -38,7 +35,7 @@ pub struct Notifier {
     tracker: Tracker,
     courier: Arc<Courier>,
     facts: Facts,
-    queue: VecDeque<Notification>,
+    queue: Queue,
     current: Option<Attempt>,
     backoff: Backoff,
     /// The receiver gets nothing before.
@@ -70,10 +67,10 @@ impl Notifier {
         let courier = Arc::new(Courier::new(Arc::clone(&settings), connector, clock));
         Self {
             backlog,
+            queue: Queue::new(settings.format),
             tracker: Tracker::new(settings, clock),
             courier,
             facts,
-            queue: VecDeque::new(),
             current: None,
             backoff: Backoff::new(PAUSES.0, PAUSES.1),
             pause: None,
@@ -90,11 +87,12 @@ impl Notifier {
             self.tracker.tick();
             self.fill_queue();
             self.report_drops();
-            if stopping && self.current.is_none() {
+            let next_try = self.next_try();
+            // The end of the process does not wait for the limit.
+            if stopping && !self.is_sending() && next_try.is_none_or(|at| at > Instant::now()) {
                 return;
             }
             let drops = self.drops_reported_at.filter(|_| self.dropped > 0).map(|at| at + DROP_REPORT_INTERVAL);
-            let next_try = self.next_try();
             let due = [self.tracker.due(), drops].into_iter().flatten().min();
             tokio::select! {
                 biased;
@@ -115,36 +113,40 @@ impl Notifier {
         }
     }
 
-    /// Takes new notifications, and the next to send.
+    /// Takes new notifications.
     fn fill_queue(&mut self) {
-        self.queue.extend(self.tracker.take_ready());
-        while self.queue.len() > MAX_QUEUED {
-            self.queue.pop_front();
-            self.dropped += 1;
+        for notification in self.tracker.take_ready() {
+            for phase in self.queue.push(notification) {
+                self.facts.emit(&Fact::NotificationFolded { phase });
+            }
         }
-        self.dropped += self.backlog.take_dropped();
-        if self.current.is_none() {
-            let next = self.queue.pop_front();
-            self.current = next.map(|notification| Attempt {
-                notification: Arc::new(notification),
-                tries: 0,
-                begun: Instant::now(),
-                sending: None,
-            });
-        }
+        self.dropped += self.backlog.take_dropped() + self.tracker.take_untracked();
+    }
+
+    fn is_sending(&self) -> bool {
+        self.current.as_ref().is_some_and(|attempt| attempt.sending.is_some())
     }
 
     /// Returns when to try next; `None` during an attempt.
     fn next_try(&self) -> Option<Instant> {
-        let waits = self.current.as_ref().is_some_and(|attempt| attempt.sending.is_none());
-        waits.then(|| self.pause.unwrap_or_else(Instant::now))
+        let opens = match &self.current {
+            Some(attempt) => attempt.sending.is_none().then(|| self.queue.opens()),
+            None => self.queue.due(),
+        };
+        opens.map(|opens| self.pause.map_or(opens, |pause| pause.max(opens)))
     }
 
     fn send(&mut self) {
-        let Some(attempt) = &mut self.current else { return };
+        let next = || {
+            let notification = Arc::new(self.queue.pop()?);
+            Some(Attempt { notification, tries: 0, begun: Instant::now(), sending: None })
+        };
+        let Some(mut attempt) = self.current.take().or_else(next) else { return };
+        self.queue.count_request();
         attempt.tries += 1;
         let (courier, notification) = (Arc::clone(&self.courier), Arc::clone(&attempt.notification));
         attempt.sending = Some(async move { courier.send(&notification).await }.boxed());
+        self.current = Some(attempt);
     }
 
     fn finish_try(&mut self, result: Result<Acceptance, DeliveryError>, stopping: bool) {
@@ -166,6 +168,7 @@ impl Notifier {
                 return;
             }
         }
+        self.queue.count_again(&attempt.notification.folded);
         let result = if error.is_retried() { NotificationResult::Failed } else { NotificationResult::Refused };
         let now = Instant::now();
         let repeated = self.failure_reported_at.is_some_and(|at| at + FAILURE_REPORT_INTERVAL > now);

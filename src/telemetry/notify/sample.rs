@@ -5,6 +5,7 @@ use super::notification::{BlockedPod, Notification, VERSION};
 use crate::fact::{NoticeKind, NotificationPhase};
 use crate::telemetry::history::report::{Failure, Slowest, Storm};
 use jiff::{SignedDuration, Timestamp};
+use std::collections::BTreeMap;
 
 /// Returns samples of every phase: about a fully known node, about a barely known one, and about a storm.
 #[must_use]
@@ -68,6 +69,7 @@ fn of_node(phase: NotificationPhase, now: Timestamp) -> Notification {
         report: is_end.then(|| report.to_owned()),
         waited: is_end.then(|| "volumes: met".to_owned()),
         storm: None,
+        folded: BTreeMap::new(),
     }
 }
 

@@ -1,21 +1,31 @@
-//! The notifications of a storm: one at its start, one when a drain is blocked, one at its end. Pure.
+//! The notifications of a storm: one at its start, one when a drain is blocked, one at its end; and at intervals its failures. Pure.
 
 use super::episode::{End, Episode, Verdict};
 use super::notification::BlockedPod;
 use super::phases::Phases;
-use crate::fact::{NoticeOutcome, NotificationPhase};
+use crate::fact::NoticeOutcome;
+use crate::fact::NotificationPhase::{self, Blocked, Done, Failed, Notice};
 use crate::runtime::clock::Clock;
 use crate::telemetry::history::report;
-use crate::telemetry::history::storm::{Storm, WINDOW};
-use jiff::{SignedDuration, Timestamp};
+use crate::telemetry::history::storm::Storm;
+use jiff::Timestamp;
 use std::time::Duration;
 use tokio::time::Instant;
+
+/// Maximum number of nodes that begin in [`WINDOW`], or still run after [`MAX_TAIL`], and are reported one by one.
+pub(super) const MAX_CALM: usize = 5;
+
+/// Time in which nodes are counted. A storm is over for new ones when none has come for as long.
+pub(super) const WINDOW: Duration = Duration::from_mins(1);
 
 /// Time between a storm's recognition, or its first blocked drain, and the message about it: others follow within seconds.
 const COLLECT: Duration = Duration::from_secs(10);
 
-/// Time after the last notice after which a storm is reported, whatever still runs. A lifecycle hook may last for two days.
-const MAX_TAIL: SignedDuration = SignedDuration::from_mins(15);
+/// Maximum time until a failure is reported during a storm.
+const MAX_SILENCE: Duration = Duration::from_mins(5);
+
+/// Time after the last notice after which a storm is reported, although few nodes still run. A lifecycle hook may last for two days.
+pub(super) const MAX_TAIL: Duration = Duration::from_mins(15);
 
 /// Maximum number of blocked pods that are named.
 const MAX_BLOCKED: usize = 20;
@@ -26,7 +36,9 @@ pub(super) struct FoldedStorm {
     storm: Storm,
     /// When its start was seen, as the name of the storm.
     pub since: Timestamp,
-    newest: Timestamp,
+    newest: Instant,
+    /// Number of nodes that something is to be reported of.
+    nodes: usize,
     running: usize,
     /// Number of nodes that another replica continues.
     elsewhere: usize,
@@ -36,9 +48,9 @@ pub(super) struct FoldedStorm {
     pub is_test: bool,
     /// The phases that the user wants.
     chosen: Phases,
-    pub sent: Phases,
     begin_due: Option<Instant>,
     blocked_due: Option<Instant>,
+    failed_due: Option<Instant>,
     blocked: Vec<BlockedPod>,
     blocked_more: usize,
 }
@@ -48,35 +60,36 @@ impl FoldedStorm {
         Self {
             storm: Storm::new(0, since),
             since,
-            newest: since,
+            newest: Instant::now(),
+            nodes: 0,
             running: 0,
             elsewhere: 0,
             failed: 0,
             blocked_drains: 0,
             is_test: true,
             chosen: Phases::NONE,
-            sent: Phases::NONE,
             begin_due: Some(Instant::now() + COLLECT),
             blocked_due: None,
+            failed_due: None,
             blocked: Vec::new(),
             blocked_more: 0,
         }
     }
 
     /// Whether a node whose work begins now belongs to it.
-    pub(super) fn includes(&self, now: Timestamp) -> bool {
-        self.storm.includes(now)
+    pub(super) fn includes_new(&self) -> bool {
+        self.newest.elapsed() <= WINDOW
     }
 
     /// Takes a node, which may have ended.
     pub(super) fn take(&mut self, episode: &mut Episode, clock: Clock) {
         episode.is_folded = true;
-        episode.notice_due = None;
+        episode.hold = None;
         self.chosen = self.chosen.or(episode.chosen);
         self.is_test &= episode.is_test;
-        let at = clock.timestamp_of(episode.begun);
-        self.newest = self.newest.max(at);
-        self.storm.begins(episode.about.kind, at);
+        self.newest = self.newest.max(episode.begun);
+        self.storm.begins(episode.about.kind, clock.timestamp_of(episode.begun));
+        self.nodes += 1;
         self.running += 1;
         if episode.is_over() {
             self.end(episode, clock);
@@ -89,7 +102,9 @@ impl FoldedStorm {
         self.blocked.extend(blocked);
         self.blocked_more += more;
         self.blocked_drains += 1;
-        self.blocked_due.get_or_insert_with(|| Instant::now() + COLLECT);
+        if self.blocked_drains == 1 {
+            self.blocked_due = Some(Instant::now() + COLLECT);
+        }
     }
 
     /// All notices of a node have ended.
@@ -97,36 +112,46 @@ impl FoldedStorm {
         let now = clock.timestamp_of(Instant::now());
         self.running = self.running.saturating_sub(1);
         let Some(End { kind, outcome, .. }) = &episode.end else { return };
-        if *outcome == NoticeOutcome::HandedOver {
-            self.elsewhere += 1;
-            return;
+        match Verdict::on(*outcome) {
+            Verdict::Silent if *outcome == NoticeOutcome::HandedOver => {
+                self.elsewhere += 1;
+                return;
+            }
+            Verdict::Silent => {
+                self.nodes -= 1;
+                return self.storm.takes_back(*kind, now);
+            }
+            Verdict::Failed => {
+                self.failed += 1;
+                self.failed_due.get_or_insert_with(|| Instant::now() + MAX_SILENCE);
+            }
+            Verdict::Settled | Verdict::Done => {}
         }
-        self.failed += usize::from(Verdict::on(*outcome) == Verdict::Failed);
         let times = (clock.timestamp_of(episode.begun), now);
         self.storm.ends(episode.name(), *kind, *outcome, times);
     }
 
-    /// Returns whether it is over: no new notice comes, and all nodes have ended, or it is reported without them.
-    pub(super) fn is_over(&self, now: Timestamp) -> bool {
-        let calm = now.duration_since(self.newest);
-        calm > WINDOW && (self.running == 0 || calm > MAX_TAIL)
+    /// Returns when it is over: no new notice comes, and all nodes have ended, or the few that run are reported by themselves.
+    fn ends_at(&self) -> Option<Instant> {
+        let tail = if self.running == 0 { WINDOW } else { MAX_TAIL };
+        (self.running <= MAX_CALM).then(|| self.newest + tail)
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.ends_at().is_some_and(|at| at <= Instant::now())
     }
 
     /// Returns when to look at it next.
-    pub(super) fn due(&self, clock: Clock) -> Instant {
-        let calm = if self.running == 0 { WINDOW } else { MAX_TAIL };
-        let end = clock.instant_of(self.newest + calm) + Duration::from_secs(1);
-        [self.begin_due, self.blocked_due].into_iter().flatten().fold(end, Instant::min)
+    pub(super) fn due(&self) -> Option<Instant> {
+        [self.ends_at(), self.begin_due, self.blocked_due, self.failed_due].into_iter().flatten().min()
     }
 
     /// Returns the phase to send now, during the storm.
     pub(super) fn phase(&mut self) -> Option<NotificationPhase> {
-        let now = Instant::now();
-        let is_due = |due: &mut Option<Instant>| due.take_if(|due| *due <= now).is_some();
-        if is_due(&mut self.begin_due) && self.claim(NotificationPhase::Notice) {
-            return Some(NotificationPhase::Notice);
-        }
-        (is_due(&mut self.blocked_due) && self.claim(NotificationPhase::Blocked)).then_some(NotificationPhase::Blocked)
+        let (now, chosen) = (Instant::now(), self.chosen);
+        let phases = [(Notice, &mut self.begin_due), (Blocked, &mut self.blocked_due), (Failed, &mut self.failed_due)];
+        let due = |(phase, due): (_, &mut Option<Instant>)| due.take_if(|due| *due <= now).map(|_| phase);
+        phases.into_iter().filter_map(due).find(|phase| chosen.has(*phase) && self.nodes > 0)
     }
 
     /// Whether all its nodes have ended here.
@@ -134,21 +159,11 @@ impl FoldedStorm {
         self.running == 0 && self.elsewhere == 0
     }
 
-    /// Whether a failure of it is to be reported.
-    pub(super) const fn has_failed(&self) -> bool {
-        self.failed > 0
-    }
-
-    /// Returns the phase of its end.
-    pub(super) fn last_phase(&mut self) -> Option<NotificationPhase> {
-        let phase = if self.failed > 0 { NotificationPhase::Failed } else { NotificationPhase::Done };
-        self.claim(phase).then_some(phase)
-    }
-
-    fn claim(&mut self, phase: NotificationPhase) -> bool {
-        let is_wanted = self.chosen.has(phase) && !self.sent.has(phase);
-        self.sent = self.sent.with(phase);
-        is_wanted
+    /// Returns the phases of its end. With `pages` the end of the alert is one of its own, because a failure has another alert.
+    pub(super) fn last_phases(&self, pages: bool) -> impl Iterator<Item = NotificationPhase> {
+        let (failed, chosen) = (self.failed > 0, if self.nodes > 0 { self.chosen } else { Phases::NONE });
+        let phases = [failed.then_some(Failed), (!failed || pages).then_some(Done)];
+        phases.into_iter().flatten().filter(move |phase| chosen.has(*phase))
     }
 
     /// Returns its blocked pods, and the number of the others.

@@ -5,17 +5,16 @@
 //! cordoned before: an earlier receiver got far enough to send it.
 
 use super::NotifySettings;
-use super::episode::{End, Episode, Verdict, Work};
+use super::episode::{End, Episode, Hold, Work};
 use super::event::{About, Event, Pool};
 use super::format::Format;
 use super::notification::{BlockedPod, Notification};
 use super::phases::Phases;
-use super::storm::FoldedStorm;
+use super::storm::{FoldedStorm, MAX_CALM, MAX_TAIL, WINDOW};
 use super::words::Writer;
-use crate::fact::NotificationPhase::{self, Done, Failed, Notice};
+use crate::fact::NotificationPhase::{self, Blocked, Done, Failed, Notice};
 use crate::fact::{Action, NoticeOutcome};
 use crate::runtime::clock::Clock;
-use crate::telemetry::history::storm::Gauge;
 use crate::telemetry::kube_events::MIN_BLOCKED_TIME;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -23,13 +22,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Time that a notice is kept back for the cordon, which shows whether an earlier receiver was here.
-const NOTICE_DELAY: Duration = Duration::from_secs(3);
+/// Time after the start of a node's work in which nothing of it is sent: a storm shows itself, and the cordon shows whether an earlier
+/// receiver was here.
+const HOLD: Duration = Duration::from_secs(3);
 
 /// Time for which an ended node is remembered. For as long a late copy of a notice starts no work either.
 const MEMORY: Duration = Duration::from_mins(15);
 
-/// Maximum number of nodes that are remembered, about 1 kB each. Further ones get no notifications.
+/// Maximum number of nodes that are remembered, about 1 kB each. Further ones are only counted, as dropped.
 const MAX_NODES: usize = 4096;
 
 /// Maximum number of messages that are remembered as tests, or as received before.
@@ -50,8 +50,11 @@ pub(super) struct Tracker {
     ended: VecDeque<(Instant, Key)>,
     redelivered: Recent,
     tests: Recent,
-    gauge: Gauge,
     storm: Option<FoldedStorm>,
+    /// When to end the alert of a storm that a process which has died may have raised.
+    left_alert: Option<Instant>,
+    /// Number of begins that were not noted.
+    untracked: usize,
     ready: Vec<Notification>,
 }
 
@@ -74,10 +77,16 @@ impl Recent {
     }
 }
 
+/// Whether an end resolves an alert.
+fn resolves_alerts(settings: &NotifySettings) -> bool {
+    settings.format == Format::PagerDuty && settings.phases.any().has(Done)
+}
+
 impl Tracker {
     pub(super) fn new(settings: Arc<NotifySettings>, clock: Clock) -> Self {
         let writer = Writer::new(&settings, clock);
         Self {
+            left_alert: resolves_alerts(&settings).then(|| Instant::now() + MAX_TAIL),
             settings,
             clock,
             writer,
@@ -86,8 +95,8 @@ impl Tracker {
             ended: VecDeque::new(),
             redelivered: Recent::default(),
             tests: Recent::default(),
-            gauge: Gauge::default(),
             storm: None,
+            untracked: 0,
             ready: Vec::new(),
         }
     }
@@ -97,11 +106,16 @@ impl Tracker {
         std::mem::take(&mut self.ready)
     }
 
+    /// Returns the number of nodes that there was no room for since the last call.
+    pub(super) const fn take_untracked(&mut self) -> usize {
+        std::mem::replace(&mut self.untracked, 0)
+    }
+
     /// Returns when [`Tracker::tick`] has something to do.
     pub(super) fn due(&self) -> Option<Instant> {
         let node = self.timers.peek().map(|Reverse((at, _))| *at);
-        let storm = self.storm.as_ref().map(|storm| storm.due(self.clock));
-        [node, storm].into_iter().flatten().min()
+        let storm = self.storm.as_ref().and_then(FoldedStorm::due);
+        [node, storm, self.left_alert].into_iter().flatten().min()
     }
 
     pub(super) fn note(&mut self, event: Event) {
@@ -116,7 +130,7 @@ impl Tracker {
                 episode.deadline = Some(deadline);
                 episode.about.node.get_or_insert_with(|| node.clone());
                 episode.block(uid, BlockedPod { node: node.into(), pod: pod.into(), by: by.into() });
-                if episode.blocked_due.is_none() && !episode.sent.has(NotificationPhase::Blocked) {
+                if episode.blocked_due.is_none() && !episode.sent.has(Blocked) {
                     let due = Instant::now() + MIN_BLOCKED_TIME;
                     episode.blocked_due = Some(due);
                     self.timers.push(Reverse((due, key)));
@@ -137,6 +151,7 @@ impl Tracker {
                 for work in Work::ALL {
                     let key = (instance.clone(), work);
                     if self.nodes.get(&key).is_some_and(Episode::is_over) {
+                        self.release(&key);
                         self.nodes.remove(&key);
                     }
                 }
@@ -154,26 +169,33 @@ impl Tracker {
         while self.ended.front().is_some_and(|(at, _)| *at + MEMORY <= now) {
             self.forget_oldest();
         }
-        let Some(storm) = &mut self.storm else { return };
-        while let Some(phase) = storm.phase() {
-            self.ready.push(self.writer.storm(phase, storm));
+        if self.left_alert.take_if(|due| *due <= now).is_some() && self.storm.is_none() {
+            if self.nodes.values().any(|node| node.is_again && !node.is_over()) {
+                self.left_alert = Some(now + WINDOW);
+            } else {
+                self.ready.extend(self.writer.end_of_storms());
+            }
         }
-        if storm.is_over(self.clock.now()) {
-            self.end_storm();
+        let Some(storm) = &mut self.storm else { return };
+        if storm.is_over() {
+            return self.end_storm();
+        }
+        while let Some(phase) = storm.phase() {
+            self.ready.push(self.writer.storm(phase, storm, false));
         }
     }
 
     /// The process ends: no other process sends what is kept back here.
     pub(super) fn finish(&mut self) {
-        let pending: Vec<Key> =
-            self.nodes.iter().filter(|(_, node)| node.notice_due.is_some()).map(|(key, _)| key.clone()).collect();
-        for key in pending {
-            self.announce_notice(&key);
+        let held: Vec<Key> =
+            self.nodes.iter().filter(|(_, node)| node.hold.is_some()).map(|(key, _)| key.clone()).collect();
+        for key in held {
+            self.release(&key);
         }
-        let continues_elsewhere = self.storm.as_ref().is_some_and(|storm| !storm.is_whole() && !storm.has_failed());
-        // Another replica continues, and reports what it finds. Only an alert must not stay: there it gets another key.
-        if continues_elsewhere && self.settings.format != Format::PagerDuty {
-            self.storm = None;
+        // Another replica continues a storm that is not over, and reports what it finds; of the failures it knows nothing.
+        if let Some(storm) = self.storm.take_if(|storm| !storm.is_whole()) {
+            let failed = storm.last_phases(false).filter(|phase| *phase == Failed);
+            self.ready.extend(failed.map(|phase| self.writer.storm(phase, &storm, false)));
         }
         self.end_storm();
     }
@@ -185,49 +207,54 @@ impl Tracker {
         let chosen = self.settings.phases.of(kind);
         // A clock that jumped makes interruptions begin again.
         let is_new = self.nodes.get(&key).is_none_or(Episode::is_over);
+        if is_new {
+            self.release(&key);
+        }
         if let Some(known) = self.nodes.get_mut(&key) {
             known.join(about, action, deadline);
         } else if self.nodes.len() < MAX_NODES || self.forget_oldest() {
             self.nodes.insert(key.clone(), Episode::new(about, action, deadline));
         }
-        let Some(episode) = self.nodes.get_mut(&key) else { return };
+        let Some(episode) = self.nodes.get_mut(&key) else {
+            self.untracked += 1;
+            return;
+        };
         episode.chosen = episode.chosen.or(chosen);
         if !pool.instance_type.is_empty() {
             episode.pool = pool;
         }
         episode.is_test |= self.tests.has(&message);
         episode.is_again |= self.redelivered.has(&message);
-        if is_new {
-            self.count(&key);
+        if episode.is_again && resolves_alerts(&self.settings) {
+            self.left_alert = Some(Instant::now() + WINDOW);
         }
-        let Some(episode) = self.nodes.get_mut(&key) else { return };
-        if episode.wants(Notice) && episode.notice_due.is_none() {
-            let due = Instant::now() + NOTICE_DELAY;
-            episode.notice_due = Some(due);
-            self.timers.push(Reverse((due, key)));
+        if is_new {
+            let until = Instant::now() + HOLD;
+            episode.hold = Some(Hold { until, is_cordoned: false });
+            self.timers.push(Reverse((until, key.clone())));
+            self.fold(&key);
         }
     }
 
-    /// Counts a node whose work begins, and folds it into a storm.
-    fn count(&mut self, key: &Key) {
-        let now = self.clock.now();
-        let begun = self.gauge.count(now);
-        if let Some(storm) = self.storm.as_mut().filter(|storm| storm.includes(now)) {
+    /// Folds a node whose work begins into the storm, or into one that begins with it.
+    fn fold(&mut self, key: &Key) {
+        if let Some(storm) = self.storm.as_mut().filter(|storm| storm.includes_new()) {
             if let Some(episode) = self.nodes.get_mut(key).filter(|episode| episode.sent.is_empty()) {
                 storm.take(episode, self.clock);
             }
             return;
         }
-        let Some(since) = begun else { return };
+        let is_recent = |node: &Episode| node.begun.elapsed() <= WINDOW;
+        if self.nodes.values().filter(|node| is_recent(node)).count() <= MAX_CALM {
+            return;
+        }
         self.end_storm();
-        let mut storm = FoldedStorm::new(since);
         // Nodes with a notification of their own keep theirs to the end.
-        let mut fresh: Vec<&mut Episode> = self
-            .nodes
-            .values_mut()
-            .filter(|node| node.sent.is_empty() && !node.is_folded && self.clock.timestamp_of(node.begun) >= since)
-            .collect();
+        let is_fresh = |node: &&mut Episode| is_recent(node) && (node.sent.is_empty() || node.hold.is_some());
+        let mut fresh: Vec<&mut Episode> = self.nodes.values_mut().filter(is_fresh).collect();
         fresh.sort_by_key(|node| node.begun);
+        let Some(first) = fresh.first() else { return };
+        let mut storm = FoldedStorm::new(self.clock.timestamp_of(first.begun));
         for episode in fresh {
             storm.take(episode, self.clock);
         }
@@ -242,27 +269,22 @@ impl Tracker {
             };
             episode.about.node = episode.about.node.take().or_else(|| about.node.clone());
             if already && self.redelivered.has(&about.message) {
-                episode.notice_due = None;
                 episode.sent = episode.sent.with(Notice);
-            } else if episode.notice_due.is_some() {
-                self.announce_notice(&key);
+            } else if let Some(hold) = &mut episode.hold {
+                hold.is_cordoned = true;
             }
         }
     }
 
     fn look_at(&mut self, key: &Key, now: Instant) {
         let Some(episode) = self.nodes.get_mut(key) else { return };
-        if episode.blocked_due.take_if(|due| *due <= now).is_some() && episode.is_blocked() {
-            if let Some(storm) = self.storm.as_mut().filter(|_| episode.is_folded) {
-                episode.sent = episode.sent.with(NotificationPhase::Blocked);
-                storm.block(episode);
-            } else if episode.wants(NotificationPhase::Blocked) {
-                self.announce(key, NotificationPhase::Blocked);
-            }
+        let is_blocked = episode.blocked_due.take_if(|due| *due <= now).is_some() && episode.is_blocked();
+        if let Some(storm) = self.storm.as_mut().filter(|_| episode.is_folded && is_blocked) {
+            episode.sent = episode.sent.with(Blocked);
+            storm.block(episode);
         }
-        if self.nodes.get(key).is_some_and(|episode| episode.notice_due.is_some_and(|due| due <= now)) {
-            self.announce_notice(key);
-        }
+        episode.hold.take_if(|hold| hold.until <= now);
+        self.report(key);
     }
 
     fn end(&mut self, about: About, outcome: NoticeOutcome, took: Duration, waited: Box<str>) {
@@ -271,51 +293,43 @@ impl Tracker {
         else {
             return;
         };
-        let verdict = Verdict::on(outcome);
-        if verdict >= Verdict::Done {
-            self.announce_notice(&key);
+        let Some(episode) = self.nodes.get_mut(&key) else { return };
+        // The next replica sees the cordon, and takes the notice for sent.
+        if outcome == NoticeOutcome::HandedOver && episode.hold.is_some_and(|hold| hold.is_cordoned) {
+            self.release(&key);
         }
         let Some(episode) = self.nodes.get_mut(&key) else { return };
         episode.ends(&about.message, about.node, End { kind: about.kind, outcome, took, waited });
-        let is_over = episode.is_over();
-        if verdict == Verdict::Failed && episode.wants(Failed) {
-            self.announce(&key, Failed);
+        if !episode.is_over() {
+            return self.report(&key);
         }
-        if is_over {
-            self.end_node(key);
-        }
-    }
-
-    /// All notices of a node have ended.
-    fn end_node(&mut self, key: Key) {
-        let Some(episode) = self.nodes.get_mut(&key) else { return };
         let pages = self.settings.format == Format::PagerDuty;
         if let Some(storm) = self.storm.as_mut().filter(|_| episode.is_folded) {
             storm.end(episode, self.clock);
-            let ended_well = |end: &End| matches!(Verdict::on(end.outcome), Verdict::Done | Verdict::Settled);
             // An alert that an earlier receiver raised has the node's own key.
-            if pages && episode.is_again && episode.chosen.has(Done) && episode.end.as_ref().is_some_and(ended_well) {
-                self.announce(&key, Done);
-            }
-        } else if let Some(end) = &episode.end {
-            let matters = match Verdict::on(end.outcome) {
-                // PagerDuty needs no resolution without an alert.
-                Verdict::Done | Verdict::Settled if pages => !episode.sent.is_empty() || episode.is_again,
-                Verdict::Done => true,
-                Verdict::Settled => !episode.sent.is_empty(),
-                Verdict::Failed | Verdict::Silent => false,
-            };
-            if matters && episode.wants(Done) {
+            if pages && episode.is_again && episode.chosen.has(Done) && episode.calls_for(Done, pages) {
                 self.announce(&key, Done);
             }
         }
+        self.report(&key);
         self.ended.push_back((Instant::now(), key));
     }
 
-    fn announce_notice(&mut self, key: &Key) {
-        let Some(episode) = self.nodes.get_mut(key) else { return };
-        if episode.notice_due.take().is_some() && episode.wants(Notice) {
-            self.announce(key, Notice);
+    /// Reports what was kept back.
+    fn release(&mut self, key: &Key) {
+        if let Some(episode) = self.nodes.get_mut(key) {
+            episode.hold = None;
+        }
+        self.report(key);
+    }
+
+    /// Reports what was not reported of a node.
+    fn report(&mut self, key: &Key) {
+        let pages = self.settings.format == Format::PagerDuty;
+        for phase in NotificationPhase::ALL {
+            if self.nodes.get(key).is_some_and(|episode| episode.wants(phase) && episode.calls_for(phase, pages)) {
+                self.announce(key, phase);
+            }
         }
     }
 
@@ -327,32 +341,24 @@ impl Tracker {
 
     /// Reports the end of the storm. What still runs is reported by itself from now on.
     fn end_storm(&mut self) {
-        let Some(mut storm) = self.storm.take() else { return };
-        let (now, mut failed) = (Instant::now(), Vec::new());
+        let Some(storm) = self.storm.take() else { return };
+        self.left_alert = None;
+        let mut running = Vec::new();
         for (key, episode) in self.nodes.iter_mut().filter(|(_, episode)| episode.is_folded) {
             episode.is_folded = false;
             if episode.is_over() {
                 // The storm's end was theirs.
                 episode.sent = Phases::of(&NotificationPhase::ALL);
-                continue;
-            }
-            episode.sent = Phases::of(&[Notice]);
-            if episode.is_blocked() {
-                episode.blocked_due = Some(now);
-                self.timers.push(Reverse((now, key.clone())));
-            }
-            // One of its notices has failed, and another one is still worked on.
-            if episode.end.as_ref().is_some_and(|end| Verdict::on(end.outcome) == Verdict::Failed) {
-                failed.push(key.clone());
+            } else {
+                episode.sent = Phases::of(&[Notice]);
+                running.push(key.clone());
             }
         }
-        if let Some(phase) = storm.last_phase() {
-            self.ready.push(self.writer.storm(phase, &storm));
+        for phase in storm.last_phases(self.settings.format == Format::PagerDuty) {
+            self.ready.push(self.writer.storm(phase, &storm, true));
         }
-        for key in failed {
-            if self.nodes.get(&key).is_some_and(|episode| episode.wants(Failed)) {
-                self.announce(&key, Failed);
-            }
+        for key in running {
+            self.report(&key);
         }
     }
 

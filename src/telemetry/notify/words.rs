@@ -2,6 +2,7 @@
 
 use super::NotifySettings;
 use super::episode::Episode;
+use super::format::Format;
 use super::notification::{BlockedPod, Notification, VERSION, counts};
 use super::storm::FoldedStorm;
 use crate::fact::{Action, NotificationPhase};
@@ -10,6 +11,7 @@ use crate::runtime::duration::Words;
 use crate::telemetry::history::report;
 use crate::telemetry::traces::trace_id;
 use jiff::Timestamp;
+use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -26,12 +28,16 @@ pub(super) struct Writer {
     replica: String,
     traces: bool,
     clock: Clock,
+    /// The key of the alert that all storms of the cluster share with `PagerDuty`, so that any replica ends it.
+    storm_alert: Option<String>,
 }
 
 impl Writer {
     pub(super) fn new(settings: &NotifySettings, clock: Clock) -> Self {
-        let NotifySettings { cluster, replica, traces, .. } = settings;
-        Self { cluster: cluster.clone(), replica: replica.clone(), traces: *traces, clock }
+        let NotifySettings { cluster, replica, traces, format, .. } = settings;
+        let of_cluster = cluster.as_ref().map(|cluster| format!("/{cluster}")).unwrap_or_default();
+        let storm_alert = (*format == Format::PagerDuty).then(|| format!("ebbtide/storm{of_cluster}"));
+        Self { cluster: cluster.clone(), replica: replica.clone(), traces: *traces, clock, storm_alert }
     }
 
     /// Returns an instant as wall time, in whole milliseconds.
@@ -71,6 +77,7 @@ impl Writer {
             report: None,
             waited: None,
             storm: None,
+            folded: BTreeMap::new(),
         }
     }
 
@@ -110,31 +117,46 @@ impl Writer {
         notification
     }
 
-    /// Returns the notification about a storm.
-    pub(super) fn storm(&self, phase: NotificationPhase, storm: &FoldedStorm) -> Notification {
-        let id = format!("{}/storm-{}", self.replica, storm.since.as_second());
-        let report = storm.report(&id, &self.replica);
-        let (blocked, blocked_more) = storm.blocked();
-        let (since, key) = (report.since, format!("ebbtide/{id}"));
+    /// Returns the notification about a storm, which may be over.
+    pub(super) fn storm(&self, phase: NotificationPhase, storm: &FoldedStorm, is_over: bool) -> Notification {
+        let storm_id = format!("{}/storm-{}", self.replica, storm.since.as_second());
+        let report = storm.report(&storm_id, &self.replica);
+        let (since, time) = (report.since, self.time(Instant::now()));
+        // Further failures follow the first ones.
+        let is_update = phase == NotificationPhase::Failed && !is_over;
+        let number = if is_update { format!("-{}", time.as_second()) } else { String::new() };
+        let key = match &self.storm_alert {
+            Some(alert) if phase != NotificationPhase::Failed => alert.clone(),
+            _ => format!("ebbtide/{storm_id}"),
+        };
         let title = match phase {
             NotificationPhase::Notice => "Many nodes are interrupted",
             NotificationPhase::Blocked => "Drains of a storm are blocked",
             NotificationPhase::Done => "A storm is over",
-            NotificationPhase::Failed if report.running > 0 => "Nodes of a storm failed",
+            NotificationPhase::Failed if is_update => "Nodes of a storm failed",
             NotificationPhase::Failed => "A storm is over, with failures",
         };
-        let blocked = if phase == NotificationPhase::Blocked { blocked } else { Vec::new() };
-        let blocked_more = if blocked.is_empty() { 0 } else { blocked_more };
+        let (blocked, blocked_more) =
+            if phase == NotificationPhase::Blocked { storm.blocked() } else { (Vec::new(), 0) };
         Notification {
             test: storm.is_test,
+            time,
             title: format!("{}{title}: {} notices", test(storm.is_test), report.notices),
             text: storm_text(phase, &report, storm.blocked_drains, &blocked, blocked_more),
             since: Some(since),
             blocked,
             blocked_more,
             storm: Some(report),
-            ..self.empty(phase, format!("{id}/{phase}"), key)
+            ..self.empty(phase, format!("{storm_id}/{phase}{number}"), key)
         }
+    }
+
+    /// Returns the end of the alert of a storm that another replica has seen, if storms have one alert.
+    pub(super) fn end_of_storms(&self) -> Option<Notification> {
+        let alert = self.storm_alert.clone()?;
+        let id = format!("{}/{alert}/{}", self.replica, self.time(Instant::now()).as_second());
+        let title = "No storm is left".to_owned();
+        Some(Notification { title, ..self.empty(NotificationPhase::Done, id, alert) })
     }
 }
 

@@ -111,7 +111,7 @@ async fn a_node_is_told_of_in_each_phase() {
     assert!((119..=121).contains(&deadline.duration_since(begun).as_secs()) && bodies[0]["hard"] == true);
     assert!(bodies[1]["blocked"][0]["by"].as_str().unwrap().contains("budget-0"), "{}", bodies[1]);
     assert_eq!((&bodies[2]["outcome"], &bodies[2]["report"]), (&"drained".into(), &"2 of 2 pods gone".into()));
-    assert_eq!(["sent", "refused", "failed", "dropped"].map(|result| counted(&replica, result)), [3, 0, 0, 0]);
+    assert_eq!(["sent", "refused", "failed", "folded"].map(|result| counted(&replica, result)), [3, 0, 0, 0]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -173,6 +173,92 @@ async fn a_storm_is_two_messages() {
     let end = &receiver.bodies()[1]["storm"];
     assert_eq!([&end["notices"], &end["inTime"], &end["failed"], &end["kinds"]["spot"]], [100, 100, 0, 100]);
     assert!(end["slowest"]["seconds"].as_f64().unwrap() > 1.0, "{end}");
+}
+
+/// Returns the number of notifications that bodies report as left out.
+fn left_out(bodies: &[Value]) -> u64 {
+    bodies.iter().flat_map(|body| body["folded"].as_object().unwrap().values()).map(|n| n.as_u64().unwrap()).sum()
+}
+
+#[tokio::test(start_paused = true)]
+async fn forty_nodes_at_once_are_three_messages_with_the_failed_ones_by_name() {
+    let (stage, receiver) = (Stage::new(40, 1), Receiver::default());
+    stage.block(3);
+    stage.block(17);
+    let replica = receiver.replica(&stage, "all", &["--drain-timeout", "1m", "--at-deadline", "leave"]).await;
+    for n in 0..40 {
+        stage.terminate(n, s(600), Wrapping::Event);
+    }
+    stage.until_handled(s(180)).await;
+    receiver.until(&stage, 3).await;
+    stage.rest(&[&replica]).await;
+    assert_eq!(receiver.told(), ["notice storm", "blocked storm", "failed storm"]);
+    let bodies = receiver.bodies();
+    assert_eq!([&bodies[0]["storm"]["notices"], &bodies[2]["storm"]["notices"]], [40, 40]);
+    let failures = bodies[2]["storm"]["failures"].as_array().unwrap();
+    let mut failed: Vec<&str> = failures.iter().map(|failure| failure["node"].as_str().unwrap()).collect();
+    failed.sort_unstable();
+    assert_eq!((failed, left_out(&bodies)), (vec!["node-17", "node-3"], 0));
+    assert_eq!(["sent", "folded", "dropped"].map(|result| counted(&replica, result)), [3, 0, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trickle_is_ten_messages_a_minute_at_most_and_all_are_counted() {
+    let (stage, receiver) = (Stage::new(100, 1), Receiver::default());
+    let replica = receiver.replica(&stage, "all", &[]).await;
+    for n in 0..100 {
+        stage.spot(n);
+        sleep(s(3)).await;
+    }
+    stage.until_handled(s(120)).await;
+    stage.until("the storm's end", s(180), || receiver.told().contains(&"done storm".to_owned())).await;
+    stage.rest(&[&replica]).await;
+    let times: Vec<Instant> = receiver.got.lock().iter().map(|(at, _)| *at).collect();
+    for (n, at) in times.iter().enumerate() {
+        let within = times[n..].iter().filter(|other| **other < *at + s(60)).count();
+        assert!(within <= 10, "{within} in a minute: {:?}", receiver.told());
+    }
+    let bodies = receiver.bodies();
+    let alone = bodies.iter().filter(|body| body["phase"] == "done" && body["storm"].is_null()).count() as u64;
+    let in_storm = bodies.last().unwrap()["storm"]["notices"].as_u64().unwrap();
+    assert_eq!((alone + in_storm, left_out(&bodies)), (100, 0), "{:?}", receiver.told());
+    assert!(alone < 6, "{alone} nodes were told by themselves");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_alert_of_a_storm_ends_although_the_replica_that_raised_it_has_died() {
+    let (stage, receiver) = (Stage::new(10, 1), Receiver::default());
+    (0..10).for_each(|n| stage.block(n));
+    let flags = [
+        "--notify-format",
+        "pagerduty",
+        "--notify-routing-key",
+        "0123456789abcdef0123456789abcdef",
+        "--cluster-name",
+        "blue",
+    ];
+    let phases = "blocked+done+failed";
+    let first = receiver.replica(&stage, phases, &flags).await;
+    for n in 0..10 {
+        stage.terminate(n, s(900), Wrapping::Event);
+    }
+    receiver.until(&stage, 1).await;
+    let raised = receiver.bodies().remove(0);
+    assert_eq!((&raised["event_action"], &raised["dedup_key"]), (&"trigger".into(), &"ebbtide/storm/blue".into()));
+    first.kill().await;
+    let second = receiver.replica(&stage, phases, &flags).await;
+    stage.until("the second blocks", s(300), || receiver.got.lock().len() == 2).await;
+    (0..10).for_each(|n| stage.unblock(n));
+    stage.until_handled(s(300)).await;
+    let is_end =
+        |body: &Value| (&body["event_action"], &body["dedup_key"]) == (&"resolve".into(), &raised["dedup_key"]);
+    stage.until("the alert is resolved", s(300), || receiver.bodies().iter().any(is_end)).await;
+    stage.rest(&[&second]).await;
+    let bodies = receiver.bodies();
+    let triggers = bodies.iter().filter(|body| body["event_action"] == "trigger");
+    assert!(triggers.clone().all(|body| body["dedup_key"] == raised["dedup_key"]), "one alert: {bodies:?}");
+    let ended = bodies.iter().position(is_end).unwrap();
+    assert!(bodies[ended..].iter().all(|body| body["event_action"] == "resolve"), "nothing opens it again: {bodies:?}");
 }
 
 /// What a storm costs besides: no call to AWS or the API server, and no later cordon.

@@ -164,7 +164,7 @@ const JSON: &str = concat!(
     r#""instanceType":"m7g.large","zone":"eu-west-1a","group":"sample-group","#,
     r#""message":"00000000-0000-0000-0000-000000000000","traceId":null,"since":"2026-11-23T12:00:00Z","deadline":"2026-11-23T12:02:00Z","#,
     r#""hard":true,"blocked":[{"node":"n","pod":"a/\"b","by":"</script>"}],"blockedMore":0,"outcome":null,"seconds":null,"#,
-    r#""report":null,"waited":null,"storm":null}"#
+    r#""report":null,"waited":null,"storm":null,"folded":{}}"#
 );
 
 #[tokio::test]

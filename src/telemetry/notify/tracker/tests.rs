@@ -105,7 +105,9 @@ fn ids(told: &[Notification]) -> Vec<&str> {
 async fn each_phase_is_told_once_in_words() {
     let mut stage = Stage::telling("all");
     assert!(stage.note(begun(1, "m1")).is_empty(), "the cordon may say that somebody was here");
-    let told = stage.note(cordoned(1, "m1", false));
+    assert!(stage.note(cordoned(1, "m1", false)).is_empty(), "others may follow");
+    assert!(stage.pass(HOLD - Duration::from_millis(1)).await.is_empty());
+    let told = stage.pass(Duration::from_millis(1)).await;
     assert_eq!(ids(&told), ["i-1/m1/notice"]);
     assert_eq!((told[0].key.as_str(), told[0].title.as_str()), ("ebbtide/i-1", "Draining: node-1"));
     let text = "Node node-1 is drained, because of a notice of the kind spot; the node goes at 2026-11-23T12:02:00Z.";
@@ -137,6 +139,7 @@ async fn each_phase_is_told_once_in_words() {
     stage.note(begun(1, "m3"));
     assert!(stage.note(cordoned(1, "m3", true)).is_empty());
     assert!(stage.note(ended(1, "m3", NoticeOutcome::Drained)).is_empty());
+    assert!(stage.pass(10 * S).await.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -147,7 +150,8 @@ async fn only_what_is_chosen_is_told() {
     let told = stage.note(ended(1, "m", NoticeOutcome::Blocked));
     assert_eq!((phases(&told), told[0].outcome), (vec![HasFailed], Some("blocked")));
     stage.note(begun(2, "m"));
-    assert!(stage.note(ended(2, "m", NoticeOutcome::Drained)).is_empty());
+    stage.note(ended(2, "m", NoticeOutcome::Drained));
+    assert!(stage.pass(10 * S).await.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -188,8 +192,8 @@ async fn a_redelivered_notice_is_told_unless_somebody_got_as_far_as_its_cordon()
             stage.note(Event::Redelivered { message: "m".into() });
         }
         stage.note(begun(1, "m"));
-        let mut told = stage.note(cordoned(1, "m", already));
-        told.extend(stage.pass(10 * S).await);
+        stage.note(cordoned(1, "m", already));
+        let told = stage.pass(10 * S).await;
         assert_eq!(told.len(), expected, "received before: {again}, cordoned before: {already}");
         assert_eq!(phases(&stage.note(ended(1, "m", NoticeOutcome::Drained))), [IsDone]);
     }
@@ -202,7 +206,16 @@ async fn a_notice_without_a_cordon_is_told_later_or_with_the_end() {
     assert!(stage.pass(Duration::from_millis(2900)).await.is_empty());
     assert_eq!(phases(&stage.pass(S).await), [IsNotice]);
     stage.note(begun(2, "m"));
-    assert_eq!(phases(&stage.note(ended(2, "m", NoticeOutcome::Failed))), [IsNotice, HasFailed]);
+    assert!(stage.note(ended(2, "m", NoticeOutcome::Failed)).is_empty());
+    assert_eq!(phases(&stage.pass(3 * S).await), [IsNotice, HasFailed]);
+    // Nothing is lost because what was kept back is over, and begins once more.
+    stage.note(begun(4, "m"));
+    stage.note(ended(4, "m", NoticeOutcome::Drained));
+    let told = stage.note(Event::Released { instance: "i-4".into() });
+    assert_eq!(ids(&told), ["i-4/m/notice", "i-4/m/done"]);
+    stage.note(begun(4, "n"));
+    stage.note(ended(4, "n", NoticeOutcome::Drained));
+    assert_eq!(ids(&stage.note(begun(4, "o"))), ["i-4/n/notice", "i-4/n/done"]);
     stage.note(begun(3, "m"));
     stage.0.finish();
     assert_eq!(ids(&stage.0.take_ready()), ["i-3/m/notice"], "nobody tells it after this process");
@@ -217,16 +230,18 @@ async fn a_drain_after_a_cordon_is_told_and_so_is_a_later_interruption() {
         deadline: None,
         pool: Pool::default(),
     });
-    let mut told = stage.note(cordoned(1, "rebalance", false));
-    told.extend(stage.note(ended(1, "rebalance", NoticeOutcome::Cordoned)));
+    stage.note(cordoned(1, "rebalance", false));
+    stage.note(ended(1, "rebalance", NoticeOutcome::Cordoned));
+    let told = stage.pass(3 * S).await;
     assert_eq!(phases(&told), [IsNotice, IsDone]);
     assert_eq!(told[0].text, "Node node-1 gets no new pods, because of a notice of the kind spot.");
     stage.note(begun(1, "spot"));
-    assert_eq!(ids(&stage.note(cordoned(1, "spot", true))), ["i-1/spot/notice"]);
+    stage.note(cordoned(1, "spot", true));
+    assert_eq!(ids(&stage.pass(3 * S).await), ["i-1/spot/notice"]);
     stage.note(ended(1, "spot", NoticeOutcome::Drained));
     stage.note(Event::Released { instance: "i-1".into() });
     stage.note(begun(1, "later"));
-    assert_eq!(ids(&stage.note(cordoned(1, "later", false))), ["i-1/later/notice"]);
+    assert_eq!(ids(&stage.pass(3 * S).await), ["i-1/later/notice"]);
     stage.note(ended(1, "later", NoticeOutcome::Drained));
     stage.pass(16 * 60 * S).await;
     assert!(stage.0.nodes.is_empty(), "nothing is remembered for ever");
@@ -236,14 +251,12 @@ async fn a_drain_after_a_cordon_is_told_and_so_is_a_later_interruption() {
 async fn pager_duty_hears_of_the_end_of_what_alarmed_somebody() {
     let mut stage = Stage::of("blocked+done+failed", Format::PagerDuty);
     stage.note(begun(1, "m"));
-    assert!(stage.note(ended(1, "m", NoticeOutcome::Drained)).is_empty(), "no alert is open");
+    stage.note(ended(1, "m", NoticeOutcome::Drained));
+    assert!(stage.pass(3 * S).await.is_empty(), "no alert is open");
     stage.note(Event::Redelivered { message: "again".into() });
     stage.note(begun(2, "again"));
-    assert_eq!(
-        phases(&stage.note(ended(2, "again", NoticeOutcome::Drained))),
-        [IsDone],
-        "another replica may have told"
-    );
+    stage.note(ended(2, "again", NoticeOutcome::Drained));
+    assert_eq!(ids(&stage.pass(3 * S).await), ["i-2/again/done"], "another replica may have told");
     stage.note(begun(3, "m"));
     stage.note(blocked(3, "db-0"));
     assert_eq!(phases(&stage.pass(6 * S).await), [IsBlocked]);
@@ -255,7 +268,7 @@ async fn a_test_message_is_marked() {
     let mut stage = Stage::telling("all");
     stage.note(Event::Test { message: "m".into() });
     stage.note(begun(1, "m"));
-    let told = stage.note(cordoned(1, "m", false));
+    let told = stage.pass(3 * S).await;
     assert!(told[0].test && told[0].title.starts_with("[test] "), "{told:?}");
 }
 
@@ -301,21 +314,111 @@ async fn a_storm_is_told_at_its_begin_when_blocked_and_at_its_end() {
     stage.note(begun(3, "late"));
     assert!(stage.note(cordoned(3, "late", true)).is_empty());
     stage.note(begun(200, "m"));
-    assert_eq!(phases(&stage.note(cordoned(200, "m", false))), [IsNotice]);
+    assert_eq!(ids(&stage.pass(3 * S).await), ["i-200/m/notice"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn twenty_notices_are_no_storm() {
+async fn five_nodes_in_a_minute_are_no_storm_and_six_are() {
     let mut stage = Stage::telling("notice");
-    let mut told = Vec::new();
-    for n in 0..20 {
+    for n in 0..MAX_CALM {
         stage.note(begun(n, "m"));
-        told.extend(stage.note(cordoned(n, "m", false)));
     }
-    told.extend(stage.pass(61 * S).await);
-    stage.note(begun(20, "m"));
-    told.extend(stage.note(cordoned(20, "m", false)));
-    assert_eq!(told.len(), 21, "{:?}", ids(&told));
+    let told = stage.pass(WINDOW + S).await;
+    assert_eq!(ids(&told), ["i-0/m/notice", "i-1/m/notice", "i-2/m/notice", "i-3/m/notice", "i-4/m/notice"]);
+    for n in 10..16 {
+        stage.note(begun(n, "m"));
+    }
+    let told = stage.pass(WINDOW + S).await;
+    assert_eq!((told.len(), told[0].storm.as_ref().unwrap().notices), (1, 6), "{:?}", ids(&told));
+}
+
+/// Whatever comes in which order: none of many nodes is told by itself, even if its drain takes no time.
+#[tokio::test(start_paused = true)]
+async fn many_nodes_at_once_are_two_messages() {
+    for (nodes, at_once) in [(40, true), (40, false), (1000, true), (1000, false)] {
+        let (mut stage, mut told) = (Stage::telling("all"), Vec::new());
+        for n in 0..nodes {
+            told.extend(stage.note(begun(n, "m")));
+            told.extend(stage.note(cordoned(n, "m", false)));
+            if at_once {
+                told.extend(stage.note(ended(n, "m", NoticeOutcome::Drained)));
+            }
+            told.extend(stage.pass(Duration::from_millis(2)).await);
+        }
+        for n in 0..nodes {
+            let outcome = if n % 20 == 7 { NoticeOutcome::TimedOut } else { NoticeOutcome::Drained };
+            told.extend(stage.note(ended(n, "m", outcome)));
+        }
+        told.extend(stage.pass(20 * 60 * S).await);
+        let last = if at_once { IsDone } else { HasFailed };
+        assert_eq!(phases(&told), [IsNotice, last], "{nodes}, {at_once}: {:?}", ids(&told));
+        let storms: Vec<_> = told.iter().map(|told| told.storm.as_ref().unwrap()).collect();
+        assert_eq!([storms[0].notices, storms[1].notices, storms[1].ended], [nodes; 3]);
+        let failed: Vec<&str> = storms[1].failures.iter().map(|failure| failure.node.as_str()).collect();
+        if !at_once {
+            assert_eq!((storms[1].failed, &failed[..2]), (nodes / 20, &["node-7", "node-27"][..]));
+            assert_eq!(failed.len() + storms[1].failures_more, nodes / 20);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_with_nothing_to_tell_of_are_no_part_of_a_storm() {
+    for (others, expected) in [(0, 0), (2, 2)] {
+        let (mut stage, mut told) = (Stage::telling("all"), Vec::new());
+        for n in 0..30 {
+            told.extend(stage.note(begun(n, "m")));
+        }
+        for n in others..30 {
+            told.extend(stage.note(ended(n, "m", NoticeOutcome::Planned)));
+        }
+        told.extend(stage.pass(60 * S).await);
+        for n in 0..others {
+            told.extend(stage.note(ended(n, "m", NoticeOutcome::Drained)));
+        }
+        told.extend(stage.pass(60 * S).await);
+        assert_eq!(told.len(), expected, "{told:?}");
+        let storms = told.iter().map(|told| told.storm.as_ref().unwrap());
+        assert!(storms.clone().all(|storm| (storm.notices, storm.kinds["spot"]) == (2, 2)));
+        assert!(storms.last().is_none_or(|storm| storm.until.is_some() && storm.in_time == 2));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_storm_is_one_after_its_first_nodes_and_tells_its_failures_before_its_end() {
+    let (mut stage, mut told) = (Stage::telling("all"), Vec::new());
+    for n in 0..200 {
+        told.extend(stage.note(begun(n, "m")));
+        told.extend(stage.pass(2 * S).await);
+        let outcome = if n == 20 || n == 60 { NoticeOutcome::Blocked } else { NoticeOutcome::Drained };
+        told.extend(stage.note(ended(n, "m", outcome)));
+    }
+    told.extend(stage.pass(10 * 60 * S).await);
+    let (storm, alone): (Vec<_>, Vec<_>) = told.into_iter().partition(|told| told.storm.is_some());
+    assert_eq!(phases(&storm), [IsNotice, HasFailed, HasFailed], "{:?}", ids(&storm));
+    let text = "2 failed: node-20 (blocked), node-60 (blocked)";
+    assert!(storm[1].text.contains(text) && storm[2].text.contains(text), "{storm:?}");
+    assert_eq!(storm[1].title, "Nodes of a storm failed: 167 notices");
+    assert_eq!(storm[2].title, "A storm is over, with failures: 196 notices");
+    assert!(storm[1].id != storm[2].id && storm[1].id.starts_with("ebbtide-1/storm-1795435208/failed-"));
+    let nodes: Vec<_> = alone.iter().map(|told| told.node.as_deref().unwrap()).collect();
+    let first = ["node-0", "node-0", "node-1", "node-1", "node-2", "node-2", "node-3", "node-3"];
+    assert_eq!(nodes, first, "each of those that came before the storm has both");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_notice_that_is_kept_back_is_told_before_another_replica_continues() {
+    for is_cordoned in [false, true] {
+        let mut stage = Stage::telling("all");
+        stage.note(begun(1, "m"));
+        if is_cordoned {
+            stage.note(cordoned(1, "m", false));
+        }
+        let told = stage.note(ended(1, "m", NoticeOutcome::HandedOver));
+        assert_eq!(told.len(), usize::from(is_cordoned), "the next one sees the cordon: {is_cordoned}");
+        stage.0.finish();
+        assert!(stage.0.take_ready().is_empty());
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -398,7 +501,8 @@ async fn an_alert_of_an_earlier_receiver_is_resolved_whatever_the_good_end() {
         drop(stage.note(Event::Redelivered { message: "m".into() }));
         drop(stage.note(begun(1, "m")));
         // No cordon is heard of: the Node is gone already, or was excluded or withdrawn meanwhile.
-        let told = stage.note(ended(1, "m", outcome));
+        drop(stage.note(ended(1, "m", outcome)));
+        let told = stage.pass(3 * S).await;
         if told.iter().all(|it| it.phase != IsDone) {
             missing.push(outcome);
         }
@@ -459,4 +563,74 @@ async fn a_storm_that_is_handed_over_is_not_done() {
     let told = stage.0.take_ready();
     let said: Vec<_> = told.iter().map(|it| format!("{} | {} | {}", it.phase, it.title, it.text)).collect();
     assert!(told.iter().all(|it| it.phase != IsDone), "all 30 go on elsewhere: {said:?}");
+}
+
+/// Lets a replica see the begin of a storm of blocked drains. Returns the key of the alert.
+async fn alarm(first: &mut Stage) -> String {
+    for n in 0..30 {
+        drop(first.note(begun(n, "m")));
+        drop(first.note(blocked(n, "db")));
+    }
+    let told = first.pass(30 * S).await;
+    assert_eq!(phases(&told), [IsBlocked]);
+    told[0].key.clone()
+}
+
+/// Returns the keys of the alerts that this replica ends, after it has taken over this number of nodes.
+async fn resolved(second: &mut Stage, nodes: usize) -> Vec<String> {
+    let mut told = Vec::new();
+    for n in 0..nodes {
+        drop(second.note(Event::Redelivered { message: "m".into() }));
+        told.extend(second.note(begun(n, "m")));
+        told.extend(second.note(cordoned(n, "m", true)));
+    }
+    told.extend(second.pass(100 * S).await);
+    let (own, storms): (Vec<_>, Vec<_>) = told.iter().partition(|told| told.key.starts_with("ebbtide/i-"));
+    assert!(own.is_empty() && storms.is_empty(), "they still run: {told:?}");
+    for n in 0..nodes {
+        told.extend(second.note(ended(n, "m", NoticeOutcome::Drained)));
+    }
+    told.extend(second.pass(2 * 60 * S).await);
+    let keys = told.into_iter().map(|told| (told.phase, told.key)).filter(|(_, key)| !key.starts_with("ebbtide/i-"));
+    keys.map(|(phase, key)| if phase == IsDone { key } else { format!("{phase} {key}") }).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_alert_of_a_storm_is_ended_by_another_replica() {
+    for (nodes, is_killed) in [(30, true), (30, false), (3, true)] {
+        let mut first = Stage::of("blocked+done+failed", Format::PagerDuty);
+        let mut second = Stage::of("blocked+done+failed", Format::PagerDuty);
+        second.pass(20 * 60 * S).await;
+        let alert = alarm(&mut first).await;
+        assert_eq!(alert, "ebbtide/storm/blue");
+        if !is_killed {
+            first.0.finish();
+            assert!(first.0.take_ready().is_empty(), "the others continue, and the alert with them");
+        }
+        assert_eq!(resolved(&mut second, nodes).await, [alert], "{nodes}, {is_killed}");
+        assert!(second.pass(30 * 60 * S).await.is_empty(), "once");
+    }
+    // Nobody was left to take over: the process that replaces the dead one ends the alert.
+    let mut third = Stage::of("blocked+done+failed", Format::PagerDuty);
+    assert!(third.pass(MAX_TAIL - S).await.is_empty());
+    let told = third.pass(S).await;
+    assert_eq!((phases(&told), told[0].key.as_str()), (vec![IsDone], "ebbtide/storm/blue"));
+    assert!(third.pass(60 * 60 * S).await.is_empty());
+    let mut other = Stage::of("blocked+failed", Format::PagerDuty);
+    assert!(other.pass(60 * 60 * S).await.is_empty(), "the user does not want it");
+    let mut other = Stage::telling("all");
+    assert!(other.pass(60 * 60 * S).await.is_empty(), "there are no alerts");
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_of_a_storm_have_an_alert_that_its_end_does_not_resolve() {
+    let mut stage = Stage::of("blocked+done+failed", Format::PagerDuty);
+    let alert = alarm(&mut stage).await;
+    let mut told = stage.pass(60 * S).await;
+    for n in 0..30 {
+        told.extend(stage.note(ended(n, "m", NoticeOutcome::TimedOut)));
+    }
+    let failed = ("ebbtide/ebbtide-1/storm-1795435200".to_owned(), HasFailed);
+    let keys: Vec<_> = told.into_iter().map(|told| (told.key, told.phase)).collect();
+    assert_eq!(keys, [failed, (alert, IsDone)]);
 }
