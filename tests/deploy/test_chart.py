@@ -148,6 +148,7 @@ WITHOUT_EFFECT = {
 NEEDED = {
     ("queueUrl",),
     ("actions", "asgLaunch"),
+    ("actions", "rebalance"),
     ("settings", "source"),
     ("settings", "ec2PollInterval"),
     ("notifications", "existingSecret"),
