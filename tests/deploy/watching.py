@@ -39,8 +39,8 @@ EMPTY = {
     "Retried failures": "without failures nothing is retried",
 }
 
-# The sandbox plans an unreadable message, and a drain that is blocked until it fails.
-PLANNED = {"EbbtideMessagesUnreadable", "EbbtideDrainBlocked", "EbbtideDrainUnfinished"}
+# The sandbox plans an unreadable message, a late spot warning, and a drain that is blocked until it fails.
+PLANNED = {"EbbtideMessagesUnreadable", "EbbtideUnusual", "EbbtideDrainBlocked", "EbbtideDrainUnfinished"}
 
 
 class Problems(list[str]):
