@@ -2,7 +2,7 @@
 
 use crate::drains::blocked_pods;
 use crate::harness::{Replica, Stage, s};
-use ebbtide::fact::{Fact, Facts, Subscriber};
+use ebbtide::fact::{Fact, Facts, NodeRef, PodRef, Subscriber};
 use ebbtide::runtime::Tasks;
 use ebbtide::telemetry::Metrics;
 use ebbtide_sim::kube::Pod;
@@ -125,6 +125,20 @@ async fn a_short_drain_is_at_risk_only_once_it_has_been_blocked_for_5_s() {
     assert_eq!(at_risk(&replica), "0 hard, 1 soft", "{}", stage.story());
     stage.until_handled(s(5)).await;
     stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_that_was_given_up_is_forgotten_with_its_pods() {
+    let metrics = Metrics::new();
+    let on = NodeRef { node: "node-0", uid: "node-0", instance: "i-0" };
+    let pod = PodRef { namespace: "default", name: "web", uid: "web" };
+    metrics.note(&Fact::DrainBegun { on, pods: 1, left_alone: 0, until: s(10), hard: true });
+    metrics.note(&Fact::PodBlocked { on, pod, by: "budget", until: s(10), hard: true });
+    sleep(s(6)).await;
+    let at_risk = "ebbtide_drains_at_risk{deadline=\"hard\"} 1";
+    assert!(page(&metrics).contains(at_risk), "{}", page(&metrics));
+    metrics.note(&Fact::DrainAbandoned { on });
+    assert!(!page(&metrics).contains(at_risk), "{}", page(&metrics));
 }
 
 #[tokio::test]
