@@ -113,24 +113,28 @@ WITHOUT_THRESHOLD = {"EbbtideBug", "EbbtideForbidden", "EbbtideNotReceiving"}
 """Alerts with comparisons, but of several things, or only of whether there is something."""
 
 
-def alert(rule: dict[str, Any]) -> Schema:
-    """Returns the schema of what can be changed in an alert."""
-    form: dict[str, Schema] = {
-        "enabled": {"type": "boolean"},
-        "for": text("([0-9]+(ms|s|m|h|d|w|y))+"),
-        "severity": text(minLength=1),
-        "labels": {"type": "object", "additionalProperties": {"type": "string"}},
-    }
-    if re.search(r">=? [0-9.]+", rule["expr"]) and rule["alert"] not in WITHOUT_THRESHOLD:
-        # helm's --set makes a text of a fraction.
-        form["threshold"] = {**text(r"[0-9]+(\.[0-9]+)?"), "type": ["string", "number"], "minimum": 0}
-    return mapping(form)
+ALERT: dict[str, Schema] = {
+    "enabled": {"type": "boolean"},
+    "for": text("([0-9]+(ms|s|m|h|d|w|y))+"),
+    "severity": text(minLength=1),
+    "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+}
+# helm's --set makes a text of a fraction.
+THRESHOLD: Schema = {**text(r"[0-9]+(\.[0-9]+)?"), "type": ["string", "number"], "minimum": 0}
+ALERTS = {"alert": mapping(ALERT), "alertWithThreshold": mapping({**ALERT, "threshold": THRESHOLD})}
+"""The definitions of what can be changed in an alert."""
 
 
 def alerts() -> Schema:
     """Returns the schema of the changes to alerts, by their names."""
+
+    def changes(rule: dict[str, Any]) -> Schema:
+        has_threshold = re.search(r">=? [0-9.]+", rule["expr"]) and rule["alert"] not in WITHOUT_THRESHOLD
+        return {"$ref": f"#/definitions/{'alertWithThreshold' if has_threshold else 'alert'}"}
+
     groups = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())["groups"]
-    return mapping({rule["alert"]: alert(rule) for group in groups for rule in group["rules"]})
+    each = {rule["alert"]: changes(rule) for group in groups for rule in group["rules"]}
+    return {"type": "object", "additionalProperties": False, "properties": each}
 
 
 def described() -> dict[tuple[str, ...], str]:
@@ -179,4 +183,4 @@ def derived() -> str:
     properties["prometheusRule"]["properties"]["alerts"] = alerts()
     for path, words in described().items():
         describe(schema, path, words)
-    return json.dumps({**schema, "definitions": definitions()}, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps({**schema, "definitions": {**ALERTS, **definitions()}}, indent=2, ensure_ascii=False) + "\n"

@@ -12,6 +12,7 @@ import yaml
 
 from api import definitions
 from chart import CHART, HELM3, HELM4, OLDEST, VALUES, Helm
+from schema import ALERTS
 
 QUEUE = "queueUrl: https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide\n"
 
@@ -506,4 +507,4 @@ def left_open(schema: Any, above: tuple[str, ...] = ()) -> Iterator[str]:
 
 
 def test_the_definitions_match_the_apis_of_kubernetes() -> None:
-    assert SCHEMA["definitions"] == definitions(), "out of date: tests/deploy/run --update"
+    assert SCHEMA["definitions"] == {**ALERTS, **definitions()}, "out of date: tests/deploy/run --update"
