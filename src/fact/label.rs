@@ -371,6 +371,13 @@ labels! {
     }
 }
 
+impl DeadlineType {
+    /// Returns the type of a deadline at which the capacity ends if it is `hard`.
+    pub(crate) const fn of(hard: bool) -> Self {
+        if hard { Self::Hard } else { Self::Soft }
+    }
+}
+
 /// How a heartbeat was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeartbeatResult {

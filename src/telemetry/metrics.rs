@@ -9,10 +9,10 @@ mod make;
 mod note;
 mod zero;
 
-use crate::fact::{Fact, NoticeKind, Subscriber, TaskKind};
+use crate::fact::{DeadlineType, Fact, NoticeKind, Subscriber, TaskKind};
 use crate::runtime::task::{TaskOutcome, Tasks};
 use crate::telemetry::pools::{PoolKey, Pools};
-use blocked::BlockedPods;
+use blocked::WatchedDrains;
 use make::{counter, counters, fractions, gauge, gauges, histograms};
 use parking_lot::Mutex;
 use prometheus::core::{Collector, Desc};
@@ -26,6 +26,10 @@ const CALL_SECONDS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.
 
 /// Buckets of drains in seconds: from an idle node to a long lifecycle hook; a spot notice gives 120 s.
 const DRAIN_SECONDS: &[f64] = &[1.0, 5.0, 10.0, 20.0, 30.0, 60.0, 90.0, 120.0, 300.0, 900.0, 3600.0, 14400.0];
+
+/// Buckets of the time from a notice to its cordon in seconds: a second or two, or, after a wait on the queue, a part of a spot notice's 120 s.
+const CORDON_SECONDS: &[f64] =
+    &[0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0, 75.0, 90.0, 105.0, 120.0, 300.0, 3600.0];
 
 /// Buckets of messages' ages in seconds. A message should be received within a second; an old one waited, or was released before.
 const AGE_SECONDS: &[f64] = &[0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 600.0, 3600.0];
@@ -41,8 +45,8 @@ const MIN_OFTEN_RECEIVES: u32 = 5;
 pub struct Metrics {
     registry: Registry,
     all: All,
-    /// The pods that are blocked now.
-    blocked: BlockedPods,
+    /// The running drains, and the pods that block them.
+    drains: WatchedDrains,
     /// The pools that have a series.
     pools: Mutex<Pools>,
     /// Serialises scrapes, which copy the counts of tasks.
@@ -66,7 +70,7 @@ struct All {
     evictions: IntCounterVec,
     deletions: IntCounterVec,
     pods_blocked: IntGauge,
-    pods_blocked_longest: IntGauge,
+    drains_at_risk: IntGaugeVec,
     releases: IntCounterVec,
     node_refusals: IntCounterVec,
     unusual: IntCounterVec,
@@ -141,7 +145,7 @@ impl Metrics {
             cordon_delay: histograms(
                 "cordon_delay_seconds",
                 "From a notice's time, as AWS wrote it, to the cordon of its node.",
-                DRAIN_SECONDS,
+                CORDON_SECONDS,
                 &["kind"],
             ),
             drain_duration: histograms(
@@ -165,7 +169,11 @@ impl Metrics {
             evictions: counters("evictions_total", "Answers to evictions.", &["result"]),
             deletions: counters("deletions_total", "Answers to deletions before a hard deadline.", &["result"]),
             pods_blocked: gauge("pods_blocked", "Pods that a disruption budget, or an annotation, holds back now."),
-            pods_blocked_longest: gauge("pods_blocked_longest_seconds", "Longest time that a pod has been held back."),
+            drains_at_risk: gauges(
+                "drains_at_risk",
+                "Drains that a pod has blocked for 5 s or longer, with at most half of their time left.",
+                &["deadline"],
+            ),
             releases: counters("releases_total", "Nodes whose marks were removed.", &["why"]),
             node_refusals: counters(
                 "node_refusals_total",
@@ -243,7 +251,7 @@ impl Metrics {
         // Metrics of the process exist on Linux only.
         #[cfg(target_os = "linux")]
         let _ = registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()));
-        Self { registry, all, blocked: BlockedPods::default(), pools: Mutex::default(), scrape: Mutex::default() }
+        Self { registry, all, drains: WatchedDrains::default(), pools: Mutex::default(), scrape: Mutex::default() }
     }
 
     /// Returns name, type and labels of every metric, including those without a sample.
@@ -268,8 +276,10 @@ impl Metrics {
         let _scrape = self.scrape.lock();
         self.copy_tasks(tasks);
         self.copy_runtime();
-        let longest = self.blocked.longest().as_secs();
-        self.all.pods_blocked_longest.set(i64::try_from(longest).unwrap_or(i64::MAX));
+        for kind in DeadlineType::ALL {
+            let at_risk = i64::try_from(self.drains.at_risk(kind)).unwrap_or(i64::MAX);
+            self.all.drains_at_risk.with_label_values(&[kind.as_str()]).set(at_risk);
+        }
         let mut text = Vec::new();
         // Writing to a Vec can't fail, and registration has checked every metric.
         let _ = TextEncoder::new().encode(&self.registry.gather(), &mut text);
@@ -310,15 +320,13 @@ fn raise(counter: &IntCounter, to: u64) {
 
 impl Subscriber for Metrics {
     fn note(&self, fact: &Fact<'_>) {
-        match fact {
-            Fact::PodBlocked { pod, .. } => self.blocked.add(pod),
-            Fact::PodUnblocked { pod, .. } => self.blocked.remove(pod),
-            Fact::NoticeBegun { about, again: false, pool, .. } if about.kind != NoticeKind::AsgLaunch => {
-                let PoolKey { kind, instance_type, zone, group } = self.pools.lock().count(about.kind, *pool);
-                self.all.interruptions.with_label_values(&[kind.as_str(), &instance_type, &zone, &group]).inc();
-            }
-            _ => {}
+        if let Fact::NoticeBegun { about, again: false, pool, .. } = fact
+            && about.kind != NoticeKind::AsgLaunch
+        {
+            let PoolKey { kind, instance_type, zone, group } = self.pools.lock().count(about.kind, *pool);
+            self.all.interruptions.with_label_values(&[kind.as_str(), &instance_type, &zone, &group]).inc();
         }
+        self.drains.note(fact);
         self.all.note(fact);
     }
 }
@@ -348,7 +356,7 @@ impl All {
             evictions,
             deletions,
             pods_blocked,
-            pods_blocked_longest,
+            drains_at_risk,
             releases,
             node_refusals,
             unusual,

@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import yaml
+
 from api import definitions
 from chart import CHART
 from flags import ACTIONS, CAMEL, Flag, flags
@@ -107,6 +109,34 @@ def setting(flag: Flag) -> Schema:
     return unset({"type": "array", "items": one} if flag.list and not is_map else one)
 
 
+WITHOUT_THRESHOLD = {"EbbtideBug", "EbbtideForbidden", "EbbtideNotReceiving"}
+"""Alerts with comparisons, but of several things, or only of whether there is something."""
+
+
+ALERT: dict[str, Schema] = {
+    "enabled": {"type": "boolean"},
+    "for": text("([0-9]+(ms|s|m|h|d|w|y))+"),
+    "severity": text(minLength=1),
+    "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+}
+# helm's --set makes a text of a fraction.
+THRESHOLD: Schema = {**text(r"[0-9]+(\.[0-9]+)?"), "type": ["string", "number"], "minimum": 0}
+ALERTS = {"alert": mapping(ALERT), "alertWithThreshold": mapping({**ALERT, "threshold": THRESHOLD})}
+"""The definitions of what can be changed in an alert."""
+
+
+def alerts() -> Schema:
+    """Returns the schema of the changes to alerts, by their names."""
+
+    def changes(rule: dict[str, Any]) -> Schema:
+        has_threshold = re.search(r">=? [0-9.]+", rule["expr"]) and rule["alert"] not in WITHOUT_THRESHOLD
+        return {"$ref": f"#/definitions/{'alertWithThreshold' if has_threshold else 'alert'}"}
+
+    groups = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())["groups"]
+    each = {rule["alert"]: changes(rule) for group in groups for rule in group["rules"]}
+    return {"type": "object", "additionalProperties": False, "properties": each}
+
+
 def described() -> dict[tuple[str, ...], str]:
     """Returns the description of each value that has one in values.yaml, in plain text."""
     found: dict[tuple[str, ...], str] = {}
@@ -150,6 +180,7 @@ def derived() -> str:
     properties["actions"] = mapping({CAMEL[kind]: actions for kind, actions in kinds.items()})
     settings = {flag.key: setting(flag) for flag in flags() if flag.key}
     properties["settings"] = {"type": "object", "additionalProperties": False, "properties": settings}
+    properties["prometheusRule"]["properties"]["alerts"] = alerts()
     for path, words in described().items():
         describe(schema, path, words)
-    return json.dumps({**schema, "definitions": definitions()}, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps({**schema, "definitions": {**ALERTS, **definitions()}}, indent=2, ensure_ascii=False) + "\n"

@@ -148,6 +148,7 @@ WITHOUT_EFFECT = {
 NEEDED = {
     ("queueUrl",),
     ("actions", "asgLaunch"),
+    ("actions", "rebalance"),
     ("settings", "source"),
     ("settings", "ec2PollInterval"),
     ("notifications", "existingSecret"),
@@ -346,6 +347,53 @@ def test_the_alerts_match_the_file_and_one_watches_this_installation(values: str
     assert down["expr"] == "absent(ebbtide_ready == 1)"
     down["expr"] = f"absent(ebbtide_ready{ours} == 1)"
     assert the("PrometheusRule", objects)["spec"]["groups"] == groups
+
+
+def alert_rules(values: str) -> dict[str, dict[str, Any]]:
+    """Returns the alerts of a PrometheusRule, by name."""
+    rule = the("PrometheusRule", HELM4.objects("--set", "prometheusRule.enabled=true", values=f"{QUEUE}{values}\n"))
+    return {each["alert"]: each for group in rule["spec"]["groups"] for each in group["rules"]}
+
+
+def test_an_alert_is_changed_by_its_name() -> None:
+    before = alert_rules("")
+    late = "EbbtideMessagesLate: {threshold: 0.2, for: 5m, severity: page, labels: {a: b}}"
+    after = alert_rules(f"prometheusRule: {{alertLabels: {{a: all, team: x}}, alerts: {{EbbtideUnusual: {{enabled: false}}, {late}}}}}")
+    assert before.keys() - after.keys() == {"EbbtideUnusual"}
+    changed = after["EbbtideMessagesLate"]
+    assert changed == before["EbbtideMessagesLate"] | {
+        "expr": before["EbbtideMessagesLate"]["expr"].replace("> 0.05", "> 0.2"),
+        "for": "5m",
+        "labels": {"severity": "page", "a": "b", "team": "x"},
+    }
+    others = [name for name in after if name != "EbbtideMessagesLate"]
+    assert all(after[name] == before[name] | {"labels": before[name]["labels"] | {"a": "all", "team": "x"}} for name in others)
+
+
+def test_a_threshold_changes_the_number_that_the_alert_is_about() -> None:
+    before = alert_rules("")
+    known = json.loads((CHART / "values.schema.json").read_text())["properties"]["prometheusRule"]["properties"]["alerts"]["properties"]
+    with_threshold = {name for name, form in known.items() if form["$ref"].endswith("WithThreshold")}
+    changes = ", ".join(f"{name}: {{threshold: 77}}" for name in with_threshold)
+    after = alert_rules(f"prometheusRule: {{alerts: {{{changes}}}}}")
+    found = {}
+    for name in before:
+        pairs = list(zip(before[name]["expr"].split(), after[name]["expr"].split(), strict=True))
+        found |= {name: (one, other) for one, other in pairs if one != other}
+    numbers = {name: one.rstrip(")") for name, (one, other) in found.items() if other.rstrip(")") == "77"}
+    assert numbers == dict.fromkeys(with_threshold, "0") | {
+        "EbbtideRestarting": "3",
+        "EbbtideMessagesLate": "0.05",
+        "EbbtideManyDeadlinesMissed": "0.1",
+        "EbbtideWaitTimeouts": "0.5",
+        "EbbtideHeartbeatsFailing": "2",
+        "EbbtideThrottledByAws": "0.1",
+        "EbbtideThrottledByKubernetes": "0.1",
+        "EbbtideWatchFailing": "4",
+        "EbbtideAgentsBlind": "8",
+        "EbbtideAgentsMute": "8",
+        "EbbtideNodesWithoutAgent": "0.02",
+    }
 
 
 def test_the_dashboard_matches_the_file() -> None:

@@ -12,6 +12,7 @@ import yaml
 
 from api import definitions
 from chart import CHART, HELM3, HELM4, OLDEST, VALUES, Helm
+from schema import ALERTS
 
 QUEUE = "queueUrl: https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide\n"
 
@@ -51,6 +52,10 @@ TYPOS = [
     ("serviceAccount: {annotations: {eks.amazonaws.com/role-arn: ebb}}", "role-arn': 'ebb' does not match pattern"),
     ("podMonitor: {enable: true}", "at '/podMonitor': additional properties 'enable' not allowed"),
     ("prometheusRule: {matchers: 'namespace=ebbtide'}", "at '/prometheusRule/matchers': 'namespace=ebbtide' does not match"),
+    ("prometheusRule: {alerts: {EbbtideUp: {enabled: false}}}", "at '/prometheusRule/alerts': additional properties 'EbbtideUp' not"),
+    ("prometheusRule: {alerts: {EbbtideDown: {threshold: 2}}}", "additional properties 'threshold' not allowed"),
+    ("prometheusRule: {alerts: {EbbtideUnusual: {threshold: few}}}", "/EbbtideUnusual/threshold': 'few' does not match pattern"),
+    ("prometheusRule: {alerts: {EbbtideDown: {for: 5 min}}}", "at '/prometheusRule/alerts/EbbtideDown/for': '5 min' does not match"),
     ("networkPolicy: {egressPorts: ['443']}", "at '/networkPolicy/egressPorts/0': got string, want integer"),
     ("podDisruptionBudget: {minAvailable: half}", "at '/podDisruptionBudget/minAvailable': 'half' does not match"),
     ("podMonitor: {sampleLimit: 0}", "at '/podMonitor/sampleLimit': minimum: got 0, want 1"),
@@ -502,4 +507,4 @@ def left_open(schema: Any, above: tuple[str, ...] = ()) -> Iterator[str]:
 
 
 def test_the_definitions_match_the_apis_of_kubernetes() -> None:
-    assert SCHEMA["definitions"] == definitions(), "out of date: tests/deploy/run --update"
+    assert SCHEMA["definitions"] == {**ALERTS, **definitions()}, "out of date: tests/deploy/run --update"

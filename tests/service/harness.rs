@@ -306,7 +306,9 @@ impl Stage {
                 let line = format!("ebbtide_tasks{{kind=\"{}\"}} 0", kind.as_str());
                 assert!(text.contains(&line), "{line} is missing in\n{text}");
             }
-            assert!(text.contains("ebbtide_pods_blocked 0"), "{text}");
+            for gauge in ["ebbtide_pods_blocked 0", "ebbtide_drains_at_risk{deadline=\"hard\"} 0"] {
+                assert!(text.contains(gauge), "{gauge} is missing in\n{text}");
+            }
             let (report, _) = replica.history.report(Since::Ever, 0);
             let runs = |row: &&Interruption| row.ended.is_none() && !row.is_recorded();
             assert_eq!(report.interruptions.iter().find(runs), None, "the history shows what no longer runs");

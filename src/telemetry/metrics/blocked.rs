@@ -1,27 +1,72 @@
-//! The blocked pods, and since when: their number alone does not show that one has been blocked for an hour.
+//! The drains at risk: a pod has been held back for a while, and at most half of their time is left. They are counted at a scrape, because
+//! the time passes without facts.
 
-use crate::fact::PodRef;
+use crate::fact::{DeadlineType, Fact};
+use crate::telemetry::kube_events::MIN_BLOCKED_TIME;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The pods that are blocked now, by UID.
+/// The running drains, by the UIDs of their Nodes.
 #[derive(Debug, Default)]
-pub(super) struct BlockedPods(Mutex<HashMap<Box<str>, Instant>>);
+pub(super) struct WatchedDrains(Mutex<HashMap<Box<str>, WatchedDrain>>);
 
-impl BlockedPods {
-    pub(super) fn add(&self, pod: &PodRef<'_>) {
-        self.0.lock().entry(pod.uid.into()).or_insert_with(Instant::now);
+#[derive(Debug)]
+struct WatchedDrain {
+    begun: Instant,
+    deadline: Instant,
+    kind: DeadlineType,
+    /// Since when each blocked pod has been blocked, by its UID.
+    blocked: HashMap<Box<str>, Instant>,
+}
+
+impl WatchedDrains {
+    pub(super) fn note(&self, fact: &Fact<'_>) {
+        let now = Instant::now();
+        match *fact {
+            Fact::DrainBegun { on, until, hard, .. } => {
+                let (deadline, kind) = (after(now, until), DeadlineType::of(hard));
+                let drain = WatchedDrain { begun: now, deadline, kind, blocked: HashMap::new() };
+                self.0.lock().insert(on.uid.into(), drain);
+            }
+            Fact::DrainDeadlineMoved { on, until, hard } => self.change(on.uid, |drain| {
+                (drain.deadline, drain.kind) = (after(now, until), DeadlineType::of(hard));
+            }),
+            Fact::PodBlocked { on, pod, .. } => self.change(on.uid, |drain| {
+                drain.blocked.entry(pod.uid.into()).or_insert(now);
+            }),
+            Fact::PodUnblocked { on, pod } => self.change(on.uid, |drain| {
+                drain.blocked.remove(pod.uid);
+            }),
+            Fact::DrainEnded { on, .. } | Fact::DrainAbandoned { on } => {
+                self.0.lock().remove(on.uid);
+            }
+            _ => {}
+        }
     }
 
-    pub(super) fn remove(&self, pod: &PodRef<'_>) {
-        self.0.lock().remove(pod.uid);
+    /// Returns the number of drains at risk whose deadline is of this type.
+    pub(super) fn at_risk(&self, kind: DeadlineType) -> usize {
+        let now = Instant::now();
+        self.0.lock().values().filter(|drain| drain.kind == kind && drain.is_at_risk(now)).count()
     }
 
-    /// Returns how long the pod that is blocked longest has been blocked; 0 without any.
-    pub(super) fn longest(&self) -> Duration {
-        let first = self.0.lock().values().min().copied();
-        first.map(|first| first.elapsed()).unwrap_or_default()
+    fn change(&self, node_uid: &str, change: impl FnOnce(&mut WatchedDrain)) {
+        if let Some(drain) = self.0.lock().get_mut(node_uid) {
+            change(drain);
+        }
     }
+}
+
+impl WatchedDrain {
+    fn is_at_risk(&self, now: Instant) -> bool {
+        let half = self.begun + self.deadline.saturating_duration_since(self.begun) / 2;
+        let first = self.blocked.values().min();
+        now >= half && first.is_some_and(|first| now.duration_since(*first) >= MIN_BLOCKED_TIME)
+    }
+}
+
+fn after(now: Instant, until: Duration) -> Instant {
+    now.checked_add(until).unwrap_or(now)
 }

@@ -105,7 +105,7 @@ impl All {
                 self.cordon_delay.with_label_values(&[about.kind.as_str()]).observe(after.as_secs_f64());
             }
             Fact::DrainEnded { outcome, took, left, hard, .. } => {
-                let deadline = if *hard { DeadlineType::Hard } else { DeadlineType::Soft }.as_str();
+                let deadline = DeadlineType::of(*hard).as_str();
                 self.drain_duration.with_label_values(&[deadline, outcome.as_str()]).observe(took.as_secs_f64());
                 self.drain_time_left.with_label_values(&[deadline]).observe(left.as_secs_f64());
             }

@@ -5,7 +5,7 @@ use clap::CommandFactory;
 use ebbtide::cli::Cli;
 use ebbtide::commands::migrate::{Row, Section, convert, table};
 use ebbtide::telemetry::Metrics;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 const OPERATING: &str = include_str!("../../../docs/operating.md");
 
@@ -60,8 +60,29 @@ fn every_alert_has_its_runbook() {
     let names: BTreeSet<&str> =
         alerts.lines().filter_map(|line| line.trim_start().strip_prefix("- alert: ")).map(str::trim).collect();
     assert!(names.len() > 10, "{names:?}");
-    let headings = OPERATING.lines().filter_map(|line| line.strip_prefix("### "));
-    assert_eq!(headings.collect::<BTreeSet<_>>(), names);
+    let (_, runbook) = OPERATING.split_once("\n## Alerts\n").expect("the page must have the alerts");
+    let (runbook, _) = runbook.split_once("\n## ").expect("something follows");
+    let sections = runbook.split("\n### ").skip(1).filter_map(|section| section.split_once('\n'));
+    let sections: BTreeMap<&str, &str> = sections.collect();
+    assert_eq!(sections.keys().copied().collect::<BTreeSet<_>>(), names);
+    for (heading, section) in sections {
+        let parts = section.lines().filter_map(|line| Some(line.strip_prefix("- **")?.split_once("**")?.0));
+        assert_eq!(parts.collect::<Vec<_>>(), ["Impact", "Look", "Do", "If nothing is done", "Undo"], "{heading}");
+    }
+}
+
+#[test]
+fn the_runbook_searches_the_log_for_lines_that_there_are() {
+    let searched: Vec<&str> = OPERATING
+        .split("`logs \"")
+        .skip(1)
+        .filter_map(|rest| rest.split('"').next())
+        .flat_map(|words| words.split('|'))
+        .collect();
+    assert!(searched.len() > 10, "{searched:?}");
+    let log = include_str!("../../../src/telemetry/log.rs");
+    let unknown: Vec<_> = searched.iter().filter(|words| !log.contains(**words)).collect();
+    assert!(unknown.is_empty(), "{unknown:?}");
 }
 
 #[test]

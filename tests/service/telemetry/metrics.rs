@@ -1,7 +1,8 @@
 //! Metrics that the alerts and the dashboard read.
 
-use crate::harness::{Stage, s};
-use ebbtide::fact::{Fact, Facts, Subscriber};
+use crate::drains::blocked_pods;
+use crate::harness::{Replica, Stage, s};
+use ebbtide::fact::{Fact, Facts, NodeRef, PodRef, Subscriber};
 use ebbtide::runtime::Tasks;
 use ebbtide::telemetry::Metrics;
 use ebbtide_sim::kube::Pod;
@@ -62,24 +63,82 @@ async fn a_drain_that_misses_a_hard_deadline_has_no_time_left() {
     assert!((replica.metric(nothing_left) - 1.0).abs() < f64::EPSILON, "{}", page(&replica.metrics));
 }
 
+/// Returns the numbers of drains at risk, by their deadlines.
+fn at_risk(replica: &Replica) -> String {
+    ["hard", "soft"]
+        .map(|deadline| {
+            let at_risk = replica.metric(&format!("ebbtide_drains_at_risk{{deadline=\"{deadline}\"}}"));
+            format!("{at_risk} {deadline}")
+        })
+        .join(", ")
+}
+
 #[tokio::test(start_paused = true)]
-async fn the_longest_block_of_a_pod_is_measured() {
+async fn a_blocked_spot_drain_is_at_risk_from_the_half_of_its_time_until_its_pod_is_deleted() {
     let stage = Stage::new(2, 1);
-    (0..2).for_each(|n| stage.block(n));
+    stage.block(0);
     let replica = stage.start(&[]).await;
-    let longest = || replica.metric("ebbtide_pods_blocked_longest_seconds ");
-    stage.terminate(0, s(3600), Wrapping::Event);
-    sleep(s(100)).await;
-    stage.terminate(1, s(3600), Wrapping::Event);
-    sleep(s(100)).await;
-    assert!((195.0..=200.0).contains(&longest()), "{}", longest());
-    stage.unblock(0);
-    sleep(s(10)).await;
-    assert!((105.0..=110.0).contains(&longest()), "the other one's: {}", longest());
-    stage.unblock(1);
+    stage.spot(0);
+    stage.spot(1);
+    sleep(s(59)).await;
+    assert_eq!(at_risk(&replica), "0 hard, 0 soft", "{}", page(&replica.metrics));
+    // The drain begins with its cordon and the quiet time, a second or two after the notice.
+    sleep(s(4)).await;
+    assert_eq!(at_risk(&replica), "1 hard, 0 soft", "only the blocked one");
+    sleep(s(22)).await;
+    assert_eq!(at_risk(&replica), "1 hard, 0 soft", "until the deletion, 30 s before the end");
+    sleep(s(6)).await;
+    assert_eq!(at_risk(&replica), "0 hard, 0 soft", "{}", stage.story());
     stage.until_handled(s(60)).await;
     stage.rest(&[&replica]).await;
-    assert!(longest() < 1.0, "{}", longest());
+    assert_eq!(at_risk(&replica), "0 hard, 0 soft");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_is_at_risk_by_the_deadline_that_it_has_now() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let replica = stage.start(&["--drain-timeout", "asg-terminate=40m", "--at-deadline", "leave"]).await;
+    stage.terminate(0, s(3600), Wrapping::Event);
+    sleep(s(19 * 60)).await;
+    assert_eq!(at_risk(&replica), "0 hard, 0 soft");
+    sleep(s(90)).await;
+    assert_eq!(at_risk(&replica), "0 hard, 1 soft", "{}", page(&replica.metrics));
+    stage.spot(0);
+    sleep(s(5)).await;
+    assert_eq!(at_risk(&replica), "1 hard, 0 soft", "most of the time was over before the earlier end was known");
+    stage.until_handled(s(130)).await;
+    stage.rest(&[&replica]).await;
+    assert_eq!(at_risk(&replica), "0 hard, 0 soft", "blocked at its end: nothing waits for it any more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_short_drain_is_at_risk_only_once_it_has_been_blocked_for_5_s() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let replica = stage.start(&["--drain-timeout", "spot=8s"]).await;
+    stage.spot(0);
+    stage.until("the pod is held back", s(3), || blocked_pods(&replica) > 0).await;
+    sleep(Duration::from_millis(4900)).await;
+    assert_eq!(at_risk(&replica), "0 hard, 0 soft", "the half is over: {}", page(&replica.metrics));
+    sleep(Duration::from_millis(200)).await;
+    assert_eq!(at_risk(&replica), "0 hard, 1 soft", "{}", stage.story());
+    stage.until_handled(s(5)).await;
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_that_was_given_up_is_forgotten_with_its_pods() {
+    let metrics = Metrics::new();
+    let on = NodeRef { node: "node-0", uid: "node-0", instance: "i-0" };
+    let pod = PodRef { namespace: "default", name: "web", uid: "web" };
+    metrics.note(&Fact::DrainBegun { on, pods: 1, left_alone: 0, until: s(10), hard: true });
+    metrics.note(&Fact::PodBlocked { on, pod, by: "budget", until: s(10), hard: true });
+    sleep(s(6)).await;
+    let at_risk = "ebbtide_drains_at_risk{deadline=\"hard\"} 1";
+    assert!(page(&metrics).contains(at_risk), "{}", page(&metrics));
+    metrics.note(&Fact::DrainAbandoned { on });
+    assert!(!page(&metrics).contains(at_risk), "{}", page(&metrics));
 }
 
 #[tokio::test]
@@ -102,7 +161,7 @@ async fn series_that_alerts_need_begin_at_0() {
     for wanted in [
         "ebbtide_ready 0",
         "ebbtide_panics_total 0",
-        "ebbtide_pods_blocked_longest_seconds 0",
+        "ebbtide_drains_at_risk{deadline=\"hard\"} 0",
         "ebbtide_heartbeats_total{result=\"sent\"} 0",
         "ebbtide_heartbeats_total{result=\"denied\"} 0",
         "ebbtide_heartbeats_total{result=\"unreachable\"} 0",
