@@ -2,7 +2,7 @@
 
 import { POLL, TICK, list, model, view } from "./model.js";
 import { $, fill } from "./document.js";
-import { isRecorded } from "./words.js";
+import { isEnded, isRecorded } from "./words.js";
 import { drawBlockers, drawConnection, drawDay, drawEnded, drawFigures, drawHealth, drawPools, drawReplicas, drawRunning, drawStorms, drawTools } from "./views.js";
 
 const SILENCE = 40_000; // ms without an event until the connection counts as dead; one event comes every 15 s
