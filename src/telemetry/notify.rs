@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  facts ─▶ NotifySubscriber ─bounded─▶ Notifier: tracker ─Notification─▶ queue ─▶ courier ─▶ POST
-//!           returns at once             nodes and storms     limit, folds     format · signature · retries
+//!           returns at once             nodes and storms      limit     format · signature · retries
 //! ```
 //!
 //! The phases are notice, blocked, done and failed. A node gets one notification for each, however many notices it has; a storm gets

@@ -95,7 +95,10 @@ async fn the_oldest_are_folded_and_counted_and_a_dead_receiver_is_told_seldom() 
     assert!(failed > 3 && failed < 15, "{failed}");
     assert!(reported >= 3 && reported <= minutes / 10 + 1, "{reported} in {minutes} minutes");
     assert_eq!(failed + folded + dropped.iter().sum::<usize>(), NODES, "each is accounted for: {folded}, {dropped:?}");
-    assert_eq!(dropped, [11], "those that wait, and the one that is tried, were left at the end");
+    assert!(
+        matches!(dropped[..], [10 | 11]),
+        "those that wait, and the one that is tried, were left at the end: {dropped:?}"
+    );
 }
 
 /// A receiver that accepts everything with 200 at once, and never ends its body.

@@ -378,8 +378,8 @@ async fn nodes_with_nothing_to_tell_of_are_no_part_of_a_storm() {
         }
         told.extend(stage.pass(60 * S).await);
         assert_eq!(told.len(), expected, "{told:?}");
-        let storms = told.iter().map(|told| told.storm.as_ref().unwrap());
-        assert!(storms.clone().all(|storm| (storm.notices, storm.kinds["spot"]) == (2, 2)));
+        let storms: Vec<_> = told.iter().map(|told| told.storm.as_ref().unwrap()).collect();
+        assert!(storms.iter().all(|storm| (storm.notices, storm.kinds["spot"]) == (2, 2)));
         assert!(storms.last().is_none_or(|storm| storm.until.is_some() && storm.in_time == 2));
     }
 }
@@ -460,7 +460,14 @@ async fn memory_is_bounded() {
         stage.note(ended(n, &message, NoticeOutcome::Drained));
     }
     assert!(stage.0.nodes.len() <= MAX_NODES && stage.0.ended.len() <= MAX_NODES, "{}", stage.0.nodes.len());
-    assert_eq!(stage.0.redelivered.0.len(), MAX_MESSAGES);
+    assert_eq!((stage.0.redelivered.0.len(), stage.0.take_untracked()), (MAX_MESSAGES, 0));
+    let mut stage = Stage::telling("notice");
+    for n in 0..MAX_NODES + 10 {
+        stage.note(begun(n, "m"));
+    }
+    let told = stage.pass(20 * S).await;
+    let counted = told[0].storm.as_ref().map(|storm| storm.notices);
+    assert_eq!((counted, stage.0.take_untracked(), stage.0.take_untracked()), (Some(MAX_NODES), 10, 0));
 }
 
 #[tokio::test(start_paused = true)]
