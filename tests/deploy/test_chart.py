@@ -730,6 +730,11 @@ def notes(values: str) -> str:
     return " ".join(done.stdout.partition("NOTES:")[2].split())
 
 
+def test_the_notes_name_a_taint_that_the_policy_does_not_know() -> None:
+    for values, expected in (("", False), ("extraArgs: [--log=debug]", False), ("extraArgs: ['--taint=a=b:NoSchedule']", True)):
+        assert ("OPEN: extraArgs names a taint" in notes(QUEUE + values)) == expected
+
+
 @pytest.mark.parametrize("enabled", ["true", "false"])
 def test_the_notes_say_whether_agents_run(enabled: str) -> None:
     said = notes(AGENTS.replace("enabled: true", f"enabled: {enabled}"))
