@@ -15,7 +15,7 @@ mod state;
 pub(super) mod storm;
 mod words;
 
-use crate::fact::{Category, Fact, HeartbeatResult, NoticeKind, NoticeRef, Subscriber, WatchedResource};
+use crate::fact::{Category, Fact, HeartbeatResult, NoticeKind, NoticeRef, Subscriber, Unusual, WatchedResource};
 use crate::runtime::clock::Clock;
 use crate::telemetry::pools::{PoolKey, Pools};
 use entry::{Deadline, Hook, Outcome};
@@ -218,9 +218,13 @@ impl Inner {
                 }
                 state.is_recorded(&on, (notices, blocked), now);
             }
+            Fact::NoticeUnusual { about, why: Unusual::NotConfirmed, .. } => state.change(&about, |entry| {
+                entry.is_denied = true;
+                entry.fails(&"AWS does not confirm it");
+            }),
             Fact::NodeCordoned { about, .. } => state.change(&about, |entry| {
                 entry.names_node(about.node);
-                entry.problem = None;
+                (entry.problem, entry.is_denied) = (None, false);
                 if let Some(problem) = known(&self.unhooked, &about) {
                     entry.fails(problem);
                 }

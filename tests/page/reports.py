@@ -105,7 +105,7 @@ def wait(name: str, reason: str, since: float, until: float) -> Report:
 
 def said(state: str, text: str) -> Report:
     """Returns the first line. The page shows its text."""
-    numbers = ("replicas", "starting", "stopping", "silent", "unwatched", "acted", "troubled", "draining", "blocked", "failed")
+    numbers = ("replicas", "starting", "stopping", "silent", "unwatched", "acted", "troubled", "denied", "draining", "blocked", "failed")
     names = ("queue", "held", "lastFailed", "lastEnd")
     others = {"unasked": False, "recorded": []}
     return {"state": state, "text": text, "basis": dict.fromkeys(numbers, 0) | dict.fromkeys(names) | others}

@@ -39,9 +39,16 @@ pub(super) fn of(report: &Report, form: Form) -> String {
     let now = report.time;
     text.push_str(&summary(report));
     let (ended, mut running): (Vec<_>, Vec<_>) = report.interruptions.iter().partition(|row| row.ended.is_some());
+    let all = running.len();
+    running.retain(|row| form.all || row.phase != MARKED);
+    let over = all - running.len();
     running.sort_by_key(|row| (blocked(row, now).is_none(), deadline(row)));
     let rows = running.iter().map(|row| of_running(row, now));
     push(&mut text, "", ["NODE", "KIND", "LEFT", "PODS", "STATE", "WHY"], rows, form.width);
+    if over > 0 {
+        // Writing to a String can't fail.
+        let _ = writeln!(text, "\n{over} on nodes that stay cordoned after their drains; --all shows them");
+    }
     push_blocked(&mut text, &running, now, form.width);
 
     let is_shown =

@@ -48,6 +48,8 @@ pub(super) struct Entry {
     pub heartbeats: Option<report::Heartbeats>,
     pub hook: Option<Hook>,
     pub problem: Option<Box<str>>,
+    /// Whether it waits because AWS denies it.
+    pub is_denied: bool,
     /// `None` while it runs.
     pub end: Option<Box<End>>,
     /// The number of the storm that it belongs to.
@@ -137,6 +139,7 @@ impl Entry {
             heartbeats: None,
             hook: has_hook.then_some(Hook::Open),
             problem: None,
+            is_denied: false,
             end: None,
             storm: None,
             revision: 0,

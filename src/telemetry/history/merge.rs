@@ -86,6 +86,7 @@ fn added(one: Basis, two: Basis) -> Basis {
         unwatched: one.unwatched.saturating_add(two.unwatched),
         acted: one.acted.saturating_add(two.acted),
         troubled: one.troubled.saturating_add(two.troubled),
+        denied: one.denied.saturating_add(two.denied),
         draining: one.draining.saturating_add(two.draining),
         blocked: one.blocked.saturating_add(two.blocked),
         held: one.held.or(two.held),

@@ -80,6 +80,8 @@ pub struct Basis {
     pub acted: usize,
     /// How many of them meet failures that are retried, or have a drain that ended badly.
     pub troubled: usize,
+    /// How many of them wait because AWS denies them.
+    pub denied: usize,
     /// Number of drains.
     pub draining: usize,
     /// How many of them have been held back for some seconds.

@@ -297,6 +297,12 @@ impl State {
             .sum()
     }
 
+    /// Returns how many wait because AWS denies them.
+    pub(super) fn denied(&self) -> usize {
+        let running = self.subjects.values().flat_map(|subject| &subject.running);
+        running.filter(|number| self.entries.get(number).is_some_and(|entry| entry.is_denied)).count()
+    }
+
     /// Returns the interruption that ended last.
     pub(super) fn last_end(&self) -> Option<&Entry> {
         self.entries.values().filter(|entry| entry.end.is_some()).max_by_key(|entry| entry.end().map(|end| end.at))

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 const MAX_CALM: usize = 20;
 
 /// Time in which notices are counted. A storm is over for new notices when none has come for as long.
-pub(in crate::telemetry) const WINDOW: SignedDuration = SignedDuration::from_mins(1);
+const WINDOW: SignedDuration = SignedDuration::from_mins(1);
 
 /// Maximum number of failed interruptions that are named.
 const MAX_FAILURES: usize = 20;
@@ -20,14 +20,14 @@ pub(super) const MAX_STORMS: usize = 20;
 
 /// Counts notices, and recognises a storm.
 #[derive(Debug, Default)]
-pub(in crate::telemetry) struct Gauge {
+pub(super) struct Gauge {
     /// The times of the newest notices, at most one more than [`MAX_CALM`].
     times: VecDeque<Timestamp>,
 }
 
 impl Gauge {
     /// Counts a notice. Returns the start of a storm, if this notice completes one.
-    pub(in crate::telemetry) fn count(&mut self, now: Timestamp) -> Option<Timestamp> {
+    pub(super) fn count(&mut self, now: Timestamp) -> Option<Timestamp> {
         self.times.push_back(now);
         if self.times.len() > MAX_CALM + 1 {
             self.times.pop_front();
@@ -75,7 +75,7 @@ impl Storm {
     }
 
     /// Whether a notice that comes now belongs to it.
-    pub(in crate::telemetry) fn includes(&self, now: Timestamp) -> bool {
+    pub(super) fn includes(&self, now: Timestamp) -> bool {
         now.duration_since(self.newest) <= WINDOW
     }
 

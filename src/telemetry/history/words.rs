@@ -40,6 +40,7 @@ pub(super) fn basis(
         queue: failing.map(|category| category.to_string()),
         acted: state.running(),
         troubled: state.troubled(),
+        denied: state.denied(),
         draining: drains.count(),
         blocked: blocked.clone().count(),
         held: blocked.next().map(|(drain, (pod, by))| HeldDrain {
@@ -82,6 +83,11 @@ fn assess(basis: &Basis) -> (Word, String) {
         let who = if may_be_elsewhere { "another replica acts on it, or did" } else { "no replica acts on it" };
         let held = held.trim_end_matches(['.', '…']);
         let text = format!("The drain of {} is blocked; {who}. {held}.", drain.node);
+        return (Word::Blocked, text);
+    }
+    if basis.denied > 0 {
+        let number = are(basis.denied, "notice");
+        let text = format!("{number} not confirmed by AWS. Until it confirms them, their nodes are not drained.");
         return (Word::Blocked, text);
     }
     if let Some(category) = queue {

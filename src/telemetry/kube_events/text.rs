@@ -38,7 +38,7 @@ pub(super) fn eviction_blocked(node: &str, reason: &str, until: &str) -> String 
 pub(super) fn until(at: jiff::Timestamp, hard: bool) -> String {
     let at = at.strftime("%Y-%m-%dT%H:%M:%SZ");
     if hard {
-        format!("the node goes at {at}, and the pods that are left end with it")
+        format!("the node goes at {at}; pods that are left are deleted before, or with --at-deadline=leave end with it")
     } else {
         format!("evictions are tried until {at}; pods that are still held back then stay")
     }
@@ -111,7 +111,10 @@ mod tests {
     #[test]
     fn the_deadline_says_what_happens_to_the_pods() {
         let at = "2026-11-21T12:02:00.7Z".parse().unwrap();
-        assert_eq!(until(at, true), "the node goes at 2026-11-21T12:02:00Z, and the pods that are left end with it");
+        assert_eq!(
+            until(at, true),
+            "the node goes at 2026-11-21T12:02:00Z; pods that are left are deleted before, or with --at-deadline=leave end with it"
+        );
         assert!(until(at, false).starts_with("evictions are tried until 2026-11-21T12:02:00Z; "));
         assert_eq!(begun(1, at), "1 pod is being evicted; until 2026-11-21T12:02:00Z at the latest");
         assert!(begun(0, at).starts_with("0 pods are "));

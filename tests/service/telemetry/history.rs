@@ -395,3 +395,27 @@ async fn nodes_that_can_t_be_watched_are_told() {
     assert_eq!(health(&replica).0, State::Ok, "{}", health(&replica).1);
     stage.rest(&[&replica]).await;
 }
+
+/// Nothing else is wrong, and yet their nodes end undrained if they are real.
+#[tokio::test(start_paused = true)]
+async fn notices_that_aws_denies_are_told_while_they_wait() {
+    let stage = Stage::new(8, 0);
+    for n in 0..8 {
+        stage.world.kube.add_pod(Pod::on(&node(n)).named(&format!("web-{n}")).stops_in(s(30)));
+        stage.world.aws.ec2.set_spot_request(&instance(n), "fulfilled", "terminate", stage.world.clock.now());
+    }
+    let replica = stage.start(&[]).await;
+    (0..8).for_each(|n| drop(stage.spot(n)));
+    sleep(s(15)).await;
+    let told = "6 notices are not confirmed by AWS. Until it confirms them, their nodes are not drained.";
+    assert_eq!(health(&replica), (State::Blocked, told.to_owned()));
+    let waiting = report(&replica).interruptions.into_iter().filter(|row| row.phase == "waiting").collect::<Vec<_>>();
+    assert_eq!(waiting.len(), 6);
+    assert!(waiting.iter().all(|row| row.problem.as_deref() == Some("AWS does not confirm it")), "{waiting:#?}");
+    stage.world.aws.ec2.set_spot_request(&instance(7), "marked-for-termination", "terminate", stage.world.clock.now());
+    sleep(s(10)).await;
+    assert!(health(&replica).1.starts_with("5 notices are"), "{}", health(&replica).1);
+    stage.until_handled(s(130)).await;
+    assert_eq!(health(&replica).0, State::Failed);
+    stage.rest(&[&replica]).await;
+}
