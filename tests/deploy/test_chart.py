@@ -383,6 +383,7 @@ def test_a_threshold_changes_the_number_that_the_alert_is_about() -> None:
     numbers = {name: one.rstrip(")") for name, (one, other) in found.items() if other.rstrip(")") == "77"}
     assert numbers == dict.fromkeys(with_threshold, "0") | {
         "EbbtideRestarting": "3",
+        "EbbtideNotConfirmed": "3",
         "EbbtideMessagesLate": "0.05",
         "EbbtideManyDeadlinesMissed": "0.1",
         "EbbtideWaitTimeouts": "0.5",

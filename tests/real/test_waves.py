@@ -44,7 +44,7 @@ def test_of_a_zone_one_node_at_a_time_is_drained_by_both_replicas(world: World) 
     for node in (*nodes, urgent):
         world.run_pod(f"web-{node.name}", node, annotations={manifests.STOPS_AFTER: "2"})
     of_node = {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in world.kube.items(world.pods_path())}
-    flags = ("--wave=topology.kubernetes.io/zone=1", "--on=rebalance=drain")
+    flags = ("--wave=topology.kubernetes.io/zone=1", "--on=rebalance=drain", "--max-draining=none")
     replicas = [Replica(world, name, flags) for name in ("a", "b")]
     for replica, share in zip(replicas, (nodes[:3], nodes[3:]), strict=True):
         replica.start()
