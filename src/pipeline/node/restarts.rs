@@ -4,7 +4,7 @@
 //! hardware, and AWS drops the change. EC2 knows that first, and is asked once for each restart. If it can't be, the change stands until AWS
 //! Health or the Node's agent withdraws it.
 
-use super::record::{NoticeRecord, Withdrawal};
+use super::record::{NoticeRecord, RETURN_BEFORE_START, Withdrawal};
 use super::release::NodeRelease;
 use super::replacement::is_replaced;
 use super::{Listing, Marker, Node};
@@ -15,10 +15,15 @@ use crate::runtime::clock::Clock;
 use jiff::{SignedDuration, Timestamp};
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// Minimum age of an announcement whose change EC2 is asked about: EC2 may list a change later than a message announces it.
 const LISTED_AFTER: SignedDuration = SignedDuration::from_mins(3);
+
+/// Minimum time before a restart could be the return from a change in which it is judged, whether or not EC2 may be asked by then: later the
+/// early restart would be taken for that return.
+const JUDGED_BEFORE: Duration = Duration::from_secs(10);
 
 /// What EC2 lists of the changes that are ahead.
 enum Changes {
@@ -35,14 +40,20 @@ impl Changes {
     }
 }
 
-/// Returns when EC2 may be asked about the changes that are ahead of a Node that has restarted; `None` if it has none.
+/// Returns when it is to be judged whether the changes that are ahead of a Node stand, which has restarted; `None` if it has none.
 pub(super) fn early_restart(node: &Node, now: Timestamp) -> Option<Timestamp> {
-    let early = node.record.notices().filter(|(_, notice)| notice.has_restarted_early(&node.boot, now));
-    let asks_from = |notice: &NoticeRecord| notice.since.unwrap_or_default().checked_add(LISTED_AFTER).ok();
-    early
-        .filter(|_| node.ready && !node.ignored && !is_replaced(node, now))
-        .filter_map(|(_, notice)| asks_from(notice))
-        .max()
+    let is_judged = node.ready && !node.ignored && !is_replaced(node, now);
+    let early = || {
+        let notices = node.record.notices().map(|(_, notice)| notice).filter(|_| is_judged);
+        notices.filter(|notice| notice.has_restarted_early(&node.boot, now))
+    };
+    let last = early().filter_map(|notice| notice.start?.checked_sub(RETURN_BEFORE_START + JUDGED_BEFORE).ok()).min();
+    early().filter_map(listed_from).max().into_iter().chain(last).min()
+}
+
+/// Returns when EC2 lists the change that is announced, if it stands.
+fn listed_from(notice: &NoticeRecord) -> Option<Timestamp> {
+    notice.since.unwrap_or_default().checked_add(LISTED_AFTER).ok()
 }
 
 /// Finds out whether changes stand after a restart, and records it.
@@ -72,8 +83,9 @@ impl Restarts {
         for node in nodes {
             let early = node.record.notices().filter(|(_, notice)| notice.has_restarted_early(&node.boot, asked));
             let mut succeeded = true;
-            for (key, start) in early.filter_map(|(key, notice)| Some((key, notice.start?))).collect::<Vec<_>>() {
-                let written = if changes.has_dropped(&node.instance) {
+            let early = early.filter_map(|(key, notice)| Some((key, notice.start?, listed_from(notice)? <= asked)));
+            for (key, start, is_listed) in early.collect::<Vec<_>>() {
+                let written = if is_listed && changes.has_dropped(&node.instance) {
                     self.drop_change(&node, key, Withdrawal { at: asked, start: Some(start) }).await
                 } else {
                     self.keep_change(&node, key, asked).await

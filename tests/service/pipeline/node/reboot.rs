@@ -67,6 +67,24 @@ async fn the_scheduled_reboot_during_the_drain_ends_it_and_releases_the_node() {
     stage.rest(&[&replica]).await;
 }
 
+/// EC2 may list it only three minutes after its announcement; the restart is judged before it could be the return.
+#[tokio::test(start_paused = true)]
+async fn a_restart_before_a_change_that_is_announced_shortly_before_it_is_no_return() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.start(&[]).await;
+    let start = stage.world.clock.now() + s(233);
+    stage.health(0, ("h", "AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED"), start, "upcoming");
+    stage.until_handled(s(30)).await;
+    sleep(s(150)).await;
+    stage.reboot_fast(0);
+    sleep(s(75)).await;
+    assert!(stage.cordoned(0), "{}", stage.story());
+    sleep(s(10)).await;
+    stage.reboot_fast(0);
+    stage.until("uncordoned", s(30), || !stage.cordoned(0)).await;
+    stage.rest(&[&replica]).await;
+}
+
 /// A Node that reboots while it is drained for a termination stays cordoned, and its drain goes on.
 #[tokio::test(start_paused = true)]
 async fn a_reboot_during_the_drain_does_not_release_a_node_that_terminates() {
