@@ -20,6 +20,7 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
 use parking_lot::Mutex;
 use peers::Peers;
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -198,14 +199,19 @@ impl Page {
         let (mut report, change) = self.history.report(since, self.held());
         let (changed, removed) = shared.peers.take_changes();
         let is_whole = since == Since::Ever;
-        if !self.peers.is_empty() {
-            shared.peers.add_to(&mut report, (!is_whole).then_some(&changed));
-        }
+        self.add_peers(&shared.peers, &mut report, (!is_whole).then_some(&changed));
         report.removed.extend(removed.into_iter().filter(|_| !is_whole));
         let name = if is_whole { "full" } else { "update" };
         // An error means that no viewer is left.
         let _ = self.frames.send(frame(name, &serde_json::to_vec(&report).unwrap_or_default()));
         (shared.whole, shared.framed) = (None, Some((change, now)));
+    }
+
+    /// Makes the report one of all replicas, if the others are asked.
+    fn add_peers(&self, peers: &Peers, report: &mut Report, only: Option<&BTreeSet<String>>) {
+        if !self.peers.is_empty() {
+            peers.add_to(report, only);
+        }
     }
 
     /// Returns a whole report.
@@ -214,9 +220,7 @@ impl Page {
             return known.clone();
         }
         let (mut report, _) = self.history.report(Since::Ever, self.held());
-        if !self.peers.is_empty() {
-            shared.peers.add_to(&mut report, None);
-        }
+        self.add_peers(&shared.peers, &mut report, None);
         shared.whole.insert(RenderedReport::of(&report)).clone()
     }
 

@@ -281,7 +281,7 @@ def silent() -> Report:
 
 
 def dead() -> Report:
-    """Returns a report after a replica has died in the middle of two drains, of which a budget blocks one."""
+    """Returns a report after a replica has died in the middle of two drains, one of them blocked by a budget."""
     unknown = {"ready": None, "started": None, "nodes": None, "queue": None}
     why = "default/db-0 is held back by: The disruption budget db needs 2 healthy pods and has 2 currently"
     base = report(

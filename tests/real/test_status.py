@@ -51,7 +51,7 @@ def two_replicas(world: World) -> list[str]:
 
 
 def test_replicas_show_their_work_together(world: World) -> None:
-    """Two replicas, of which one gets the message: both show it, and all is well only as both say so."""
+    """Two replicas, one of which gets the message: both show it, and all is well only when both report so."""
     node = world.node()
     world.run("web")
     urls = two_replicas(world)

@@ -33,8 +33,9 @@ const MAX_UNPROVEN_OF_ONE: usize = 8;
 /// Instances whose nodes are being drained, by the notices that this process has admitted and by the marks on Nodes.
 #[derive(Debug)]
 pub struct DrainingNodes {
-    /// Whether marks count after this process's work on them has ended, and AWS's denials only for their notices: with the user's limit.
-    keeps_ended: bool,
+    /// Whether the limit is the user's: then marks count after this process's work on them has ended, AWS's denials only for their notices, and
+    /// few notices wait unproven.
+    is_strict: bool,
     state: Mutex<State>,
     /// Notified when a notice that was admitted has ended.
     freed: Notify,
@@ -118,8 +119,8 @@ impl DrainingNodes {
     /// No node is drained yet.
     #[must_use]
     pub fn new(limit: DrainLimit) -> Self {
-        let keeps_ended = limit != DrainLimit::Shaping;
-        Self { keeps_ended, state: Mutex::default(), freed: Notify::new() }
+        let is_strict = limit != DrainLimit::Shaping;
+        Self { is_strict, state: Mutex::default(), freed: Notify::new() }
     }
 
     /// Admits a notice of the instance if fewer than `at_most` others are drained. `marked` reads which nodes are drained, by their
@@ -176,7 +177,7 @@ impl DrainingNodes {
 
     /// Whether AWS has denied a notice lately, beyond the default limit.
     pub(super) fn was_denied_lately(&self) -> bool {
-        let denied_at = self.state.lock().denied_at.filter(|_| !self.keeps_ended);
+        let denied_at = self.state.lock().denied_at.filter(|_| !self.is_strict);
         denied_at.is_some_and(|at| at.elapsed() < DENIAL_REMEMBERED)
     }
 
@@ -190,7 +191,7 @@ impl DrainingNodes {
     /// genuine notices of two kinds for each.
     pub(super) fn wait_unproven(self: &Arc<Self>, wait: UnprovenWait, nodes: usize) -> UnprovenPlace {
         // The default limit loses none of a storm's: the number of messages that a process holds bounds them.
-        let most = if self.keeps_ended { MAX_UNPROVEN } else { usize::MAX };
+        let most = if self.is_strict { MAX_UNPROVEN } else { usize::MAX };
         let mut state = self.state.lock();
         let of_one = state.unproven.iter().filter(|other| other.instance == wait.instance).count();
         let last = match of_one {
@@ -261,7 +262,7 @@ impl Drop for DrainPlace {
                 state.admitted.remove(&self.instance);
                 let State { marked, ended, .. } = &mut *state;
                 if let Some((_, marked)) = marked {
-                    if self.draining.keeps_ended {
+                    if self.draining.is_strict {
                         // Its mark may be newer than the count.
                         marked.insert(self.instance.clone());
                     } else {

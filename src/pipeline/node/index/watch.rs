@@ -227,7 +227,7 @@ impl NodeWatch {
             self.report_record(&node);
         }
         if let Some(node) = gone {
-            self.facts.emit(&Fact::NodeRecorded { on: node.named(), notices: &[], blocked: None });
+            self.report_released(&node);
         }
     }
 
@@ -249,7 +249,7 @@ impl NodeWatch {
         let uids: HashSet<_> = held.iter().map(|node| &node.uid).collect();
         let released: Vec<_> = self.recorded.extract_if(|uid, _| !uids.contains(uid)).collect();
         for (_, node) in released {
-            self.facts.emit(&Fact::NodeRecorded { on: node.named(), notices: &[], blocked: None });
+            self.report_released(&node);
         }
         for node in &held {
             self.report_record(node);
@@ -257,6 +257,11 @@ impl NodeWatch {
         if let Some(synced) = self.first_sync.take() {
             let _ = synced.send(());
         }
+    }
+
+    /// Emits that the Node is gone, or has nothing on record any more.
+    fn report_released(&self, node: &Node) {
+        self.facts.emit(&Fact::NodeRecorded { on: node.named(), notices: &[], blocked: None });
     }
 
     /// Emits what the Node has on record, unless that was emitted before.

@@ -572,7 +572,7 @@ async fn a_storm_that_is_handed_over_is_not_done() {
     assert!(told.iter().all(|it| it.phase != IsDone), "all 30 go on elsewhere: {said:?}");
 }
 
-/// Lets a replica see the begin of a storm of blocked drains. Returns the key of the alert.
+/// Lets a replica see the start of a storm of blocked drains. Returns the key of the alert.
 async fn alarm(first: &mut Stage) -> String {
     for n in 0..30 {
         drop(first.note(begun(n, "m")));
