@@ -304,7 +304,8 @@ impl Case {
     pub(super) fn trust(&self, hook: &Hook, times: HookTimes, before: Option<&KeptHook>) -> Trust {
         let Self { interrupter, notice, .. } = self;
         let (policy, clock) = (&interrupter.policy, &interrupter.clock);
-        let is_doubted = policy.admission.is_wary() && matches!(notice.detail, Detail::AsgTerminate(_));
+        let terminates = matches!(notice.detail, Detail::AsgTerminate(_));
+        let is_doubted = policy.admission.is_wary() && terminates;
         let is_old = clock.notice_instant(notice.at()) + times.heartbeat / OLD < Instant::now();
         // Only a heartbeat proves a hook.
         if !policy.sends_heartbeats() || before.is_some_and(KeptHook::is_proven) {
@@ -314,6 +315,7 @@ impl Case {
             (None, _) => Trust::Unknown,
             (Some(_), true) if is_old => Trust::Unknown,
             (Some(_), true) => Trust::Unproven,
+            (Some(_), false) if terminates => Trust::Announced,
             (Some(_), false) => Trust::Trusted,
         }
     }

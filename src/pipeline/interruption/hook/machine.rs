@@ -4,6 +4,7 @@
 //! | state        | accepted | over                 | denied                  | no such hook           | searched, not found |
 //! | ------------ | -------- | -------------------- | ----------------------- | ---------------------- | ------------------- |
 //! | `Assumed`    | `Alive`  | `Sought`             | `Assumed`, `Denied` (1) | `Sought`               |                     |
+//! | `Announced`  | `Alive`  | `Sought`, `Unkept` (2) | `Denied`              | `Unkept`               |                     |
 //! | `Alive`      | `Alive`  | `Over`, `Unkept` (2) | `Denied`                | `Unkept`               |                     |
 //! | `Denied`     | `Alive`  | `Over`, `Sought` (3) | `Denied`                | `Unkept`, `Sought` (3) |                     |
 //! | `Sought`     |          |                      |                         |                        | `NotFound`, `Over` (4) |
@@ -15,8 +16,8 @@
 //! 3. `Sought` before AWS has accepted a heartbeat.
 //! 4. `Over` if the group no longer makes the instance wait.
 //!
-//! A heartbeat that fails is sent again, until the hook's life ends: then it is `Unkept`. A completion that starts makes `Assumed`, `Alive`
-//! and `Denied` `Completing`, and `Sought` `Over`. In the end the hook is `Completed` or `Left`. No call follows in `Unkept`, `NotFound`,
+//! A heartbeat that fails is sent again, until the hook's life ends: then it is `Unkept`. A completion that starts makes `Assumed`, `Announced`,
+//! `Alive` and `Denied` `Completing`, and `Sought` `Over`. In the end the hook is `Completed` or `Left`. No call follows in `Unkept`, `NotFound`,
 //! `Over`, `Completed` and `Left`, and no heartbeat in `Sought`.
 
 use super::{HookReply, HookSearch};
@@ -43,8 +44,11 @@ const LOOK_UP_AGAIN: Backoff = Backoff::new(Duration::from_mins(1), Duration::fr
 /// How far a hook is trusted before AWS has accepted a heartbeat for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// Its message is trusted.
+    /// It is trusted.
     Trusted,
+    /// Its message is trusted, but may be forged within the limits: an answer that the action is over is checked before it ends the work, because
+    /// AWS gives the same for an action that never was.
+    Announced,
     /// Its message may be forged. The first heartbeat, at half-time, shows whether it is.
     Unproven,
     /// No message announced it, or an old one that may be forged: when it expires is unknown. Its expiry is a soft deadline until the
@@ -57,6 +61,8 @@ pub enum Trust {
 enum State {
     /// Nothing proves so far that the instance waits at the hook.
     Assumed,
+    /// A trusted message announced it, and AWS has not accepted a heartbeat.
+    Announced,
     /// Heartbeats keep it alive.
     Alive,
     /// AWS denies heartbeats: the action expires.
@@ -186,7 +192,12 @@ impl HookMachine {
         let mut machine = Self {
             hook,
             terms,
-            state: if trust == Trust::Trusted { State::Alive } else { State::Assumed },
+            state: match trust {
+                Trust::Trusted => State::Alive,
+                Trust::Announced if last.is_some() => State::Alive,
+                Trust::Announced => State::Announced,
+                Trust::Unproven | Trust::Unknown => State::Assumed,
+            },
             times,
             own_deadline: deadline,
             deadline,
@@ -243,7 +254,7 @@ impl HookMachine {
     /// Whether AWS has accepted a heartbeat, or the hook's message is trusted.
     #[must_use]
     pub const fn is_proven(&self) -> bool {
-        matches!(self.state, State::Alive | State::Denied { is_proven: true })
+        matches!(self.state, State::Announced | State::Alive | State::Denied { is_proven: true })
     }
 
     /// Returns why the instance does not wait at the hook.
@@ -329,7 +340,9 @@ impl HookMachine {
             }
             HookEvent::Lengthened(deadline) => self.deadline = self.terms.within_life(deadline, self.times),
             HookEvent::Completing => match self.state {
-                State::Assumed | State::Alive | State::Denied { .. } => self.state = State::Completing,
+                State::Assumed | State::Announced | State::Alive | State::Denied { .. } => {
+                    self.state = State::Completing;
+                }
                 State::Sought => self.state = State::Over,
                 _ => {}
             },
@@ -342,7 +355,7 @@ impl HookMachine {
     fn answered(&mut self, sent: Instant, answer: Result<HookReply, Category>, now: Instant) {
         let is_proven = match self.state {
             State::Assumed | State::Denied { is_proven: false } => false,
-            State::Alive | State::Denied { is_proven: true } | State::Completing => true,
+            State::Announced | State::Alive | State::Denied { is_proven: true } | State::Completing => true,
             _ => return,
         };
         match answer {
@@ -359,7 +372,12 @@ impl HookMachine {
             Ok(HookReply::Over) | Err(Category::NotFound) if !is_proven => {
                 (self.state, self.retry) = (State::Sought, Some(now));
             }
-            Ok(HookReply::Over) if self.state == State::Alive && self.hook.is_test() => self.state = State::Unkept,
+            Ok(HookReply::Over) if self.hook.is_test() && matches!(self.state, State::Announced | State::Alive) => {
+                self.state = State::Unkept;
+            }
+            Ok(HookReply::Over) if self.state == State::Announced => {
+                (self.state, self.retry) = (State::Sought, Some(now));
+            }
             Ok(HookReply::Over) => self.state = State::Over,
             Err(Category::NotFound | Category::Invalid) if is_proven => self.state = State::Unkept,
             Err(category) => {
@@ -379,7 +397,7 @@ impl HookMachine {
                 self.state = State::Denied { is_proven: false };
                 self.look_up_now(now);
             }
-            State::Alive => self.state = State::Denied { is_proven: true },
+            State::Announced | State::Alive => self.state = State::Denied { is_proven: true },
             _ => {}
         }
         self.expire(now);
@@ -443,7 +461,8 @@ impl HookMachine {
     /// Whether assumed times are looked up, until AWS answers. They decide when beats are sent, and when the work must end: not before the
     /// hook is proven.
     const fn looks_up(&self) -> bool {
-        self.times.assumed && matches!(self.state, State::Alive | State::Denied { .. } | State::Completing)
+        self.times.assumed
+            && matches!(self.state, State::Announced | State::Alive | State::Denied { .. } | State::Completing)
     }
 
     fn look_up_now(&mut self, now: Instant) {

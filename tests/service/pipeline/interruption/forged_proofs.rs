@@ -3,7 +3,7 @@
 use super::admission::{LIMITED, MARKED, VERIFIED, request, untouched};
 use crate::harness::{Stage, instance, node, s};
 use crate::nodes::TO_POOL;
-use ebbtide_sim::aws::HookSpec;
+use ebbtide_sim::aws::{HookResult, HookSpec};
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::messages::{self, Wrapping};
 use jiff::Timestamp;
@@ -374,6 +374,37 @@ async fn a_forged_hook_within_the_limit_overrides_no_budget() {
         assert!(stage.has_pod("web-0-0"), "{case}: a budget is overridden\n{}", stage.story());
         stage.rest(&[&replica, &other]).await;
     }
+}
+
+/// By default messages within the limit are trusted, also that of a forged hook. AWS's answer to its first heartbeat, that there is no such action,
+/// must not delete at once what a real hook would have left its time.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_a_hook_never_was_hurries_no_drain() {
+    let stage = Stage::new(2, 1);
+    stage.block(0);
+    stage.world.aws.autoscaling.join("group", &instance(0));
+    stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(s(300)));
+    let replica = stage.start(&[]).await;
+    stage.send_terminate(0, ANY_TOKEN, Wrapping::Event);
+    stage.until("AWS has answered", s(200), || stage.calls("RecordLifecycleActionHeartbeat") > 0).await;
+    stage.until_handled(s(4000)).await;
+    assert!(stage.has_pod("web-0-0"), "a budget is overridden\n{}", stage.story());
+    replica.ended_once("asg-terminate", "blocked");
+    stage.rest(&[&replica]).await;
+}
+
+/// An action that has ended before its first heartbeat still ends the drain: the instance is on its way out.
+#[tokio::test(start_paused = true)]
+async fn an_action_that_others_have_completed_before_its_first_heartbeat_ends_the_drain() {
+    let stage = Stage::new(2, 1);
+    stage.block(0);
+    let token = stage.terminate(0, s(300), Wrapping::Event);
+    let replica = stage.start(&[]).await;
+    stage.until("cordoned", s(10), || stage.cordoned(0)).await;
+    stage.world.aws.autoscaling.complete(&token, HookResult::Continue);
+    stage.until_handled(s(200)).await;
+    assert!(drained(&stage, 0), "AWS has confirmed the end\n{}", stage.story());
+    stage.rest(&[&replica]).await;
 }
 
 /// The hooks of instances that would return, with an old date: AWS does not say whether their nodes, which became Ready since, are back.

@@ -64,6 +64,7 @@ fn each_state_has_its_answers() {
     let (over, found, beat) = (over(), accepted(now), failed);
     let assumed = || after(Trust::Unproven, TOKEN, [], now);
     let sought_by_instance = || after(Trust::Unknown, None, [], now);
+    let announced = || after(Trust::Announced, TOKEN, [], now);
     let alive = || after(Trust::Trusted, TOKEN, [], now);
     let denied = || after(Trust::Trusted, TOKEN, [beat(Denied)], now);
     let denied_at_first = || after(Trust::Unknown, None, [beat(Denied)], now);
@@ -82,6 +83,12 @@ fn each_state_has_its_answers() {
         (sought_by_instance(), found.clone(), State::Alive),
         (sought_by_instance(), over.clone(), State::Sought),
         (sought_by_instance(), beat(Denied), unproven.clone()),
+        (announced(), found.clone(), State::Alive),
+        (announced(), over.clone(), State::Sought),
+        (announced(), beat(Denied), proven.clone()),
+        (announced(), beat(Throttled), State::Announced),
+        (announced(), beat(NotFound), State::Unkept),
+        (after(Trust::Announced, TEST, [], now), over.clone(), State::Unkept),
         (alive(), found.clone(), State::Alive),
         (alive(), over.clone(), State::Over),
         (alive(), beat(Denied), proven.clone()),

@@ -178,11 +178,8 @@ async fn the_last_try_to_cordon_is_at_the_deadline() {
 async fn an_action_that_is_over_is_success() {
     let stage = Stage::slow(s(50));
     let replica = stage.start(&["--heartbeat", "10s", "--drain-timeout", "5m"]).await;
-    // AWS does not know this token: its action is over before the drain begins.
-    stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(s(60)));
-    let at = stage.world.clock.now();
-    let token = "00000000-0000-0000-0000-000000000000";
-    stage.world.aws.sqs.send(messages::lifecycle(Wrapping::Event, true, ("group", "hook", token), &instance(0), at));
+    let token = stage.terminate(0, s(60), Wrapping::Event);
+    stage.world.aws.autoscaling.complete(&token, HookResult::Continue);
     stage.until_handled(s(60)).await;
     assert_eq!(stage.calls(BEAT), 1, "AWS said that it is over");
     assert_eq!(stage.calls(COMPLETE), 1);
