@@ -30,6 +30,7 @@ pub mod commands {
     pub mod simulate;
     pub mod status;
     pub(crate) mod test_message;
+    pub mod undo;
 }
 
 /// The life of the service: wiring, start, ordered shutdown.

@@ -8,7 +8,7 @@ use ebbtide::cli::{Doctor, ServiceFlags};
 use ebbtide::clients::connect;
 use ebbtide::clients::connect::ClusterChoice;
 use ebbtide::commands::cluster::chosen;
-use ebbtide::commands::{doctor, migrate, notify, send, simulate, status};
+use ebbtide::commands::{doctor, migrate, notify, send, simulate, status, undo};
 use ebbtide::fact::{Facts, Subscriber};
 use ebbtide::pipeline::QueueUrl;
 use ebbtide::runtime::Clock;
@@ -46,6 +46,7 @@ fn main() -> ExitCode {
         Command::Simulate(flags) => run_command(simulate::simulate(*flags)),
         Command::Send(flags) => run_command(send::send(flags)),
         Command::Status(flags) => run_command(status::status(flags)),
+        Command::Undo(flags) => run_command(undo::undo(flags)),
         Command::Notify(flags) => run_command(notify::notify(flags)),
         Command::Migrate(arguments) => print(migrate::run(&arguments)),
     }

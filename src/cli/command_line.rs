@@ -108,7 +108,9 @@ impl Cli {
             Chosen::Doctor(doctor) => doctor.borrowed.run.refused = refused,
             Chosen::Simulate(simulate) => simulate.borrowed.run.refused = refused,
             Chosen::Notify(notify) => notify.refused = refused,
-            Chosen::Send(_) | Chosen::Status(_) | Chosen::Migrate(_) => return refused.is_empty().then_some(self),
+            Chosen::Send(_) | Chosen::Status(_) | Chosen::Undo(_) | Chosen::Migrate(_) => {
+                return refused.is_empty().then_some(self);
+            }
         }
         Some(self)
     }

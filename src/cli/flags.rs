@@ -14,6 +14,7 @@ pub mod simulate;
 mod source;
 pub mod status;
 mod traces;
+pub mod undo;
 mod values;
 mod waits;
 
@@ -91,6 +92,12 @@ pub enum Command {
     #[command(after_help = "Takes the service's flags and variables, too: --help-all shows them.\n\
                             Exit codes: 0 without a failure, 1 with a failure, with --strict also for a warning, 2 for wrong settings.")]
     Doctor(doctor::Doctor),
+    /// Remove what is left on Nodes after the service has been uninstalled: cordons, taints, labels, annotations
+    #[command(
+        after_help = "Refuses while the service or an agent runs. Asks before; --dry-run shows everything and changes nothing. Uses the caller's credentials.\n\
+                            Exit codes: 0 if nothing is left, or with --dry-run; 1 if a Node could not be changed or something still runs, 2 for wrong flags."
+    )]
+    Undo(undo::Undo),
     /// Send a test of each notification that the settings ask for, and print the receiver's answers
     Notify(notify::Notify),
     /// Convert values of aws-node-termination-handler's chart to values of Ebbtide's chart

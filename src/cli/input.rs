@@ -1,7 +1,7 @@
-//! The input of a command: a file, or standard input.
+//! The input of a command: a file, standard input, or an answer in the terminal.
 
 use std::fs::File;
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, BufRead, IsTerminal, Read, Write};
 use std::path::Path;
 
 /// Maximum size of the input: 1 MiB.
@@ -20,6 +20,14 @@ pub enum InputError {
     TooLong,
     /// The byte at this position is not UTF-8.
     NotUtf8(usize),
+}
+
+/// Asks in the terminal, and returns whether the answer is yes.
+#[must_use]
+pub fn asked(question: &str) -> bool {
+    let mut line = String::new();
+    let shown = write!(io::stderr(), "{question} [y/N] ").and_then(|()| io::stderr().flush());
+    shown.is_ok() && io::stdin().lock().read_line(&mut line).is_ok() && matches!(line.trim(), "y" | "Y" | "yes")
 }
 
 /// Returns the name of the input for messages. `-` and no name are standard input.

@@ -6,6 +6,7 @@
 use crate::cli::answer::Answer;
 use crate::cli::flags::EKS_HOOKS;
 use crate::cli::flags::send::Send;
+use crate::cli::input::asked;
 use crate::cli::output::Output;
 use crate::cli::settings;
 use crate::cli::settings::SettingsError;
@@ -21,7 +22,7 @@ use crate::pipeline::node::label::Selector;
 use crate::pipeline::queue::QueueUrl;
 use crate::runtime::clock::Clock;
 use serde_json::json;
-use std::io::{BufRead, IsTerminal, Write, stderr, stdin};
+use std::io::{IsTerminal, stdin};
 
 /// Sends the message of the command line.
 pub async fn send(mut flags: Send) -> Answer {
@@ -49,13 +50,6 @@ pub async fn send_with(clients: &Clients, clock: Clock, flags: Send, answer: imp
         Ok(request) => request.send(clients, clock, answer).await,
         Err(error) => Answer::wrong(&error),
     }
-}
-
-/// Asks in the terminal, and returns whether the answer is yes.
-fn asked(question: &str) -> bool {
-    let mut line = String::new();
-    let shown = write!(stderr(), "{question} [y/N] ").and_then(|()| stderr().flush());
-    shown.is_ok() && stdin().lock().read_line(&mut line).is_ok() && matches!(line.trim(), "y" | "Y" | "yes")
 }
 
 /// The validated command line.

@@ -14,7 +14,7 @@ use crate::clients::gate::{AwsError, CALL_TIMEOUT, Call, Class, Gate, KubeError}
 use crate::fact::Facts;
 use crate::pipeline::event::{InstanceId, NoticeKind};
 use crate::pipeline::node::label::Selector;
-use crate::pipeline::node::{Node, TrimmedNode, node_api};
+use crate::pipeline::node::{Node, TEST_ANNOTATION, TrimmedNode, node_api};
 use crate::pipeline::queue::QueueUrl;
 use crate::runtime::random;
 use jiff::Timestamp;
@@ -22,9 +22,6 @@ use tokio::time::Instant;
 
 /// Account of a message whose queue is not known. Nothing reads it.
 const NO_ACCOUNT: &str = "000000000000";
-
-/// Annotation of a Node that allows test messages.
-const ALLOW: &str = "ebbtide/allow-test";
 
 /// The reason why there is no test message.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +37,7 @@ pub enum TestMessageError {
     NoInstance(String),
     /// The Node does not allow tests.
     #[error(
-        "Node {0} does not allow tests, which cordon and drain it; to allow them: kubectl annotate node {0} {ALLOW}=true"
+        "Node {0} does not allow tests, which cordon and drain it; to allow them: kubectl annotate node {0} {TEST_ANNOTATION}=true"
     )]
     NotAllowed(String),
     /// No message brings notices of this kind.
@@ -130,7 +127,7 @@ pub async fn make(
     let is_used = |key: &str| labels.iter().any(|label| **label == *key);
     let node = Node::from_wire(object, selector, is_used, &[], &[])
         .ok_or_else(|| TestMessageError::NoInstance(request.node.to_owned()))?;
-    if request.sent && node.record.text(ALLOW).is_none_or(|value| value != "true") {
+    if request.sent && node.record.text(TEST_ANNOTATION).is_none_or(|value| value != "true") {
         return Err(TestMessageError::NotAllowed(node.name.to_string()));
     }
     let hook = match (request.kind, request.hook) {

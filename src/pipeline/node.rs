@@ -24,6 +24,7 @@
 //! brake     whether too many nodes are unhealthy to drain them
 //! hinted    how many nodes are cordoned for hints, and how many may be
 //! releaser  the task that removes marks when they are due
+//! remnants  what is left on a Node once nothing of Ebbtide runs
 //! restarts  restarts before the start of a change
 //! replacement  notes on a Node that its group replaces, and on the new one
 //! work_sign  signs that another tool works on a Node
@@ -50,6 +51,7 @@ mod pool;
 pub mod record;
 pub mod release;
 mod releaser;
+pub mod remnants;
 pub mod replacement;
 mod restarts;
 pub mod shift;
@@ -64,7 +66,7 @@ pub use hinted::{FullOfHints, HintedNodes};
 pub use index::Index;
 pub use listing::{Listing, passing_checks};
 pub use marker::{CordonOutcome, Marker};
-pub use names::{IGNORE_ANNOTATION, is_from_node};
+pub use names::{IGNORE_ANNOTATION, TEST_ANNOTATION, is_from_node};
 pub use owner::{
     ClusterNames, DESCRIBE_INSTANCES, InstanceRecord, ManagedTag, Membership, OwnerLookup, by_id, clusters_in,
     describe, instances_in, subject_of,

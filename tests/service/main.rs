@@ -149,6 +149,7 @@ mod commands {
     mod migrate;
     mod send;
     mod simulate;
+    mod undo;
 }
 
 /// The source itself: imports, sizes of types, and documents that match the code.

@@ -3,7 +3,8 @@
 use super::budget::Budget;
 use crate::cli::settings::Settings;
 use crate::clients::connect::Clients;
-use crate::clients::gate::{AwsError, CALL_TIMEOUT, Call, Class, Gate, KubeError};
+use crate::clients::gate::{AwsError, Gate, KubeError};
+use crate::commands::cluster::list_all;
 use crate::commands::test_message::{Sources, brief};
 use crate::fact::{Fact, Facts, Replacement, Subscriber};
 use crate::pipeline::drain::pods_of;
@@ -25,9 +26,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::Instant;
-
-/// Maximum number of objects a page of a list.
-const PAGE: u32 = 500;
 
 /// A question that AWS has not answered. Displayed in brief, as a part of a sentence.
 #[derive(Debug, thiserror::Error)]
@@ -144,7 +142,7 @@ impl<'a> Reader<'a> {
         let Settings { node_selector, policy, .. } = self.settings;
         let is_used = |key: &str| self.labels.iter().any(|label| **label == *key);
         let api = node_api(self.clients.kube.clone());
-        let objects = self.all("nodes", "", &api, &ListParams::default()).await?;
+        let objects = list_all(&self.gate, "nodes", "", &api, ListParams::default()).await?;
         let nodes = objects.into_iter();
         let nodes = nodes.filter_map(|node| Node::from_wire(node, node_selector, is_used, &policy.conditions, &[]));
         let mut nodes: Vec<_> = nodes.map(Arc::new).collect();
@@ -161,13 +159,13 @@ impl<'a> Reader<'a> {
     /// Returns the pods of a node that the settings select.
     pub async fn pods(&self, node: &str) -> Result<Vec<Pod>, KubeError> {
         let params = pods_of(node, self.settings.pod_selector.as_deref());
-        self.all("pods", node, &Api::all(self.clients.kube.clone()), &params).await
+        list_all(&self.gate, "pods", node, &Api::all(self.clients.kube.clone()), params).await
     }
 
     /// Returns every disruption budget.
     pub async fn budgets(&self) -> Result<Vec<Budget>, KubeError> {
         let api: Api<PodDisruptionBudget> = Api::all(self.clients.kube.clone());
-        let all = self.all("poddisruptionbudgets", "", &api, &ListParams::default()).await?;
+        let all = list_all(&self.gate, "poddisruptionbudgets", "", &api, ListParams::default()).await?;
         Ok(all.into_iter().map(Budget::of).collect())
     }
 
@@ -212,28 +210,5 @@ impl<'a> Reader<'a> {
         let group = self.groups.get(&group.ok_or(Replacement::NoGroup)?, Duration::MAX).await?;
         replaceable(&group, notice.instance.as_str(), |hook| policy.completes(hook))?;
         if policy.dry_run { Err(Replacement::DryRun) } else { Ok(()) }
-    }
-
-    async fn all<K>(
-        &self,
-        resource: &'static str,
-        subject: &str,
-        api: &Api<K>,
-        params: &ListParams,
-    ) -> Result<Vec<K>, KubeError>
-    where
-        K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,
-    {
-        let mut found = Vec::new();
-        let mut params = params.clone().limit(PAGE);
-        loop {
-            let call = Call { verb: "list", resource, subject };
-            let page = self.gate.kube(call, Class::List, Instant::now() + CALL_TIMEOUT, || api.list(&params)).await?;
-            found.extend(page.items);
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => params.continue_token = Some(token),
-                None => return Ok(found),
-            }
-        }
     }
 }

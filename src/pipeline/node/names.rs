@@ -16,6 +16,9 @@ pub(super) const MAX_AGENT_NOTICES: usize = 8;
 /// Name of the annotation that excludes a Node, or protects a pod from disturbance.
 pub const IGNORE_ANNOTATION: &str = "ebbtide/ignore";
 
+/// Name of the annotation that allows test messages about a Node.
+pub const TEST_ANNOTATION: &str = "ebbtide/allow-test";
+
 /// Name of the label that keeps load balancers from sending traffic to a Node, defined by Kubernetes.
 pub(super) const EXCLUDE_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 

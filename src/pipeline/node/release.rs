@@ -251,7 +251,11 @@ impl NodeRelease {
     }
 
     /// Returns the patch that undoes every change of Ebbtide's to the Node.
-    fn full_patch(node: &Node, mut annotations: Map<String, Value>, settings: &MarkSettings) -> ReleasePatch {
+    pub(super) fn full_patch(
+        node: &Node,
+        mut annotations: Map<String, Value>,
+        settings: &MarkSettings,
+    ) -> ReleasePatch {
         let (undo, left) = settings.divide(node.record.undo().clone());
         annotations.insert(UNDO_ANNOTATION.to_owned(), Value::Null);
         hold::forget(node, &mut annotations);

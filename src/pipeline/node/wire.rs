@@ -111,6 +111,13 @@ pub struct Status {
     volumes_in_use: Vec<IgnoredAny>,
 }
 
+impl Status {
+    /// Whether there is a condition of this type.
+    pub(super) fn has_condition(&self, kind: &str) -> bool {
+        self.conditions.iter().any(|condition| condition.r#type == kind)
+    }
+}
+
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Condition {
