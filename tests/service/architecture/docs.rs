@@ -8,6 +8,7 @@ use ebbtide::telemetry::Metrics;
 use std::collections::{BTreeMap, BTreeSet};
 
 const OPERATING: &str = include_str!("../../../docs/operating.md");
+const LOGS: &str = include_str!("../../../docs/logs.md");
 
 /// Returns the words in backticks in the first column of a document's tables, up to the first space or brace.
 fn first_column(document: &str) -> BTreeSet<String> {
@@ -99,7 +100,7 @@ fn every_warning_is_explained() {
         lines.insert((last_literal(&source[begin..]), level.to_owned()));
     }
     assert!(lines.len() > 20, "{lines:?}");
-    let rows = OPERATING.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
+    let rows = LOGS.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
     let explained = rows.filter_map(|(text, rest)| Some((text.to_owned(), rest.split_once(' ')?.0.to_owned())));
     assert_eq!(explained.collect::<BTreeSet<_>>(), lines);
 }
