@@ -81,14 +81,17 @@ compiler() {
     ) 9>"$cache/rustup.lock"
 }
 
-# cargo_tool CRATE VERSION: builds a tool and prints its path. Unoptimised: the build takes a minute, a run one second.
+# cargo_tool CRATE VERSION [FEATURES]: builds a tool, with its default features or only these, and prints its path. Unoptimised: the build
+# takes a minute, a run one second.
 cargo_tool() {
-    once "$cache/$1-$2" install_crate "$1" "$2"
+    once "$cache/$1-$2" install_crate "$@"
     echo "$cache/$1-$2/bin/$1"
 }
 
-install_crate() { # CRATE VERSION FOLDER
-    env -u CARGO_TARGET_DIR -u RUSTFLAGS cargo install "$1" --version "$2" --locked --quiet --root "$3" \
-        --target-dir "$3/target" --profile dev --config profile.dev.debug=false
-    rm -rf "$3/target"
+install_crate() { # CRATE VERSION [FEATURES] FOLDER
+    local folder=${!#} features=()
+    (($# < 4)) || features=(--no-default-features --features "$3")
+    env -u CARGO_TARGET_DIR -u RUSTFLAGS cargo install "$1" --version "$2" "${features[@]}" --locked --quiet --root "$folder" \
+        --target-dir "$folder/target" --profile dev --config profile.dev.debug=false
+    rm -rf "$folder/target"
 }

@@ -66,7 +66,7 @@ pub enum Command {
                             Exit codes: 0 after an ordered shutdown, 1 if it can't start, 2 for wrong settings, 3 if the shutdown aborted work, 4 after a bug."
     )]
     Run(Run),
-    /// Write what the instance's metadata announce to its Node, until a signal ends the process
+    /// Write what the instance's metadata announces to annotations of its Node, until a signal ends the process
     #[command(
         after_help = "Writes annotations ebbtide/says.* on its own Node, and nothing else; the service with --source nodes acts on them.\n\
                             Exit codes: 0 after a signal, 1 if it can't start, 2 for wrong flags."
@@ -117,12 +117,13 @@ pub struct Run {
     #[command(flatten)]
     pub sources: Sources,
 
-    /// Action for a kind of notice; once per kind [default: `drain`, but `rebalance=cordon`, `asg-launch=ignore` and `status-check=report`]
+    /// Action for each kind of notice, as `KIND=ACTION`; once per kind [default: `drain`, but `rebalance=cordon`, `asg-launch=ignore` and
+    /// `status-check=report`]
     ///
-    /// Kinds: `asg-terminate`, `asg-launch`, `spot`, `rebalance`, `state-change`, `scheduled-change`, `capacity-reservation`, and `status-check` with
-    /// `--ec2-poll-interval`; conditions of Nodes (`node-condition`) have `--on-condition`. Actions: `drain`, `replace` (not for `spot` and
-    /// `state-change`), `cordon`, `report`, `ignore`; for `asg-launch` `ready`, `report`, `ignore`. Only `drain`, `replace` and `ready` touch lifecycle
-    /// hooks. With `replace` the Auto Scaling group first launches another node.
+    /// Kinds: `asg-terminate`, `asg-launch`, `spot`, `rebalance`, `state-change`, `scheduled-change`, `capacity-reservation`, and `status-check`
+    /// with `--ec2-poll-interval`; for conditions of Nodes (`node-condition`) use `--on-condition`. Actions: `drain`, `replace` (not for `spot`
+    /// and `state-change`), `cordon`, `report`, `ignore`; for `asg-launch` `ready`, `report`, `ignore`. Only `drain`, `replace` and `ready`
+    /// touch lifecycle hooks. With `replace` the Auto Scaling group first launches another node.
     #[arg(
         long,
         env = "EBBTIDE_ON",
@@ -133,8 +134,8 @@ pub struct Run {
     )]
     pub on: Vec<String>,
 
-    /// Action for a fault of an instance that AWS Health reports, by the code of the event: `drain`, `replace`, `cordon` or `report`; repeatable
-    /// [default: faults are ignored]
+    /// Action for a fault of an instance that AWS Health reports, as `CODE=ACTION`, by the code of the event: `drain`, `replace`, `cordon` or
+    /// `report`; repeatable [default: faults are ignored]
     ///
     /// Such events need an EventBridge rule of their own, for the category `issue`.
     #[arg(
@@ -160,7 +161,7 @@ pub struct Run {
     )]
     pub ignore_hook: Vec<String>,
 
-    /// EC2 tag of this cluster's instances, its key alone or with a value
+    /// EC2 tag that this cluster's instances carry, its key alone or with a value
     #[arg(
         long,
         env = "EBBTIDE_MANAGED_TAG",
@@ -182,11 +183,11 @@ pub struct Run {
     )]
     pub cluster_name: Option<String>,
 
-    /// Require the managed tag even of instances with a Node here; EC2 is asked about each
+    /// Require the managed tag also on instances that have a Node here; costs a question to EC2 for each
     #[arg(long, env = "EBBTIDE_REQUIRE_TAG", value_parser = BoolishValueParser::new(), help_heading = "Notices")]
     pub require_tag: bool,
 
-    /// Wait for the Node of a terminating instance before its hook is completed; other kinds wait until their deadline
+    /// Time to wait for the Node of a terminating instance before its hook is completed; other kinds wait until their deadline
     #[arg(
         long,
         env = "EBBTIDE_REGISTRATION_GRACE",
@@ -197,8 +198,8 @@ pub struct Run {
     )]
     pub registration_grace: Duration,
 
-    /// Interval of polls of EC2, `1m` to `1h`, such as `5m`, for scheduled changes, ends of Capacity Blocks and failing status checks that no
-    /// message announced [default: never]
+    /// Interval between polls of EC2, `1m` to `1h`, such as `5m`. They find scheduled changes, ends of Capacity Blocks and failing status checks
+    /// that no message announced [default: never]
     ///
     /// EventBridge may lose events. Needs `ec2:DescribeInstanceStatus` and `ec2:DescribeCapacityReservations`.
     #[arg(
@@ -221,11 +222,11 @@ pub struct Run {
     pub node_selector: Option<Selector>,
 
     /// Maximum duration of a drain, at most 48h, for all kinds or for one [default: the time that AWS sets; for a lifecycle hook its timeout, or
-    /// `15m` if that is longer, and the grace periods still to run; else `1h`]
+    /// `15m` if that is longer, plus the remaining grace periods; otherwise `1h`]
     ///
-    /// Once for all kinds and once per kind. For lifecycle hooks it may exceed the hook's timeout, because heartbeats keep the hook alive.
-    /// AWS sets no time for a rebalance recommendation, a condition, a failing status check, and a termination that only a Node reports; for a
-    /// scheduled change, whose start may be weeks ahead, the default is `1h`, too. If AWS sets the time, it can only shorten it.
+    /// May be set for all kinds, and for each kind. For lifecycle hooks it may exceed the hook's timeout, because heartbeats keep the hook
+    /// alive. AWS sets no time for a rebalance recommendation, a condition, a failing status check, and a termination that only a Node reports;
+    /// for a scheduled change, whose start may be weeks ahead, the default is `1h`, too. If AWS sets the time, this can only shorten it.
     #[arg(
         long,
         env = "EBBTIDE_DRAIN_TIMEOUT",
@@ -244,8 +245,8 @@ pub struct Run {
     #[command(flatten)]
     pub waits: Waits,
 
-    /// When to act on a scheduled change: `now`, or this long before its start, at most 30 days, such as `scheduled-change=2h-before`; a
-    /// retirement always now [default: now]
+    /// When to act on a scheduled change: `now`, or this long before its start, at most 30 days, such as `scheduled-change=2h-before`.
+    /// Retirements are always acted on at once [default: now]
     #[arg(
         long,
         env = "EBBTIDE_WHEN",
@@ -256,10 +257,10 @@ pub struct Run {
     )]
     pub when: Vec<String>,
 
-    /// Pods that could not be evicted shortly before a hard deadline, at which the node's capacity ends: `delete` them while their grace period
-    /// fits, or `leave` them
+    /// What to do with pods that could not be evicted shortly before a hard deadline, at which the node's capacity ends: `delete` them while
+    /// their grace period fits, or `leave` them
     ///
-    /// Grace periods of pods that are being terminated are shortened likewise, or left.
+    /// `delete` also shortens the grace periods of terminating pods that would end too late.
     #[arg(
         long,
         env = "EBBTIDE_AT_DEADLINE",
@@ -270,7 +271,7 @@ pub struct Run {
     )]
     pub at_deadline: AtDeadline,
 
-    /// Evict pods of DaemonSets, too, after all others, once each
+    /// Also evict pods of DaemonSets, once each, after all others
     #[arg(long, env = "EBBTIDE_EVICT_DAEMONSETS", value_parser = BoolishValueParser::new(), help_heading = "Drain")]
     pub evict_daemonsets: bool,
 
@@ -284,18 +285,18 @@ pub struct Run {
     )]
     pub pod_selector: Option<Selector>,
 
-    /// Leave pods with an emptyDir volume, which `kubectl drain` evicts only with `--delete-emptydir-data`
+    /// Don't evict pods with an emptyDir volume, which `kubectl drain` evicts only with `--delete-emptydir-data`
     #[arg(long, env = "EBBTIDE_KEEP_EMPTY_DIR", value_parser = BoolishValueParser::new(), help_heading = "Drain")]
     pub keep_empty_dir: bool,
 
-    /// Leave pods without a controller, which `kubectl drain` evicts only with `--force`
+    /// Don't evict pods without a controller, which `kubectl drain` evicts only with `--force`
     #[arg(long, env = "EBBTIDE_KEEP_UNMANAGED", value_parser = BoolishValueParser::new(), help_heading = "Drain")]
     pub keep_unmanaged: bool,
 
-    /// Leave pods with the annotation `karpenter.sh/do-not-disrupt`, or `cluster-autoscaler.kubernetes.io/safe-to-evict: "false"`, until shortly
-    /// before a hard deadline
+    /// Don't evict pods with the annotation `karpenter.sh/do-not-disrupt`, or `cluster-autoscaler.kubernetes.io/safe-to-evict: "false"`, until
+    /// shortly before a hard deadline
     ///
-    /// The first may also be a duration from the pod's start, such as `30m`.
+    /// The value of the first may also be a duration from the pod's start, such as `30m`.
     #[arg(
         long,
         env = "EBBTIDE_RESPECT_DO_NOT_DISRUPT",
@@ -325,7 +326,7 @@ pub struct Run {
     )]
     pub taint: Vec<Taint>,
 
-    /// Key of a taint that `--taint` named before, so that it is removed with the cordon; repeatable
+    /// Key of a taint that an earlier `--taint` set, so that Ebbtide removes it with the cordon; repeatable
     #[arg(
         long,
         env = "EBBTIDE_FORMER_TAINT",
@@ -354,7 +355,8 @@ pub struct Run {
     )]
     pub out_of_service_taint: bool,
 
-    /// When to undo a cordon that no interruption followed, at most 48h; `0s` keeps cordons [default: `20m` for `rebalance=cordon`; else never]
+    /// Time after which Ebbtide undoes a cordon that no interruption followed, at most 48h; `0s` keeps cordons [default: `20m` for
+    /// `rebalance=cordon`; else never]
     #[arg(
         long,
         env = "EBBTIDE_UNCORDON_AFTER",
@@ -364,8 +366,8 @@ pub struct Run {
     )]
     pub uncordon_after: Option<Duration>,
 
-    /// Taint or annotation as the sign that another tool works on the node: a cordon that expires stays meanwhile, for 2 h at most; repeatable. A
-    /// value replaces the default [default: those of Karpenter, Cluster Autoscaler, kured, Flatcar, OpenShift and medik8s]
+    /// Taint or annotation that shows that another tool works on the node; repeatable. While it is there, an expired cordon stays, for up to 2
+    /// h. A value replaces the default [default: those of Karpenter, Cluster Autoscaler, kured, Flatcar, OpenShift and medik8s]
     #[arg(
         long,
         env = "EBBTIDE_KEEP_CORDON_WHILE",
@@ -377,7 +379,7 @@ pub struct Run {
     )]
     pub keep_cordon_while: Vec<String>,
 
-    /// Terminating hook after a failed drain: `continue`, `abandon` or `leave`
+    /// What to do with a terminating hook after a failed drain: `continue`, `abandon` or `leave`
     #[arg(
         long,
         env = "EBBTIDE_ON_FAILED_DRAIN",
@@ -388,8 +390,8 @@ pub struct Run {
     )]
     pub on_failed_drain: OnFailed,
 
-    /// Terminating hook whose Node a user uncordons during the drain: `leave` it, or `at-deadline`: keep it alive until its deadline, then as
-    /// after a failed drain
+    /// What to do with a terminating hook when a user uncordons its Node during the drain: `leave` it, or `at-deadline`: keep it alive until its
+    /// deadline, then as after a failed drain
     #[arg(
         long,
         env = "EBBTIDE_ON_UNCORDON",
@@ -400,7 +402,7 @@ pub struct Run {
     )]
     pub on_uncordon: OnUncordon,
 
-    /// Launch hook whose Node is not Ready by the deadline: `abandon` or `leave`
+    /// What to do with a launch hook when its Node is not Ready by the deadline: `abandon` or `leave`
     #[arg(
         long,
         env = "EBBTIDE_ON_FAILED_LAUNCH",
@@ -412,7 +414,7 @@ pub struct Run {
     )]
     pub on_failed_launch: OnFailed,
 
-    /// For `asg-launch=ready`, and for the new Node of the action `replace`: key of a taint that the Node must have lost; repeatable
+    /// Key of a taint that a new Node must lose before it counts as ready, for `asg-launch=ready` and the action `replace`; repeatable
     #[arg(
         long,
         env = "EBBTIDE_STARTUP_TAINT",
@@ -425,7 +427,8 @@ pub struct Run {
 
     /// When to send heartbeats: `auto`, if the drain may outlast the hook; `off`; or always at this interval
     ///
-    /// An interval is 5s at least and less than 2h, and is shortened where a hook's timeout needs it. With `off` the drain ends within that timeout.
+    /// An interval is from 5s to less than 2h; Ebbtide shortens it if a hook's timeout requires that. With `off` the drain ends within that
+    /// timeout.
     #[arg(
         long,
         env = "EBBTIDE_HEARTBEAT",
@@ -436,8 +439,8 @@ pub struct Run {
     )]
     pub heartbeat: Heartbeats,
 
-    /// Change nothing: the API server only validates cordons and evictions, and hooks get no calls. Messages are deleted: give a dry run a queue
-    /// of its own
+    /// Change nothing: the API server only validates cordons and evictions, and hooks get no calls. Messages are still deleted, so give a dry
+    /// run a queue of its own
     #[arg(long, env = "EBBTIDE_DRY_RUN", value_parser = BoolishValueParser::new(), help_heading = "Drain")]
     pub dry_run: bool,
 

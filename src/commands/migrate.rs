@@ -5,8 +5,8 @@
 //!                  └▶ remarks: lost, different and needless values
 //! ```
 //!
-//! The [`table`](table()) in `rows.yaml` defines every conversion; `docs/migrating.md` shows it. Remarks never show a lost value: it may be
-//! a secret.
+//! The [`table`](table()) in `rows.yaml` defines every conversion; `docs/migrating-values.md` shows it. Remarks never show a lost value: it
+//! may be a secret.
 
 mod cases;
 mod converters;

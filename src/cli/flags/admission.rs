@@ -7,9 +7,9 @@ use clap::Args;
 /// The limits of what a writer to the queue can cause.
 #[derive(Args, Debug)]
 pub struct Admission {
-    /// Nodes that are drained at the same time, a number or a share of all Nodes, at least one; beyond it only what AWS confirms is drained, and
-    /// the rest waits. `none` for no limit. Needs the AWS permissions of the template parameter `Verify` [default: with a queue `25%`, beyond
-    /// which only what AWS denies waits]
+    /// Maximum number of nodes that are drained at the same time, a number or a share of all Nodes, at least one. Beyond it Ebbtide drains only
+    /// what AWS confirms, and the rest waits. `none` for no limit. Needs the AWS permissions of the template parameter `Verify` [default: with a
+    /// queue `25%`, beyond which only what AWS denies waits]
     #[arg(
         long,
         env = "EBBTIDE_MAX_DRAINING",
@@ -19,7 +19,7 @@ pub struct Admission {
     )]
     pub max_draining: Option<DrainLimit>,
 
-    /// Notices that AWS has to confirm before their nodes are drained: `always`, all that it can confirm; `unusual`, those beyond
+    /// Which notices AWS must confirm before their nodes are drained: `always`, all that AWS can confirm; `unusual`, those beyond
     /// `--max-draining`, with the default limit also those with little time left; `never`
     ///
     /// AWS is asked with the permissions of the template parameter `Verify`; without them the default limit only delays.

@@ -6,8 +6,8 @@ use clap::Args;
 /// Events and conditions for Kubernetes.
 #[derive(Args, Debug)]
 pub struct Reporting {
-    /// Drains that get Kubernetes Events and a condition of the Node: `blocked`, `all`, `lifecycle` (`all`, with the Node conditions of KEP-5683)
-    /// or `none`
+    /// Which drains get Kubernetes Events and a condition of the Node: `blocked`, `all`, `lifecycle` (`all`, with the Node conditions of
+    /// KEP-5683) or `none`
     ///
     /// Needs `create` and `patch` on `events`, and `patch` on `nodes/status`.
     #[arg(

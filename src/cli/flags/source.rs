@@ -40,18 +40,18 @@ pub struct Sources {
     #[arg(long, env = "EBBTIDE_NODES_LEASE", value_parser = text, value_name = "NAME", hide = true)]
     pub nodes_lease: Option<String>,
 
-    /// Without a queue: the terminating lifecycle hook, by its name in each Auto Scaling group, that is kept alive and completed when a Node
-    /// reports that its group terminates it
+    /// Without a queue: name of the terminating lifecycle hook, the same in each Auto Scaling group, that Ebbtide keeps alive and completes when
+    /// a Node reports that its group terminates it
     ///
-    /// Needs AWS permissions for four calls to Auto Scaling. With a queue it is refused, because messages name the hook themselves.
+    /// Needs AWS permissions for four calls to Auto Scaling. Refused with a queue, because its messages name the hook themselves.
     #[arg(long, env = "EBBTIDE_NODE_HOOK", value_parser = text, value_name = "HOOK", help_heading = "Notices")]
     pub node_hook: Option<String>,
 
-    /// Action for a Node that has had a condition for longer than tolerated, such as `KernelReady=False:30m=replace`: `report`, `cordon`, `drain`
-    /// or `replace`; once per condition. Needs `nodes` in `--source`
+    /// Action for a Node whose condition lasts longer than tolerated, such as `KernelReady=False:30m=replace`: `report`, `cordon`, `drain` or
+    /// `replace`; once per condition. Needs `nodes` in `--source`
     ///
     /// Tolerated from 1s to 24h. Conditions are those of the EKS node monitoring agent, the node problem detector and Kubernetes itself
-    /// (`Ready=Unknown`). No work begins while more than a fifth, rounded up, of a group or of all nodes, or most zones, are affected.
+    /// (`Ready=Unknown`). No repair starts while more than a fifth, rounded up, of a group or of all nodes, or most zones, are affected.
     #[arg(
         long,
         env = "EBBTIDE_ON_CONDITION",

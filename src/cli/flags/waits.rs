@@ -8,7 +8,8 @@ use std::time::Duration;
 /// Waits.
 #[derive(Args, Debug)]
 pub struct Waits {
-    /// Evict this long after the notice's time, at most 48h and at the latest halfway to the deadline, but cordon at once; once per kind
+    /// Time from a notice to the first eviction, at most 48h and at most half of the time to the deadline; once per kind. The cordon is
+    /// immediate
     #[arg(
         long,
         env = "EBBTIDE_DELAY",
@@ -19,8 +20,8 @@ pub struct Waits {
     )]
     pub delay: Vec<String>,
 
-    /// For the action `replace`: nodes of one Auto Scaling group that are replaced at the same time, a number or a share of its desired capacity,
-    /// at least one [default: `10%`]
+    /// For the action `replace`: maximum number of nodes of one Auto Scaling group that are replaced at the same time, a number or a share of
+    /// its desired capacity, at least one [default: `10%`]
     #[arg(
         long,
         env = "EBBTIDE_MAX_REPLACEMENTS",
@@ -30,10 +31,11 @@ pub struct Waits {
     )]
     pub max_replacements: Option<AtMost>,
 
-    /// Nodes with the same value of a label whose pods are evicted at the same time, a number or a share of them, at least one, such as
-    /// `topology.kubernetes.io/zone=1`; once per label. Only drains that have time wait [default: no limit]
+    /// Maximum number of nodes with the same value of a label whose pods are evicted at the same time, a number or a share of them, at least
+    /// one, such as `topology.kubernetes.io/zone=1`; once per label. Only drains that have time wait [default: no limit]
     ///
-    /// Not `spot`, `capacity-reservation` and `state-change`; without a queue, `asg-terminate` only with `--node-hook` or its `--drain-timeout`.
+    /// `spot`, `capacity-reservation` and `state-change` don't wait; without a queue, `asg-terminate` waits only with `--node-hook` or its
+    /// `--drain-timeout`.
     #[arg(
         long,
         env = "EBBTIDE_WAVE",
@@ -44,11 +46,11 @@ pub struct Waits {
     )]
     pub wave: Vec<String>,
 
-    /// While traffic of one of these resources is shifted away from a zone, drains in other zones that have time wait: ARNs of EKS clusters or
-    /// load balancers, or `any`
+    /// ARNs of EKS clusters or load balancers, or `any`: while traffic of one of them is shifted away from a zone, drains in other zones wait if
+    /// they have time
     ///
-    /// Needs the events of `aws.arc-zonal-shift` on the queue, and Nodes with the label `topology.k8s.aws/zone-id`. A shift counts for 6 hours after
-    /// its last event.
+    /// Needs the events of `aws.arc-zonal-shift` on the queue, and Nodes with the label `topology.k8s.aws/zone-id`. A shift counts for 6 hours
+    /// after its last event.
     #[arg(
         long,
         env = "EBBTIDE_ZONAL_SHIFT",
@@ -59,8 +61,8 @@ pub struct Waits {
     )]
     pub zonal_shift: Vec<String>,
 
-    /// Wait for your own controllers, for all kinds or for one: `before-drain`, at most half of the time; `before-completion`, of lifecycle
-    /// hooks, until the deadline; `both` or `none`
+    /// Points at which drains wait for your own controllers, for all kinds or for one: `before-drain`, at most half of the time;
+    /// `before-completion`, of lifecycle hooks, until the deadline; `both` or `none`
     ///
     /// The Node carries the annotation `ebbtide/hold`, with the point's name, until your controller sets `ebbtide/release` to that name.
     #[arg(
@@ -73,7 +75,8 @@ pub struct Waits {
     )]
     pub hold: Vec<String>,
 
-    /// Delay of a hook's completion after a drain, at most 48h, for load balancers that `--wait-for-load-balancers` does not know [default: at once]
+    /// Delay between the end of a drain and the completion of its hook, at most 48h, for load balancers that `--wait-for-load-balancers` does
+    /// not support [default: at once]
     #[arg(
         long,
         env = "EBBTIDE_COMPLETE_AFTER",
@@ -83,7 +86,7 @@ pub struct Waits {
     )]
     pub complete_after: Option<Duration>,
 
-    /// Maximum wait between a drain and its hook's completion for the volumes of the drained pods to be detached, at most 48h; `0s`: none
+    /// Maximum time, at most 48h, for which a hook is kept after its drain until the volumes of the drained pods are detached; `0s`: none
     #[arg(
         long,
         env = "EBBTIDE_WAIT_FOR_VOLUMES",
@@ -94,11 +97,11 @@ pub struct Waits {
     )]
     pub wait_for_volumes: Duration,
 
-    /// Target groups (ALB, NLB) of an interrupted instance: `wait` completes its hook when none lists it any more; `deregister` also removes it
-    /// from them when its drain starts; `off`
+    /// What to do about the target groups (ALB, NLB) of an interrupted instance: `wait` completes its hook when none lists the instance any
+    /// more; `deregister` also removes the instance from them when its drain starts; `off`
     ///
-    /// Found by the bindings of the AWS Load Balancer Controller and by the instance's Auto Scaling group. All but `off` also exclude the node from
-    /// load balancers. The wait is 6 minutes at most, and ends at the deadline.
+    /// Found by the bindings of the AWS Load Balancer Controller and by the instance's Auto Scaling group. All but `off` also exclude the node
+    /// from load balancers. The wait is 6 minutes at most, and ends at the deadline.
     #[arg(
         long,
         env = "EBBTIDE_WAIT_FOR_LOAD_BALANCERS",

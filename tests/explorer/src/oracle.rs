@@ -291,7 +291,7 @@ fn ms(time: Duration) -> i64 {
     i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// Whether this annotation records a notice that holds its Node: docs/draining.md, "Marks on the Node".
+/// Whether this annotation records a notice that holds its Node: docs/marks.md, "Marks on the Node".
 fn holds(name: &str, text: &str) -> bool {
     name.starts_with("ebbtide/notice.") && !remembers(name, text) && !text.contains("\"work\":\"planned\"")
 }

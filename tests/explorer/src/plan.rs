@@ -377,12 +377,12 @@ impl Plan {
         self.faults.iter().all(|span| span.trouble.is_outage()) && self.replicas.iter().all(Vec::is_empty)
     }
 
-    /// Returns the seconds for which a hook may live because of a long grace period: docs/draining.md, "Deadlines".
+    /// Returns the seconds for which a hook may live because of a long grace period: docs/deadlines.md, "Deadlines".
     #[must_use]
     pub fn longest_life(&self) -> u64 {
         let is_long = self.nodes.iter().flat_map(|node| &node.pods).any(|pod| pod.grace >= stubborn::LONG);
         let lives = self.notices.iter().map(|notice| match notice.kind {
-            // By default a grace period adds two hours at most: docs/draining.md, "A hook's room for grace periods".
+            // By default a grace period adds two hours at most: docs/deadlines.md, "A hook's room for grace periods".
             Kind::Terminate(timeout, ..) => (timeout * 100).min(timeout.max(900) + 2 * 3600),
             _ => 0,
         });

@@ -8,6 +8,7 @@ use ebbtide::telemetry::Metrics;
 use std::collections::{BTreeMap, BTreeSet};
 
 const OPERATING: &str = include_str!("../../../docs/operating.md");
+const LOGS: &str = include_str!("../../../docs/logs.md");
 
 /// Returns the words in backticks in the first column of a document's tables, up to the first space or brace.
 fn first_column(document: &str) -> BTreeSet<String> {
@@ -99,7 +100,7 @@ fn every_warning_is_explained() {
         lines.insert((last_literal(&source[begin..]), level.to_owned()));
     }
     assert!(lines.len() > 20, "{lines:?}");
-    let rows = OPERATING.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
+    let rows = LOGS.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
     let explained = rows.filter_map(|(text, rest)| Some((text.to_owned(), rest.split_once(' ')?.0.to_owned())));
     assert_eq!(explained.collect::<BTreeSet<_>>(), lines);
 }
@@ -134,6 +135,7 @@ fn below<'a>(document: &'a str, heading: &str) -> &'a str {
 }
 
 const MIGRATING: &str = include_str!("../../../docs/migrating.md");
+const MIGRATING_VALUES: &str = include_str!("../../../docs/migrating-values.md");
 
 /// The document describes each value in the same words as `ebbtide migrate`.
 #[test]
@@ -148,7 +150,7 @@ fn every_row_of_migrate_is_described() {
         format!("### For {name}\n\n| NTH | Ebbtide | |\n| --- | --- | --- |\n{rows}\n")
     };
     let text: String = table().sections.iter().map(section).collect();
-    golden::part("docs/migrating.md", "values of NTH's chart", &text);
+    golden::part("docs/migrating-values.md", "values of NTH's chart", &text);
 }
 
 /// The values that keep NTH's defaults, which `ebbtide migrate` writes without being told.
@@ -167,18 +169,18 @@ fn every_default_of_nth_that_is_kept_is_named_first() {
         }
     }
     assert!(kept.len() > 3, "{values}");
-    let rows =
-        below(MIGRATING, "## What can hurt").lines().filter_map(|line| line.strip_suffix(" |")?.rsplit("| ").next());
+    let table = below(MIGRATING, "## Behaviour changes to check");
+    let rows = table.lines().filter_map(|line| line.strip_suffix(" |")?.rsplit("| ").next());
     assert_eq!(rows.filter(|cell| cell.contains(": ")).map(str::to_owned).collect::<BTreeSet<_>>(), kept);
 }
 
 #[test]
 fn every_flag_and_metric_of_nth_is_mapped() {
     let names = |text: &str| text.lines().map(str::to_owned).collect::<BTreeSet<_>>();
-    let flags = first_column(below(MIGRATING, "## Flags"));
+    let flags = first_column(below(MIGRATING_VALUES, "## Flags"));
     assert_eq!(flags, names(include_str!("../../fixtures/nth/flags.txt")));
     assert_eq!(flags.len(), 57);
-    let metrics = below(MIGRATING, "## Metrics");
+    let metrics = below(MIGRATING_VALUES, "## Metrics");
     assert_eq!(first_column(metrics), names(include_str!("../../fixtures/nth/metrics.txt")));
     let ours: BTreeSet<&str> = metrics.split('`').filter(|word| word.starts_with("ebbtide_")).collect();
     let known: Vec<String> = Metrics::new().described().into_iter().map(|(name, ..)| name).collect();
@@ -196,7 +198,7 @@ fn every_mapped_setting_exists() {
     let agent = cli.find_subcommand("agent").expect("there must be an agent");
     let of_agent = agent.get_arguments().filter_map(|flag| Some(format!("--{}", flag.get_long()?)));
     let known: BTreeSet<String> = flags.iter().cloned().chain(of_agent).collect();
-    let table = below(MIGRATING, "## Flags");
+    let table = below(MIGRATING_VALUES, "## Flags");
     let words = table.split('`').filter(|word| word.starts_with("--") && !word.contains("---"));
     let named: BTreeSet<String> = words.filter_map(|word| word.split(' ').next()).map(str::to_owned).collect();
     assert!(named.len() > 15 && named.is_subset(&known), "{:?}", named.difference(&known));

@@ -347,10 +347,10 @@ fn a_record_of_another_version_holds_the_node_and_is_never_rewritten() {
     }
 }
 
-/// docs/draining.md shows the two annotations as the code writes them.
+/// docs/marks.md shows the two annotations as the code writes them.
 #[test]
 fn the_documented_annotations_are_those_that_are_written() {
-    let page = include_str!("../../../../docs/draining.md");
+    let page = include_str!("../../../../docs/marks.md");
     let shown = |name: &str| {
         let line = page.lines().find_map(|line| line.trim().strip_prefix(name)).expect("the page must show it");
         line.split('\'').nth(1).expect("the value must be quoted").to_owned()

@@ -22,7 +22,7 @@ impl Oracle {
         })
     }
 
-    /// Returns the earliest times at which a notice's drain may end: docs/draining.md, "Deadlines".
+    /// Returns the earliest times at which a notice's drain may end: docs/deadlines.md, "Deadlines".
     pub(super) fn ends(&self, seen: &Seen, sent: &Sent) -> Ends {
         let moved = self.moved(seen, sent);
         let Ends { hard, soft } = self.ends_without_absence(sent);
@@ -80,7 +80,7 @@ impl Oracle {
         }
     }
 
-    /// Returns the earliest hard deadlines of a Node's drain. A lifecycle action that has ended is one: docs/draining.md, "Lifecycle
+    /// Returns the earliest hard deadlines of a Node's drain. A lifecycle action that has ended is one: docs/lifecycle-hooks.md, "Lifecycle
     /// hooks".
     pub(super) fn hard_ends(&self, seen: &Seen, node: usize) -> Vec<i64> {
         // All hooks of an instance end with the first.
@@ -126,7 +126,7 @@ impl Oracle {
         names.filter(waited).collect()
     }
 
-    /// Returns whether the node has started since an interruption that should be over (docs/draining.md, "a late notice"), or since
+    /// Returns whether the node has started since an interruption that should be over (docs/deadlines.md, "Late notice"), or since
     /// one from which it comes back ("Undo").
     pub(super) fn is_late(&self, seen: &Seen, sent: &Sent, node: usize) -> bool {
         let notice = &self.plan.notices[sent.notice];
@@ -149,7 +149,7 @@ impl Oracle {
         }
         goes.is_some_and(|at| self.now() + self.slack() > at + s(60)) && started + self.slack() >= begins
     }
-    /// Whether a restart that is seen then may end the notice: docs/draining.md, "A restart before a change" and "Marks on the Node". It counts
+    /// Whether a restart that is seen then may end the notice: docs/marks.md, "A restart before a change" and "Marks on the Node". It counts
     /// from the announcement of an interruption that names no start.
     pub(super) fn restart_ends(&self, seen: &Seen, sent: &Sent, restarted: i64) -> bool {
         let notice = &self.plan.notices[sent.notice];
@@ -213,7 +213,7 @@ impl Oracle {
         (self.is_tried_again(seen, sent) || !self.may_be_over(seen, sent, node)).then(text)
     }
 
-    /// Whether the notice is of a change that is ahead, and no mark of it was ever on a Node: docs/draining.md, "A change ahead whose work
+    /// Whether the notice is of a change that is ahead, and no mark of it was ever on a Node: docs/deadlines.md, "A change ahead whose work
     /// fails".
     fn is_tried_again(&self, seen: &Seen, sent: &Sent) -> bool {
         let notice = &self.plan.notices[sent.notice];

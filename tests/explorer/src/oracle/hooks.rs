@@ -46,7 +46,7 @@ impl Oracle {
     }
 
     /// Whether two replicas may work on the notice, of which one has deleted the message: SQS has delivered that twice, its lease was lost
-    /// while the work went on, or it was given back because the API server was away for two minutes (docs/draining.md, "Lifecycle hooks").
+    /// while the work went on, or it was given back because the API server was away for two minutes (docs/lifecycle-hooks.md, "Lifecycle hooks").
     /// In the last two cases the other may touch only an action that has ended, whoever has ended it, or that a forged message has made up:
     /// AWS refuses both.
     fn is_shared(&self, sent: &Sent) -> bool {
@@ -100,7 +100,7 @@ impl Oracle {
         }
     }
 
-    /// docs/draining.md, "Lifecycle hooks"; docs/settings.md, "Lifecycle hooks".
+    /// docs/lifecycle-hooks.md, "Lifecycle hooks"; docs/settings.md, "Lifecycle hooks".
     pub(super) fn completes(&self, seen: &mut Seen, call: &Call) {
         let sent = self.sent_for(seen, &call.subject).cloned();
         if let Some(why) = self.not_ours(seen, sent.as_ref()) {

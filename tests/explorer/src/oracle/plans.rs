@@ -5,7 +5,7 @@ use crate::plan::{Kind, Notice, Target, Teller};
 use ebbtide_sim::calls::Call;
 use std::collections::BTreeSet;
 
-/// Maximum time in milliseconds from when a notice is due until its Node is cordoned, if nothing fails: docs/draining.md, "Marks on the
+/// Maximum time in milliseconds from when a notice is due until its Node is cordoned, if nothing fails: docs/marks.md, "Marks on the
 /// Node".
 const BEGINS_WITHIN: i64 = 100_000;
 
@@ -49,7 +49,7 @@ impl Oracle {
         }
     }
 
-    /// Returns the notices that the Node keeps as plans: docs/draining.md, "Marks on the Node".
+    /// Returns the notices that the Node keeps as plans: docs/marks.md, "Marks on the Node".
     fn kept(&self, node: usize) -> BTreeSet<usize> {
         let node = self.world.kube.node(&format!("node-{node}"));
         let annotations = node.and_then(|node| node.metadata.annotations).unwrap_or_default();
@@ -100,7 +100,7 @@ impl Oracle {
     }
 
     /// Whether a message or the Node tells what the other has taken back (docs/agent.md, "What a Node says"), or a message announces a change before whose start
-    /// the Node has restarted (docs/draining.md, "A restart before a change").
+    /// the Node has restarted (docs/marks.md, "A restart before a change").
     fn stays(&self, seen: &Seen, sent: &Sent, node: usize) -> bool {
         let notice = &self.plan.notices[sent.notice];
         let restarted = seen.booted.get(&node).is_some_and(|at| self.restart_ends(seen, sent, *at));

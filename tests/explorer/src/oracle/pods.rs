@@ -7,7 +7,7 @@ use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 impl Oracle {
-    /// docs/draining.md, "Which pods are evicted", "At a hard deadline", "Pods that must not be disturbed"; docs/events.md.
+    /// docs/draining.md, "Which pods are evicted"; docs/deadlines.md; docs/events.md.
     pub(super) fn ends_pod(&self, seen: &mut Seen, call: &Call, deletes: bool) {
         let (now, flags) = (self.now(), &self.plan.flags);
         let name = call.subject.trim_start_matches("default/");
@@ -63,7 +63,7 @@ impl Oracle {
         }
     }
 
-    /// docs/draining.md, "Marks on the Node"; docs/settings.md, "Notices".
+    /// docs/marks.md, "Marks on the Node"; docs/settings.md, "Notices".
     pub(super) fn patches(&self, seen: &mut Seen, call: &Call) {
         let node = call.subject.trim_start_matches("node-").split('/').next().and_then(|n| n.parse().ok());
         let is_marked = |sent: &Sent| {
@@ -81,7 +81,7 @@ impl Oracle {
         }
     }
 
-    /// Notes the messages that the Node's marks name: docs/draining.md, "Marks on the Node".
+    /// Notes the messages that the Node's marks name: docs/marks.md, "Marks on the Node".
     pub(super) fn marks(&self, seen: &mut Seen, call: &Call) {
         let node = self.world.kube.node(call.subject.split('/').next().unwrap_or_default());
         let annotations = node.and_then(|node| node.metadata.annotations).unwrap_or_default();

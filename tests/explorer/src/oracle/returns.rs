@@ -69,7 +69,7 @@ impl Oracle {
             of_node.map(|sent| sent.messages.len().max(1) + usize::from(self.plan.notices[sent.notice].hook.is_some()));
         let drains: usize = drains.sum();
         let at_once = usize::try_from(seen.starts).unwrap_or(usize::MAX) * drains * (MAX_SUCCESSORS + unawares);
-        // Without the cordon that only a watch of the Nodes shows, or may keep from it, pods come by right: docs/draining.md, "At a hard
+        // Without the cordon that only a watch of the Nodes shows, or may keep from it, pods come by right: docs/deadlines.md, "At a hard
         // deadline".
         let blind = self
             .plan
@@ -81,7 +81,7 @@ impl Oracle {
         if is_let_go { usize::MAX } else { at_once + usize::try_from(blind).unwrap_or(usize::MAX) }
     }
 
-    /// A try that is refused, or fails, is followed by a pause: docs/draining.md, "At a hard deadline".
+    /// A try that is refused, or fails, is followed by a pause: docs/deadlines.md, "At a hard deadline".
     pub(super) fn paces(&self, seen: &mut Seen, call: &Call) {
         let span = self.now() / 10_000;
         let tries = seen.tries.entry(call.subject.clone()).or_default();

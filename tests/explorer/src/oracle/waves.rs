@@ -1,4 +1,4 @@
-//! Rules about drains that have time, and wait for others: docs/draining.md, "Waves" and "Zonal shifts". Judged without faults, because
+//! Rules about drains that have time, and wait for others: docs/waits.md, "Waves" and "Zonal shifts". Judged without faults, because
 //! who can't see the Nodes or write to them may drain too many.
 
 use super::{Oracle, Seen, s};

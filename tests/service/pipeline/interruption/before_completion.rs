@@ -41,7 +41,7 @@ async fn until_held(stage: &Stage, point: &str) {
     stage.until("the hold", s(3000), holds).await;
 }
 
-/// docs/draining.md: "`kubectl uncordon` and `ebbtide/ignore` end a hold as they end a drain"; then the hook is left. The hold before
+/// docs/waits.md: "`kubectl uncordon` and `ebbtide/ignore` end a hold as they end a drain"; then the hook is left. The hold before
 /// the completion goes on, new pods come to the node that somebody wants to keep, and at the end Ebbtide completes the hook: the
 /// instance ends with them.
 #[tokio::test(start_paused = true)]
@@ -112,7 +112,7 @@ async fn a_volume_that_is_being_detached_at_the_end_of_the_drain_is_waited_for()
     stage.rest(&[&replica]).await;
 }
 
-/// docs/draining.md: "Without its right a wait ends as `denied` at once". Without that to read claims it asks again and again until its
+/// docs/waits.md: "Without its right a wait ends as `denied` at once". Without that to read claims it asks again and again until its
 /// cap, and logs each time.
 #[tokio::test(start_paused = true)]
 async fn without_the_right_to_claims_the_wait_for_volumes_ends_at_once() {

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 const RELEASE: &str = "ebbtide/release";
 
-/// A hold is over and evictions have begun; then the replicas are updated. docs/draining.md: "A takeover begins the waits that *still
+/// A hold is over and evictions have begun; then the replicas are updated. docs/waits.md: "A takeover begins the waits that *still
 /// run* again". The next replica holds the node once more, for half of what is left (a quarter of an hour here), and evicts nothing.
 #[tokio::test(start_paused = true)]
 async fn a_takeover_in_a_drain_does_not_begin_a_hold_that_is_over() {
@@ -96,7 +96,7 @@ async fn a_hold_leaves_room_for_the_grace_periods_of_all_tiers() {
     }
 }
 
-/// docs/draining.md: `ebbtide/ignore` ends a hold as it ends a drain. The condition becomes `True Draining` at the end of the hold,
+/// docs/waits.md: `ebbtide/ignore` ends a hold as it ends a drain. The condition becomes `True Draining` at the end of the hold,
 /// though no drain follows, and stays so for good: a tool that waits for the end of the drain waits forever.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_is_ignored_in_a_hold_does_not_stay_draining() {
@@ -161,7 +161,7 @@ async fn holds_of_withdrawn_changes_do_not_silence_later_waits() {
     assert!(stay == 0 && said.starts_with("True Waiting: "), "{stay} conditions stay; of the 51st: {said:?}");
 }
 
-/// docs/draining.md of `asg-terminate=replace`: "A group that shrinks has it at once." Not if somebody has cordoned one of the other
+/// docs/waits.md of `asg-terminate=replace`: "A group that shrinks has it at once." Not if somebody has cordoned one of the other
 /// nodes, or one is not Ready: no instance is launched, and each hook of the scale-in waits for half of its time.
 #[tokio::test(start_paused = true)]
 async fn a_scale_in_does_not_wait_for_a_node_that_somebody_has_cordoned() {
