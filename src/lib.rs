@@ -87,19 +87,19 @@ pub mod telemetry {
     pub mod history;
     pub(crate) mod http;
     pub(crate) mod kube_events;
-    pub(crate) mod log;
     pub(crate) mod log_filter;
     pub(crate) mod metrics;
     pub mod notify;
     pub mod outbound;
     pub(crate) mod page;
     pub(crate) mod pools;
+    pub(crate) mod rows;
     pub mod traces;
 
     pub use history::History;
-    pub use log::Log;
     pub use log_filter::LogFilter;
     pub use metrics::Metrics;
+    pub use rows::Rows;
 }
 
 /// The journey of a message, a module for each stage.

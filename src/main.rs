@@ -15,9 +15,7 @@ use ebbtide::runtime::Clock;
 use ebbtide::service::{Exit, Service};
 use ebbtide::service::{Inputs, StartChecks};
 use ebbtide::service::{Shutdown, signals};
-use ebbtide::telemetry::Log;
-use ebbtide::telemetry::LogFilter;
-use ebbtide::telemetry::Metrics;
+use ebbtide::telemetry::{LogFilter, Metrics, Rows};
 use std::io::{stderr, stdout};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -97,7 +95,7 @@ async fn agent(settings: AgentSettings, cluster: &ClusterChoice) -> ExitCode {
         Err(error) => return refuse(1, &error.to_string()),
     };
     let metrics = Arc::new(AgentMetrics::default());
-    let facts = Facts::to(vec![Arc::new(Log::default()) as Arc<dyn Subscriber>, Arc::clone(&metrics) as _]);
+    let facts = Facts::to(vec![Arc::new(Rows::default()) as Arc<dyn Subscriber>, Arc::clone(&metrics) as _]);
     let work = Agent::new(Metadata::new(metadata), kube, facts.clone(), settings.node_name).run();
     let served = AgentPages::serve(settings.address, settings.host_names, metrics, facts);
     tokio::select! {
@@ -166,10 +164,8 @@ async fn serve(settings: Settings, log_filter: LogFilter) -> ExitCode {
         }
     }
     let metrics = Arc::new(Metrics::new());
-    let facts = Facts::to(vec![
-        Arc::new(Log { traces: settings.traces.is_some() }) as Arc<dyn Subscriber>,
-        Arc::clone(&metrics) as _,
-    ]);
+    let traces = settings.traces.is_some();
+    let facts = Facts::to(vec![Arc::new(Rows { traces, ..Rows::counted(Arc::clone(&metrics)) }) as Arc<dyn Subscriber>]);
     let shutdown = Shutdown::default();
     let _signals = match signals::listen(shutdown.clone()) {
         Ok(signals) => signals,

@@ -42,7 +42,7 @@ use ebbtide::runtime::Tasks;
 use ebbtide::service::Inputs;
 use ebbtide::service::{Exit, Service};
 use ebbtide::service::{Shutdown, signals};
-use ebbtide::telemetry::Log;
+use ebbtide::telemetry::Rows;
 use ebbtide::telemetry::Metrics;
 use ebbtide_sim::World;
 use ebbtide_sim::loopback::Loopback;
@@ -133,7 +133,7 @@ async fn main() -> ExitCode {
     printer.print(plan.programme(&SETTINGS, paint));
     let metrics = Arc::new(Metrics::new());
     let subscribers: Vec<Arc<dyn Subscriber>> =
-        vec![printer.clone(), tally.clone(), metrics.clone(), Arc::new(Log::default())];
+        vec![printer.clone(), tally.clone(), Arc::new(Rows::counted(metrics.clone()))];
     let clock = Clock::showing(world.clock.now());
     let queue_url = format!("{}/{}/ebbtide", loopback.aws_url, ebbtide_sim::aws::ACCOUNT);
     let flags = [&["--queue-url", &queue_url], &SETTINGS[..]].concat();

@@ -8,7 +8,7 @@ use crate::tally::Tally;
 use ebbtide::fact::{Fact, Facts, Subscriber};
 use ebbtide::runtime::{Clock, Tasks};
 use ebbtide::service::{Exit, Inputs, Service, Shutdown};
-use ebbtide::telemetry::{Log, Metrics};
+use ebbtide::telemetry::{Metrics, Rows};
 use ebbtide_sim::World;
 use futures_util::future::join_all;
 use std::net::SocketAddr;
@@ -55,7 +55,7 @@ impl Scene {
         let mut replicas = Vec::new();
         for name in REPLICAS {
             let subscribers: Vec<Arc<dyn Subscriber>> =
-                vec![Arc::new(OfNode(Arc::clone(printer))), tally.clone(), Arc::new(Log::default())];
+                vec![Arc::new(OfNode(Arc::clone(printer))), tally.clone(), Arc::new(Rows::default())];
             let inputs = Inputs {
                 settings: clients::settings(
                     name,

@@ -1,4 +1,4 @@
-//! Facts as Prometheus metrics. No label has unbounded values: no names of nodes, pods, groups or messages.
+//! The metrics, for Prometheus. `rows` names the fact that changes each. No label has unbounded values: no names of nodes, pods, groups or messages.
 #![allow(
     clippy::expect_used,
     reason = "names and descriptions are fixed: a wrong one is wrong at the first start, whatever the input"
@@ -6,10 +6,9 @@
 
 mod blocked;
 mod make;
-mod note;
 mod zero;
 
-use crate::fact::{DeadlineType, Fact, NoticeKind, Subscriber, TaskKind};
+use crate::fact::{DeadlineType, Fact, NoticeKind, TaskKind};
 use crate::runtime::task::{TaskOutcome, Tasks};
 use crate::telemetry::pools::{PoolKey, Pools};
 use blocked::WatchedDrains;
@@ -38,13 +37,13 @@ const AGE_SECONDS: &[f64] = &[0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 1
 const LEFT_SECONDS: &[f64] = &[0.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 90.0, 110.0, 300.0, 3600.0];
 
 /// Number of receives from which a message counts as received often: it comes near to the limit of dead-letter queues.
-const MIN_OFTEN_RECEIVES: u32 = 5;
+pub(super) const MIN_OFTEN_RECEIVES: u32 = 5;
 
 /// All metrics.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    all: All,
+    pub(super) all: All,
     /// The running drains, and the pods that block them.
     drains: WatchedDrains,
     /// The pools that have a series.
@@ -53,56 +52,57 @@ pub struct Metrics {
     scrape: Mutex<()>,
 }
 
+/// The metrics by name.
 #[derive(Debug)]
-struct All {
-    messages: IntCounterVec,
-    messages_malformed: IntCounterVec,
-    messages_ignored: IntCounterVec,
-    message_age: HistogramVec,
-    receive_failures: IntCounterVec,
-    notices: IntCounterVec,
-    interruptions: IntCounterVec,
-    notice_duration: HistogramVec,
-    cordon_delay: HistogramVec,
-    drain_duration: HistogramVec,
-    drain_time_left: HistogramVec,
-    wait_duration: HistogramVec,
-    evictions: IntCounterVec,
-    deletions: IntCounterVec,
-    pods_blocked: IntGauge,
-    drains_at_risk: IntGaugeVec,
-    releases: IntCounterVec,
-    node_refusals: IntCounterVec,
-    unusual: IntCounterVec,
-    zonal_shifts: IntCounterVec,
-    replacements: IntCounterVec,
-    repairs_held: IntGaugeVec,
-    leases_collected: IntCounter,
-    events: IntCounterVec,
-    notifications: IntCounterVec,
-    traces: IntCounterVec,
-    retries: IntCounterVec,
-    heartbeats: IntCounterVec,
-    completions: IntCounterVec,
-    aws_calls: IntCounterVec,
-    aws_call_duration: HistogramVec,
-    kube_calls: IntCounterVec,
-    kube_call_duration: HistogramVec,
-    watch_failures: IntCounterVec,
-    checks: IntGaugeVec,
-    panics: IntCounter,
-    nodes: IntGauge,
-    nodes_turn: IntGaugeVec,
-    clock_ahead: IntGauge,
-    ready: IntGauge,
-    tasks: IntGaugeVec,
-    tasks_started: IntCounterVec,
-    tasks_ended: IntCounterVec,
-    runtime_workers: IntGauge,
-    runtime_alive_tasks: IntGauge,
-    runtime_queue_depth: IntGauge,
-    runtime_busy: CounterVec,
-    build: IntGaugeVec,
+pub(super) struct All {
+    pub(super) messages: IntCounterVec,
+    pub(super) messages_malformed: IntCounterVec,
+    pub(super) messages_ignored: IntCounterVec,
+    pub(super) message_age: HistogramVec,
+    pub(super) receive_failures: IntCounterVec,
+    pub(super) notices: IntCounterVec,
+    pub(super) interruptions: IntCounterVec,
+    pub(super) notice_duration: HistogramVec,
+    pub(super) cordon_delay: HistogramVec,
+    pub(super) drain_duration: HistogramVec,
+    pub(super) drain_time_left: HistogramVec,
+    pub(super) wait_duration: HistogramVec,
+    pub(super) evictions: IntCounterVec,
+    pub(super) deletions: IntCounterVec,
+    pub(super) pods_blocked: IntGauge,
+    pub(super) drains_at_risk: IntGaugeVec,
+    pub(super) releases: IntCounterVec,
+    pub(super) node_refusals: IntCounterVec,
+    pub(super) unusual: IntCounterVec,
+    pub(super) zonal_shifts: IntCounterVec,
+    pub(super) replacements: IntCounterVec,
+    pub(super) repairs_held: IntGaugeVec,
+    pub(super) leases_collected: IntCounter,
+    pub(super) events: IntCounterVec,
+    pub(super) notifications: IntCounterVec,
+    pub(super) traces: IntCounterVec,
+    pub(super) retries: IntCounterVec,
+    pub(super) heartbeats: IntCounterVec,
+    pub(super) completions: IntCounterVec,
+    pub(super) aws_calls: IntCounterVec,
+    pub(super) aws_call_duration: HistogramVec,
+    pub(super) kube_calls: IntCounterVec,
+    pub(super) kube_call_duration: HistogramVec,
+    pub(super) watch_failures: IntCounterVec,
+    pub(super) checks: IntGaugeVec,
+    pub(super) panics: IntCounter,
+    pub(super) nodes: IntGauge,
+    pub(super) nodes_turn: IntGaugeVec,
+    pub(super) clock_ahead: IntGauge,
+    pub(super) ready: IntGauge,
+    pub(super) tasks: IntGaugeVec,
+    pub(super) tasks_started: IntCounterVec,
+    pub(super) tasks_ended: IntCounterVec,
+    pub(super) runtime_workers: IntGauge,
+    pub(super) runtime_alive_tasks: IntGauge,
+    pub(super) runtime_queue_depth: IntGauge,
+    pub(super) runtime_busy: CounterVec,
+    pub(super) build: IntGaugeVec,
 }
 
 impl Default for Metrics {
@@ -286,6 +286,17 @@ impl Metrics {
         String::from_utf8_lossy(&text).into_owned()
     }
 
+    /// Follows the facts from which metrics are made by more than one fact: the running drains, and the pools that have a series.
+    pub(super) fn follow(&self, fact: &Fact<'_>) {
+        if let Fact::NoticeBegun { about, again: false, pool, .. } = fact
+            && about.kind != NoticeKind::AsgLaunch
+        {
+            let PoolKey { kind, instance_type, zone, group } = self.pools.lock().count(about.kind, *pool);
+            self.all.interruptions.with_label_values(&[kind.as_str(), &instance_type, &zone, &group]).inc();
+        }
+        self.drains.note(fact);
+    }
+
     fn copy_tasks(&self, tasks: &Tasks) {
         for kind in TaskKind::ALL {
             let name = kind.as_str();
@@ -316,19 +327,6 @@ impl Metrics {
 /// Raises a counter to a count kept elsewhere.
 fn raise(counter: &IntCounter, to: u64) {
     counter.inc_by(to.saturating_sub(counter.get()));
-}
-
-impl Subscriber for Metrics {
-    fn note(&self, fact: &Fact<'_>) {
-        if let Fact::NoticeBegun { about, again: false, pool, .. } = fact
-            && about.kind != NoticeKind::AsgLaunch
-        {
-            let PoolKey { kind, instance_type, zone, group } = self.pools.lock().count(about.kind, *pool);
-            self.all.interruptions.with_label_values(&[kind.as_str(), &instance_type, &zone, &group]).inc();
-        }
-        self.drains.note(fact);
-        self.all.note(fact);
-    }
 }
 
 impl All {

@@ -15,7 +15,7 @@ use ebbtide::service::Shutdown;
 use ebbtide::service::{Exit, Service};
 use ebbtide::service::{Inputs, StartChecks};
 use ebbtide::telemetry::History;
-use ebbtide::telemetry::Log;
+use ebbtide::telemetry::Rows;
 use ebbtide::telemetry::Metrics;
 use ebbtide::telemetry::history::Since;
 use ebbtide::telemetry::history::report::Interruption;
@@ -176,7 +176,7 @@ impl Stage {
         let clock = Clock::reading(machine);
         let metrics = Arc::new(Metrics::new());
         let history = Arc::new(History::new(clock, "replica", settings.policy.dry_run));
-        let facts = Facts::to(vec![Arc::new(Log::default()) as Arc<dyn Subscriber>, Arc::clone(&metrics) as _]);
+        let facts = Facts::to(vec![Arc::new(Rows::counted(Arc::clone(&metrics))) as Arc<dyn Subscriber>]);
         let facts = if self.has_history { facts.with(Arc::clone(&history) as _) } else { facts };
         let shutdown = Shutdown::default();
         let mut clients = self.clients(clock);

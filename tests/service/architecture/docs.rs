@@ -81,7 +81,7 @@ fn the_runbook_searches_the_log_for_lines_that_there_are() {
         .flat_map(|words| words.split('|'))
         .collect();
     assert!(searched.len() > 10, "{searched:?}");
-    let log = include_str!("../../../src/telemetry/log.rs");
+    let log = include_str!("../../../src/telemetry/rows.rs");
     let unknown: Vec<_> = searched.iter().filter(|words| !log.contains(**words)).collect();
     assert!(unknown.is_empty(), "{unknown:?}");
 }
@@ -90,7 +90,7 @@ fn the_runbook_searches_the_log_for_lines_that_there_are() {
 fn every_warning_is_explained() {
     let mut lines = BTreeSet::new();
     // A long call has a line for each argument.
-    let words: Vec<&str> = include_str!("../../../src/telemetry/log.rs").split_whitespace().collect();
+    let words: Vec<&str> = include_str!("../../../src/telemetry/rows.rs").split_whitespace().collect();
     let source = words.join(" ").replace("!( ", "!(");
     for (level, begin) in ["warn!(", "about!(warn,", "on!(warn,", "error!(", "about!(error,", "on!(error,"]
         .into_iter()

@@ -129,23 +129,25 @@ async fn a_short_drain_is_at_risk_only_once_it_has_been_blocked_for_5_s() {
 
 #[tokio::test(start_paused = true)]
 async fn a_drain_that_was_given_up_is_forgotten_with_its_pods() {
-    let metrics = Metrics::new();
+    let metrics = Arc::new(Metrics::new());
+    let rows = Rows::counted(Arc::clone(&metrics));
     let on = NodeRef { node: "node-0", uid: "node-0", instance: "i-0" };
     let pod = PodRef { namespace: "default", name: "web", uid: "web" };
-    metrics.note(&Fact::DrainBegun { on, pods: 1, left_alone: 0, until: s(10), hard: true });
-    metrics.note(&Fact::PodBlocked { on, pod, by: "budget", until: s(10), hard: true });
+    rows.note(&Fact::DrainBegun { on, pods: 1, left_alone: 0, until: s(10), hard: true });
+    rows.note(&Fact::PodBlocked { on, pod, by: "budget", until: s(10), hard: true });
     sleep(s(6)).await;
     let at_risk = "ebbtide_drains_at_risk{deadline=\"hard\"} 1";
     assert!(page(&metrics).contains(at_risk), "{}", page(&metrics));
-    metrics.note(&Fact::DrainAbandoned { on });
+    rows.note(&Fact::DrainAbandoned { on });
     assert!(!page(&metrics).contains(at_risk), "{}", page(&metrics));
 }
 
 #[tokio::test]
 async fn message_ages_are_separate_by_receipt() {
-    let metrics = Metrics::new();
+    let metrics = Arc::new(Metrics::new());
+    let rows = Rows::counted(Arc::clone(&metrics));
     for receives in [1, 1, 2, 4, 5, 9] {
-        metrics.note(&Fact::MessageReceived { message: "m", receives, age: Some(s(90)) });
+        rows.note(&Fact::MessageReceived { message: "m", receives, age: Some(s(90)) });
     }
     let text = page(&metrics);
     for (receipt, times) in [("first", 2), ("again", 2), ("often", 2)] {
