@@ -165,7 +165,8 @@ async fn serve(settings: Settings, log_filter: LogFilter) -> ExitCode {
     }
     let metrics = Arc::new(Metrics::new());
     let traces = settings.traces.is_some();
-    let facts = Facts::to(vec![Arc::new(Rows { traces, ..Rows::counted(Arc::clone(&metrics)) }) as Arc<dyn Subscriber>]);
+    let facts =
+        Facts::to(vec![Arc::new(Rows { traces, ..Rows::counted(Arc::clone(&metrics)) }) as Arc<dyn Subscriber>]);
     let shutdown = Shutdown::default();
     let _signals = match signals::listen(shutdown.clone()) {
         Ok(signals) => signals,

@@ -222,13 +222,23 @@ impl Subscriber for Rows {
                 match why {
                     Unusual::TooManyDrains => {
                         let (draining, at_most) = drains.unzip();
-                        about!(warn, about, draining, at_most, "unusual: more nodes are drained than --max-draining allows");
+                        about!(
+                            warn,
+                            about,
+                            draining,
+                            at_most,
+                            "unusual: more nodes are drained than --max-draining allows"
+                        );
                     }
                     Unusual::Late => {
                         about!(warn, about, "unusual: the notice's time is nearly over, or past; AWS is asked first");
                     }
                     Unusual::Unconfirmed => {
-                        about!(warn, about, "unusual: AWS has neither confirmed nor denied this notice in time; it is worked on");
+                        about!(
+                            warn,
+                            about,
+                            "unusual: AWS has neither confirmed nor denied this notice in time; it is worked on"
+                        );
                     }
                     Unusual::NotConfirmed => about!(warn, about, "unusual: AWS does not confirm this notice"),
                 }
@@ -369,7 +379,13 @@ impl Subscriber for Rows {
                     Replacement::Ready | Replacement::Complete => {
                         about!(info, about, group, result = result.as_str(), "the replacement is Ready");
                     }
-                    _ => about!(info, about, group, reason = result.as_str(), "drained without waiting for a replacement"),
+                    _ => about!(
+                        info,
+                        about,
+                        group,
+                        reason = result.as_str(),
+                        "drained without waiting for a replacement"
+                    ),
                 }
             }
             Fact::ReplacementFailed { group, error } => {

@@ -4,9 +4,10 @@ use crate::drains::blocked_pods;
 use crate::harness::{Replica, Stage, s};
 use ebbtide::fact::{Fact, Facts, NodeRef, PodRef, Subscriber};
 use ebbtide::runtime::Tasks;
-use ebbtide::telemetry::Metrics;
+use ebbtide::telemetry::{Metrics, Rows};
 use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages::Wrapping;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 
