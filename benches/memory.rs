@@ -273,7 +273,7 @@ impl WorstMessage {
         let body = naming(&stage, instances, nodes);
         // Only now, because a peak would contain the making of the message.
         let _profiler = profiler();
-        let replica = stage.start(&[]).await;
+        let replica = stage.start(&["--max-draining=none"]).await;
         tokio::time::sleep(s(5)).await;
         let before = Heap::now().bytes;
         for _ in 0..copies {
@@ -339,7 +339,8 @@ async fn idle(case: &Case, count: usize) -> (Stage, Replica) {
         }
     }
     stage.world.kube.add_budget("default", "web", [("app", "web")], Limit::MaxUnavailable(0));
-    let replica = stage.start(case.flags).await;
+    // Without the limit all are worked on at once.
+    let replica = stage.start(&[case.flags, &["--max-draining=none"]].concat()).await;
     tokio::time::sleep(s(5)).await;
     for n in 0..count {
         (case.send)(&stage, n);

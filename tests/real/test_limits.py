@@ -24,7 +24,7 @@ def untouched(world: World, node: Node) -> bool:
 
 
 def test_beyond_the_limit_only_what_aws_confirms_is_drained(world: World) -> None:
-    world.recorder.interrupted = lambda instance: False
+    world.recorder.interrupted = list
     first, forged, confirmed, hinted = nodes = world.several_nodes(4)
     for node in nodes:
         world.run_pod(f"web-{node.name}", node)
@@ -52,7 +52,7 @@ def test_beyond_the_limit_only_what_aws_confirms_is_drained(world: World) -> Non
 
 def test_late_warnings_that_aws_denies_touch_nothing(world: World) -> None:
     """Of these the drains would delete pods at once that a budget protects."""
-    world.recorder.interrupted = lambda instance: False
+    world.recorder.interrupted = list
     nodes = world.several_nodes(8)
     for node in nodes:
         world.run_pod(f"web-{node.name}", node)
@@ -64,7 +64,7 @@ def test_late_warnings_that_aws_denies_touch_nothing(world: World) -> None:
 
 
 def test_a_forged_storm_is_held_by_the_default_limit(world: World) -> None:
-    world.recorder.interrupted = lambda instance: False
+    world.recorder.interrupted = list
     nodes = world.several_nodes(8)
     for node in nodes:
         world.run_pod(f"web-{node.name}", node)
@@ -88,7 +88,7 @@ def test_a_forged_storm_is_held_by_the_default_limit(world: World) -> None:
     eventually("AWS denies them again", lambda: unusual(service, "not-confirmed") == 12)
     assert all(untouched(world, node) for node in others)
 
-    world.recorder.interrupted = lambda instance: True
+    world.recorder.interrupted = lambda: [node.instance for node in world.nodes]
     eventually("a real storm is cordoned", lambda: all(cordoned(world.see(node)) for node in nodes))
     release(*others)
     eventually("a real storm is drained", lambda: service.ended("spot") == {"drained": 14})

@@ -3,6 +3,7 @@
 
 use super::group_lookup::{GroupLookup, InGroup};
 use super::limits::{Admission, Verify};
+use super::times::WARNING_TIME;
 use crate::clients::answers::Denials;
 use crate::clients::batch::Batcher;
 use crate::clients::gate::{AwsClass, AwsError, CALL_TIMEOUT, Gate, Operation};
@@ -14,7 +15,7 @@ use crate::pipeline::node::{DESCRIBE_INSTANCES, Listing, by_id, describe};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
 use aws_sdk_ec2::Client;
-use aws_sdk_ec2::types::{Instance, InstanceInterruptionBehavior, InstanceStateName, SpotInstanceRequest};
+use aws_sdk_ec2::types::{Filter, Instance, InstanceInterruptionBehavior, InstanceStateName, SpotInstanceRequest};
 use futures_util::future::{BoxFuture, join_all};
 use jiff::Timestamp;
 use std::collections::{BTreeSet, HashSet};
@@ -23,8 +24,14 @@ use std::mem::{Discriminant, discriminant};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
-/// Maximum number of instances in a call to EC2: the limit for a filter's values.
+/// Maximum number of instances that a call to EC2 names: the limit for a filter's values.
 const MAX_INSTANCES: usize = 200;
+
+/// Maximum number of spot warnings in a call, which is about all of them: this only bounds memory.
+const MAX_WARNINGS: usize = 10_000;
+
+/// Statuses of a spot request whose instance is about to end. One that hibernates is marked like one that stops.
+const MARKS: [&str; 2] = ["marked-for-termination", "marked-for-stop"];
 
 /// Interval between turns. All unconfirmed notices are asked about again in the same turn, so that a thousand share a few calls.
 const TURN: Duration = Duration::from_secs(5);
@@ -50,7 +57,8 @@ pub(super) const SPOT_TOLERANCE: Duration = Duration::from_mins(1);
 
 const SPOT_REQUESTS: Operation = Operation::new("ec2", "DescribeSpotInstanceRequests");
 
-/// AWS's evidence for a notice. An instance that stops or is terminated proves every notice except a hook's.
+/// AWS's evidence for a notice. An instance that stops or is terminated proves every notice except a hook's; of a
+/// spot warning only once its two minutes are over.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Proof {
     /// The spot request is marked for termination since then, or for hibernation, which starts at once.
@@ -184,13 +192,11 @@ impl Confirmations {
     pub fn new(ec2: Client, groups: GroupLookup, clock: Clock, tasks: &Tasks, facts: &Facts) -> Self {
         let listing = Listing::new(ec2.clone(), facts.clone());
         let asked = Ec2Queries { ec2, gate: Gate::new(facts.clone()), listing, clock };
-        let start = |operation| {
+        let start = |operation, size| {
             let asked = asked.clone();
-            Batcher::start(tasks, operation, MAX_INSTANCES, BATCH_WAIT, move |questions| {
-                asked.clone().answer(questions)
-            })
+            Batcher::start(tasks, operation, size, BATCH_WAIT, move |questions| asked.clone().answer(questions))
         };
-        let (spot, others) = (start(SPOT_REQUESTS), start(DESCRIBE_INSTANCES));
+        let (spot, others) = (start(SPOT_REQUESTS, MAX_WARNINGS), start(DESCRIBE_INSTANCES, MAX_INSTANCES));
         Self { spot, others, groups, denials: Denials::default(), begun: Instant::now() }
     }
 
@@ -251,9 +257,17 @@ impl Ec2Queries {
         let changes = of(|proof| matches!(proof, Proof::ListedChange { .. } | Proof::UnlistedChange { .. }));
         let blocks = of(|proof| matches!(proof, Proof::EndingBlock { .. }));
         let marked = if spot.is_empty() { Ok(HashSet::new()) } else { self.marked_requests(&spot).await };
-        // An instance that stops is proof as well, whatever its spot request shows.
+        // An instance that stops is proof as well. During the two minutes of a warning the mark of its request shows more, and one call shows all
+        // marks; a hibernation begins with its warning.
         let mut stopping = of(|proof| !matches!(proof, Proof::UnlistedChange { .. }));
-        stopping.retain(|question| !marked.as_ref().is_ok_and(|marked| marked.contains(question)));
+        let now = self.clock.now();
+        stopping.retain(|question| match &question.1 {
+            Proof::SpotRequest { at, hibernates } => {
+                let is_over = at.saturating_add(WARNING_TIME).is_ok_and(|ends| ends <= now);
+                (*hibernates || is_over) && !marked.as_ref().is_ok_and(|marked| marked.contains(question))
+            }
+            _ => true,
+        });
         let asked: [(&[Question], BoxFuture<'_, ProvenQuestions>); 4] = [
             (&spot, Box::pin(ready(marked))),
             (&changes, Box::pin(self.listed_changes(&changes))),
@@ -274,13 +288,15 @@ impl Ec2Queries {
         questions.iter().map(answer).collect()
     }
 
-    /// Spot instances that are ending, or have ended, by the status of their requests:
-    /// <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html>.
+    /// Spot instances that are about to end, by the status of their requests. One call shows those of the account in its region, because a mark
+    /// lasts for two minutes: <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html>.
     async fn marked_requests(&self, questions: &[Question]) -> ProvenQuestions {
         let mut proven = HashSet::new();
         let mut page = None;
+        let is_marked =
+            Filter::builder().name("status-code").set_values(Some(MARKS.map(str::to_owned).to_vec())).build();
         loop {
-            let request = self.ec2.describe_spot_instance_requests().filters(by_id(ids(questions)));
+            let request = self.ec2.describe_spot_instance_requests().filters(is_marked.clone());
             let request = request.set_next_token(page.take());
             let (class, by) = (AwsClass::Describe, Instant::now() + CALL_TIMEOUT);
             let answer = self.gate.aws(SPOT_REQUESTS, &subject(questions), class, by, || request.send()).await?;
@@ -350,22 +366,24 @@ impl Ec2Queries {
     }
 
     async fn instances(&self, questions: &[Question]) -> Result<Vec<Instance>, AwsError> {
-        describe(&self.ec2, &self.gate, &by_id(ids(questions)), &subject(questions)).await
+        let mut found = Vec::new();
+        for ids in ids(questions).chunks(MAX_INSTANCES) {
+            found.extend(describe(&self.ec2, &self.gate, &by_id(ids.to_vec()), &subject(questions)).await?);
+        }
+        Ok(found)
     }
 }
 
-/// Whether the status of a spot request confirms the warning, or shows that the instance has ended.
+/// Whether the status of a spot request confirms the warning.
 fn shows(request: &SpotInstanceRequest, proof: &Proof) -> bool {
     let Proof::SpotRequest { at, hibernates } = proof else { return false };
     let (code, since) = request.status().map_or((None, None), |status| (status.code(), status.update_time()));
     let code = code.unwrap_or_default();
     let does =
         !hibernates || request.instance_interruption_behavior() == Some(&InstanceInterruptionBehavior::Hibernate);
-    // The status of an ended request is newer than its warning.
     let is_new =
         since.is_none_or(|since| at.saturating_add(SPOT_TOLERANCE).is_ok_and(|at| at.as_second() >= since.secs()));
-    let is_marked = code.starts_with("marked-for-") && does && is_new;
-    is_marked || ["instance-terminated-", "instance-stopped-"].iter().any(|prefix| code.starts_with(prefix))
+    MARKS.contains(&code) && does && is_new
 }
 
 /// Whether a message's time, if it names one, is near EC2's.

@@ -95,8 +95,8 @@ class Recorder:
         """Called before a call has its effect. Like `after` it may raise ConnectionError: the caller gets no answer."""
         self.after: Callable[[Call], None] = lambda call: None
         """Called after the effect of each call, before its answer."""
-        self.interrupted: Callable[[str], bool] = lambda instance: False
-        """Whether EC2 shows that a spot instance is interrupted: moto marks no spot requests."""
+        self.interrupted: Callable[[], list[str]] = list
+        """Returns the spot instances that EC2 shows as interrupted: moto marks no spot requests."""
         self.launches_first = False
         """Whether groups have an instance maintenance policy that launches first, which moto lacks."""
         self._server = _Server(("127.0.0.1", 0), _Handler)
@@ -155,7 +155,7 @@ class Recorder:
             else:
                 answer = forward()
                 if action == SPOT_REQUESTS and answer.status == 200:
-                    answer = _spot_requests([id for id in _asked_ids(asked) if self.interrupted(id)])
+                    answer = _spot_requests(self.interrupted())
                 if action == PATTERNS and answer.status == 200:
                     answer = _matched(asked)
                 if action == ATTRIBUTES and answer.status == 200:
@@ -310,10 +310,6 @@ def _members(held: list[Action]) -> Answer:
     )
     content = f"<{MEMBERS}Result><AutoScalingInstances>{instances}</AutoScalingInstances></{MEMBERS}Result>"
     return _xml(f"{MEMBERS}Response", 200, f"{content}<ResponseMetadata>{_METADATA}</ResponseMetadata>")
-
-
-def _asked_ids(asked: dict[str, Any]) -> list[str]:
-    return [value for key, value in asked.items() if key.startswith("Filter.1.Value.")]
 
 
 def _spot_requests(instances: list[str]) -> Answer:

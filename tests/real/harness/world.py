@@ -52,7 +52,7 @@ class World:
         self.queues = queues or aws
         self.recorder = Recorder(aws.address, self.queues.address)
         # Spot warnings are true.
-        self.recorder.interrupted = lambda instance: True
+        self.recorder.interrupted = lambda: [node.instance for node in self.nodes]
         self.audit = Audit(control_plane.audit_log)
         self.queue = self.queues.queue(name)
         self.nodes: list[Node] = []

@@ -97,7 +97,7 @@ class ServiceRun:
         self.quick = QuickQueue(parts.aws.address) if options.queue == QUICK else None
         self.recorder = self.quick or Recorder(parts.aws.address)
         # The storm is real.
-        self.recorder.interrupted = lambda instance: True
+        self.recorder.interrupted = lambda: [member.instance for member in self.members]
         self.queue = parts.aws.queue(name)
         self.folder = parts.folder / name
         self.folder.mkdir()

@@ -123,7 +123,7 @@ async fn a_forged_warning_overrides_no_budget_if_all_are_verified() {
     stage.rest(&[&replica]).await;
 }
 
-/// An instance that stops is proof enough, whatever its spot request says.
+/// An instance that stops is proof enough of a hibernation, whatever its spot request shows.
 #[tokio::test(start_paused = true)]
 async fn each_kind_has_its_own_proof() {
     let stage = Stage::new(8, 1);
@@ -134,7 +134,7 @@ async fn each_kind_has_its_own_proof() {
     let retirement = "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED";
     let (real, forged) = ([0, 2, 4, 6], [1, 3, 5, 7]);
     ec2.set_state(&instance(0), "stopping");
-    send(messages::spot("hibernates", &instance(0), now));
+    send(messages::spot("hibernates", &instance(0), now).replace("\"terminate\"", "\"hibernate\""));
     send(messages::spot("forged-spot", &instance(1), now));
     ec2.set_state(&instance(2), "shutting-down");
     send(messages::state_change("s-2", &instance(2), "shutting-down", now));

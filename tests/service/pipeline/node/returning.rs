@@ -211,7 +211,7 @@ async fn a_late_copy_of_a_spot_stop_drains_no_node_that_has_come_back() {
     stage.block(0);
     let at = stage.world.clock.now();
     let body = messages::spot("s", &instance(0), at).replace("\"terminate\"", "\"stop\"");
-    stage.world.aws.ec2.set_spot_request(&instance(0), "instance-stopped-by-price", "stop", at);
+    stage.world.aws.ec2.set_state(&instance(0), "stopped");
     sleep(s(590)).await;
     stage.set_ready(0, false);
     stage.world.aws.sqs.send(body);
@@ -219,6 +219,7 @@ async fn a_late_copy_of_a_spot_stop_drains_no_node_that_has_come_back() {
     stage.until("cordoned", s(10), || stage.cordoned(0)).await;
     first.kill().await;
     sleep(s(15)).await;
+    stage.world.aws.ec2.set_state(&instance(0), "running");
     stage.world.kube.reboot(&node(0));
     stage.set_ready(0, true);
     let second = stage.start(&[]).await;

@@ -142,10 +142,10 @@ impl State {
         filters: &[Filter<'_>],
     ) -> Result<http::Response<Bytes>, Refusal> {
         dry_run(form)?;
-        let [Filter { name: "instance-id", values, .. }] = filters else {
-            return Err(Refusal::new("InvalidParameterValue", "The simulation knows the filter instance-id only"));
+        let [Filter { name: "status-code", values, .. }] = filters else {
+            return Err(Refusal::new("InvalidParameterValue", "The simulation knows the filter status-code only"));
         };
-        let found = self.spot_requests.iter().filter(|(instance, _)| values.contains(instance.as_str()));
+        let found = self.spot_requests.iter().filter(|(_, request)| values.contains(request.code.as_str()));
         Ok(answer_flat("DescribeSpotInstanceRequests", |xml| {
             xml.nest("spotInstanceRequestSet", |xml| {
                 for (instance, SpotRequest { code, behavior, since }) in found {
