@@ -36,7 +36,7 @@ def test_what_is_left_on_a_node_goes(world: World) -> None:
     world.send(messages.spot_warning(node.instance))
     eventually("the message is deleted", world.acknowledged)
     eventually("the conditions are set", lambda: conditions(world.see(node)) == CONDITIONS)
-    service.stop()
+    service.terminate()
     before = world.see(node)
     assert cordoned(before) and taints(before) == ["going"], before["spec"]
 
