@@ -30,8 +30,11 @@ const MAX_INSTANCES: usize = 200;
 /// Maximum number of spot warnings in a call, which is about all of them: this only bounds memory.
 const MAX_WARNINGS: usize = 10_000;
 
-/// Statuses of a spot request whose instance is about to end. One that hibernates is marked like one that stops.
-const MARKS: [&str; 2] = ["marked-for-termination", "marked-for-stop"];
+/// Prefix of the statuses of a spot request whose instance is about to end.
+const MARKED: &str = "marked-for-";
+
+/// These statuses, as values of EC2's filter: the two that are documented, and what else there may be for a hibernation.
+const MARKS: [&str; 3] = ["marked-for-termination", "marked-for-stop", "marked-for-*"];
 
 /// Interval between turns. All unconfirmed notices are asked about again in the same turn, so that a thousand share a few calls.
 const TURN: Duration = Duration::from_secs(5);
@@ -383,7 +386,7 @@ fn shows(request: &SpotInstanceRequest, proof: &Proof) -> bool {
         !hibernates || request.instance_interruption_behavior() == Some(&InstanceInterruptionBehavior::Hibernate);
     let is_new =
         since.is_none_or(|since| at.saturating_add(SPOT_TOLERANCE).is_ok_and(|at| at.as_second() >= since.secs()));
-    MARKS.contains(&code) && does && is_new
+    code.starts_with(MARKED) && does && is_new
 }
 
 /// Whether a message's time, if it names one, is near EC2's.
