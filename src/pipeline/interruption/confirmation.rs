@@ -18,8 +18,7 @@ use aws_sdk_ec2::Client;
 use aws_sdk_ec2::types::{Filter, Instance, InstanceInterruptionBehavior, InstanceStateName, SpotInstanceRequest};
 use futures_util::future::{BoxFuture, join_all};
 use jiff::Timestamp;
-use std::collections::{BTreeSet, HashSet};
-use std::future::ready;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::mem::{Discriminant, discriminant};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
@@ -182,6 +181,7 @@ pub struct Confirmations {
     /// Questions about spot requests, and all other EC2 questions: spot warnings have little time and wait for no other answer.
     spot: Batcher<Question, bool>,
     others: Batcher<Question, bool>,
+    clock: Clock,
     groups: GroupLookup,
     /// The proofs for which a right is missing.
     denials: Denials<Discriminant<Proof>>,
@@ -195,12 +195,14 @@ impl Confirmations {
     pub fn new(ec2: Client, groups: GroupLookup, clock: Clock, tasks: &Tasks, facts: &Facts) -> Self {
         let listing = Listing::new(ec2.clone(), facts.clone());
         let asked = Ec2Queries { ec2, gate: Gate::new(facts.clone()), listing, clock };
-        let start = |operation, size| {
-            let asked = asked.clone();
-            Batcher::start(tasks, operation, size, BATCH_WAIT, move |questions| asked.clone().answer(questions))
-        };
-        let (spot, others) = (start(SPOT_REQUESTS, MAX_WARNINGS), start(DESCRIBE_INSTANCES, MAX_INSTANCES));
-        Self { spot, others, groups, denials: Denials::default(), begun: Instant::now() }
+        let marks = asked.clone();
+        let spot = Batcher::start(tasks, SPOT_REQUESTS, MAX_WARNINGS, BATCH_WAIT, move |questions| {
+            marks.clone().are_marked(questions)
+        });
+        let others = Batcher::start(tasks, DESCRIBE_INSTANCES, MAX_INSTANCES, BATCH_WAIT, move |questions| {
+            asked.clone().answer(questions)
+        });
+        Self { spot, others, clock, groups, denials: Denials::default(), begun: Instant::now() }
     }
 
     /// Notes that the right to see this proof is missing. Returns `true` if that is new: a storm reports it once.
@@ -216,15 +218,27 @@ impl Confirmations {
     /// # Errors
     /// AWS did not answer. The caller retries.
     pub async fn shows(&self, instance: &InstanceId, proof: &Proof) -> Result<bool, AwsError> {
-        let batcher = match proof {
+        let stops = async || self.others.ask((instance.clone(), Proof::Stops)).await;
+        match proof {
             Proof::WaitsInGroup { group } => {
                 let is_named = |found: &InGroup| group.as_ref().is_none_or(|group| found.group == *group);
-                return Ok(self.groups.find(instance).await?.is_some_and(|found| found.leaves() && is_named(&found)));
+                Ok(self.groups.find(instance).await?.is_some_and(|found| found.leaves() && is_named(&found)))
             }
-            Proof::SpotRequest { .. } => &self.spot,
-            _ => &self.others,
-        };
-        batcher.ask((instance.clone(), proof.clone())).await
+            // During the two minutes of a warning its request shows more than the instance, and one call shows all marks.
+            Proof::SpotRequest { at, hibernates } => {
+                let marked = self.spot.ask((instance.clone(), proof.clone())).await;
+                let is_over = at.saturating_add(WARNING_TIME).is_ok_and(|ends| ends <= self.clock.now());
+                match marked {
+                    Ok(false) if *hibernates || is_over => stops().await,
+                    Err(error) if *hibernates || is_over => {
+                        // Only a yes says more than the failure.
+                        stops().await.ok().filter(|stops| *stops).ok_or(error)
+                    }
+                    marked => marked,
+                }
+            }
+            _ => self.others.ask((instance.clone(), proof.clone())).await,
+        }
     }
 
     /// Waits for the turn of the next question, after this number of `questions`: twice as long each time, up to half a minute. Waits for
@@ -251,28 +265,23 @@ struct Ec2Queries {
 type ProvenQuestions = Result<HashSet<Question>, AwsError>;
 
 impl Ec2Queries {
-    /// Returns an answer to each question, in the same order.
+    /// Returns whether each warning's spot request is marked, in the same order.
+    async fn are_marked(self, warnings: Vec<Question>) -> Vec<Result<bool, AwsError>> {
+        let marked = self.marked_requests(&warnings).await;
+        let answer = |warning| marked.as_ref().map(|marked| marked.contains(warning)).map_err(AwsError::clone);
+        warnings.iter().map(answer).collect()
+    }
+
+    /// Returns an answer to each other question, in the same order.
     async fn answer(self, questions: Vec<Question>) -> Vec<Result<bool, AwsError>> {
         let of = |wanted: fn(&Proof) -> bool| -> Vec<Question> {
             questions.iter().filter(|(_, proof)| wanted(proof)).cloned().collect()
         };
-        let spot = of(|proof| matches!(proof, Proof::SpotRequest { .. }));
         let changes = of(|proof| matches!(proof, Proof::ListedChange { .. } | Proof::UnlistedChange { .. }));
         let blocks = of(|proof| matches!(proof, Proof::EndingBlock { .. }));
-        let marked = if spot.is_empty() { Ok(HashSet::new()) } else { self.marked_requests(&spot).await };
-        // An instance that stops is proof as well. During the two minutes of a warning the mark of its request shows more, and one call shows all
-        // marks; a hibernation begins with its warning.
-        let mut stopping = of(|proof| !matches!(proof, Proof::UnlistedChange { .. }));
-        let now = self.clock.now();
-        stopping.retain(|question| match &question.1 {
-            Proof::SpotRequest { at, hibernates } => {
-                let is_over = at.saturating_add(WARNING_TIME).is_ok_and(|ends| ends <= now);
-                (*hibernates || is_over) && !marked.as_ref().is_ok_and(|marked| marked.contains(question))
-            }
-            _ => true,
-        });
-        let asked: [(&[Question], BoxFuture<'_, ProvenQuestions>); 4] = [
-            (&spot, Box::pin(ready(marked))),
+        // An instance that stops is proof as well.
+        let stopping = of(|proof| !matches!(proof, Proof::UnlistedChange { .. }));
+        let asked: [(&[Question], BoxFuture<'_, ProvenQuestions>); 3] = [
             (&changes, Box::pin(self.listed_changes(&changes))),
             (&blocks, Box::pin(self.in_ending_blocks(&blocks))),
             (&stopping, Box::pin(self.stopping(&stopping))),
@@ -294,6 +303,10 @@ impl Ec2Queries {
     /// Spot instances that are about to end, by the status of their requests. One call shows those of the account in its region, because a mark
     /// lasts for two minutes: <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html>.
     async fn marked_requests(&self, questions: &[Question]) -> ProvenQuestions {
+        let mut by_instance: HashMap<&str, Vec<&Question>> = HashMap::new();
+        for question in questions {
+            by_instance.entry(question.0.as_str()).or_default().push(question);
+        }
         let mut proven = HashSet::new();
         let mut page = None;
         let is_marked =
@@ -304,7 +317,9 @@ impl Ec2Queries {
             let (class, by) = (AwsClass::Describe, Instant::now() + CALL_TIMEOUT);
             let answer = self.gate.aws(SPOT_REQUESTS, &subject(questions), class, by, || request.send()).await?;
             for request in answer.spot_instance_requests() {
-                proven.extend(about(questions, request.instance_id()).filter(|(_, proof)| shows(request, proof)));
+                let asked = request.instance_id().and_then(|id| by_instance.get(id)).into_iter().flatten();
+                proven
+                    .extend(asked.filter(|(_, proof)| shows(request, proof)).map(|question| Question::clone(question)));
             }
             page = answer.next_token.filter(|token| !token.is_empty());
             if page.is_none() {
@@ -369,11 +384,7 @@ impl Ec2Queries {
     }
 
     async fn instances(&self, questions: &[Question]) -> Result<Vec<Instance>, AwsError> {
-        let mut found = Vec::new();
-        for ids in ids(questions).chunks(MAX_INSTANCES) {
-            found.extend(describe(&self.ec2, &self.gate, &by_id(ids.to_vec()), &subject(questions)).await?);
-        }
-        Ok(found)
+        describe(&self.ec2, &self.gate, &by_id(ids(questions)), &subject(questions)).await
     }
 }
 

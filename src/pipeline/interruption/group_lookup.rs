@@ -52,6 +52,14 @@ impl InGroup {
         self.state.ends_with("Terminating:Proceed") || self.state.ends_with("Terminated") || self.is_retained()
     }
 
+    /// Whether the hooks for its departure are over, and the instance comes back: after the replacement of its root volume, or from its warm pool.
+    #[must_use]
+    pub fn is_returning(&self) -> bool {
+        const IN_POOL: [&str; 4] = ["Stopped", "Running", "Hibernated", "Pending:Proceed"];
+        matches!(&*self.state, "ReplacingRootVolume:Proceed" | "RootVolumeReplaced")
+            || self.state.strip_prefix("Warmed:").is_some_and(|state| IN_POOL.contains(&state))
+    }
+
     /// Whether an instance lifecycle policy keeps the instance after a failed termination.
     fn is_retained(&self) -> bool {
         self.state.ends_with("Terminating:Retained")

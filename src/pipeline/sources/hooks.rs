@@ -121,10 +121,12 @@ impl Offers {
                 Detail::AsgTerminate(hook)
             }
             Ok(HookSearch::NotYet) => without(true),
-            Ok(HookSearch::InService) if state.is_by_request || !is_current => without(true),
+            Ok(HookSearch::InService | HookSearch::Returning) if state.is_by_request || !is_current => without(true),
             // The agent reports that a group terminates the instance: an answer without a group may come from another region.
             Ok(HookSearch::NoGroup) if !is_current => without(false),
-            Ok(shown @ (HookSearch::InService | HookSearch::NoGroup | HookSearch::Nowhere(_))) => {
+            Ok(
+                shown @ (HookSearch::InService | HookSearch::Returning | HookSearch::NoGroup | HookSearch::Nowhere(_)),
+            ) => {
                 state.is_open = false;
                 let why = match shown {
                     HookSearch::NoGroup => Some(HookLack::NoGroup),

@@ -65,6 +65,8 @@ pub enum HookSearch {
     NotYet,
     /// Its group keeps it, as far as Auto Scaling shows now.
     InService,
+    /// It is past the hooks of its departure, and comes back: its root volume was replaced, or it is in its warm pool.
+    Returning,
     /// It is in no group, as far as Auto Scaling shows now.
     NoGroup,
     /// It will not wait at a hook of this name: its group has no such hook, or all hooks are over.
@@ -131,6 +133,9 @@ impl Hooks {
         let Some(found) = self.groups.find(instance).await? else { return Ok(HookSearch::NoGroup) };
         if found.is_past_hooks() {
             return Ok(HookSearch::Nowhere(HookLack::Over(found.state)));
+        }
+        if found.is_returning() {
+            return Ok(HookSearch::Returning);
         }
         if !found.begins_to_terminate() {
             return Ok(HookSearch::InService);

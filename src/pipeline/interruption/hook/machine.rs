@@ -1,24 +1,26 @@
 //! The machine that keeps a lifecycle hook alive: events in, calls and the next wake-up out. It has no clock and makes no calls; only the
 //! jitter of its times is random.
 //!
-//! | state        | accepted | over                 | denied                  | no such hook           | searched, not found |
-//! | ------------ | -------- | -------------------- | ----------------------- | ---------------------- | ------------------- |
-//! | `Assumed`    | `Alive`  | `Sought`             | `Assumed`, `Denied` (1) | `Sought`               |                     |
-//! | `Announced`  | `Alive`  | `Sought`, `Unkept` (2) | `Denied`              | `Unkept`               |                     |
-//! | `Alive`      | `Alive`  | `Over`, `Unkept` (2) | `Denied`                | `Unkept`               |                     |
-//! | `Denied`     | `Alive`  | `Over`, `Sought` (3) | `Denied`                | `Unkept`, `Sought` (3) |                     |
+//! | state        | accepted | over                 | denied                  | no such hook           | searched, not found    |
+//! | ------------ | -------- | -------------------- | ----------------------- | ---------------------- | ---------------------- |
+//! | `Assumed`    | `Alive`  | `Sought`             | `Assumed`, `Denied` (1) | `Sought`               |                        |
+//! | `Announced`  | `Alive`  | `Sought`             | `Refused`               | `Unkept`               |                        |
+//! | `Alive`      | `Alive`  | `Over`, `Unkept` (2) | `Denied`                | `Unkept`               |                        |
+//! | `Denied`     | `Alive`  | `Over`, `Sought` (3) | `Denied`                | `Unkept`, `Sought` (3) |                        |
 //! | `Sought`     |          |                      |                         |                        | `NotFound`, `Over` (4) |
-//! | `Completing` | the same | `Over`               | the same                | `Unkept`               |                     |
+//! | `Refused`    |          |                      |                         |                        | `NotFound`, `Over` (4) |
+//! | `Completing` | the same | `Over`               | the same                | `Unkept`               |                        |
 //!
 //! 1. `Assumed` if a message announced the hook, which may be forged: its expiry is only a soft deadline then. `Denied` if Auto Scaling
 //!    has shown that the instance waits: no heartbeat will ever prove it.
-//! 2. `Unkept` for the action of a test message, which AWS doesn't know.
-//! 3. `Sought` before AWS has accepted a heartbeat.
-//! 4. `Over` if the group no longer makes the instance wait.
+//! 2. `Unkept` for the action of a test message, which AWS doesn't know, about a Node that allows tests.
+//! 3. `Sought` if neither AWS nor a search has proven the hook.
+//! 4. `Over` if the group no longer makes the instance wait. A search that finds the instance at a hook of this group, or gets no answer, makes
+//!    `Refused` `Denied`: a missing right must not cost a real drain its time.
 //!
 //! A heartbeat that fails is sent again, until the hook's life ends: then it is `Unkept`. A completion that starts makes `Assumed`, `Announced`,
 //! `Alive` and `Denied` `Completing`, and `Sought` `Over`. In the end the hook is `Completed` or `Left`. No call follows in `Unkept`, `NotFound`,
-//! `Over`, `Completed` and `Left`, and no heartbeat in `Sought`.
+//! `Over`, `Completed` and `Left`, and no heartbeat in `Sought` and `Refused`.
 
 use super::{HookReply, HookSearch};
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category};
@@ -46,8 +48,8 @@ const LOOK_UP_AGAIN: Backoff = Backoff::new(Duration::from_mins(1), Duration::fr
 pub enum Trust {
     /// It is trusted.
     Trusted,
-    /// Its message is trusted, but may be forged within the limits: an answer that the action is over is checked before it ends the work, because
-    /// AWS gives the same for an action that never was.
+    /// Its message is trusted, but may be forged within the limits: an answer that the action is over, or a denial, is checked before it ends
+    /// the work, because AWS gives the same for an action that never was.
     Announced,
     /// Its message may be forged. The first heartbeat, at half-time, shows whether it is.
     Unproven,
@@ -72,6 +74,9 @@ enum State {
     },
     /// AWS knows no such action: Auto Scaling's answer about the instance decides.
     Sought,
+    /// AWS has denied the first heartbeat, as it does for a group without Ebbtide's permission, which a forged message may name: Auto Scaling's
+    /// answer about the instance decides.
+    Refused,
     /// No heartbeat keeps it alive: AWS knows no such hook, or its life has ended.
     Unkept,
     /// The instance does not wait at it.
@@ -251,10 +256,10 @@ impl HookMachine {
         self.state == State::Over
     }
 
-    /// Whether AWS has accepted a heartbeat, or the hook's message is trusted.
+    /// Whether AWS has accepted a heartbeat, a search has found the instance there, or the hook is trusted.
     #[must_use]
     pub const fn is_proven(&self) -> bool {
-        matches!(self.state, State::Announced | State::Alive | State::Denied { is_proven: true })
+        matches!(self.state, State::Alive | State::Denied { is_proven: true })
     }
 
     /// Returns why the instance does not wait at the hook.
@@ -298,7 +303,7 @@ impl HookMachine {
         if is_due(self.call) {
             (self.call, self.retry) = (Turn::Running, None);
             let by = self.last.map_or(now + CALL_TIMEOUT, |last| last + self.times.heartbeat);
-            return Some(if self.state == State::Sought { HookEffect::Search } else { HookEffect::Beat(by) });
+            return Some(if self.is_searched() { HookEffect::Search } else { HookEffect::Beat(by) });
         }
         is_due(self.look_up).then(|| {
             self.look_up = Turn::Running;
@@ -315,7 +320,7 @@ impl HookMachine {
             }
             HookEvent::Searched { found, may_be_back } => {
                 self.call = Turn::Never;
-                if self.state == State::Sought {
+                if self.is_searched() {
                     self.searched(&found, may_be_back, now);
                 }
             }
@@ -340,7 +345,7 @@ impl HookMachine {
             }
             HookEvent::Lengthened(deadline) => self.deadline = self.terms.within_life(deadline, self.times),
             HookEvent::Completing => match self.state {
-                State::Assumed | State::Announced | State::Alive | State::Denied { .. } => {
+                State::Assumed | State::Announced | State::Alive | State::Refused | State::Denied { .. } => {
                     self.state = State::Completing;
                 }
                 State::Sought => self.state = State::Over,
@@ -372,12 +377,15 @@ impl HookMachine {
             Ok(HookReply::Over) | Err(Category::NotFound) if !is_proven => {
                 (self.state, self.retry) = (State::Sought, Some(now));
             }
-            Ok(HookReply::Over) if self.hook.is_test() && matches!(self.state, State::Announced | State::Alive) => {
-                self.state = State::Unkept;
-            }
             Ok(HookReply::Over) if self.state == State::Announced => {
                 (self.state, self.retry) = (State::Sought, Some(now));
+                // Until the answer it overrides no budget.
+                self.take(HookTimes { assumed: true, ..self.times });
             }
+            Err(Category::Denied) if self.state == State::Announced => {
+                (self.state, self.retry) = (State::Refused, Some(now));
+            }
+            Ok(HookReply::Over) if self.state == State::Alive && self.hook.is_test() => self.state = State::Unkept,
             Ok(HookReply::Over) => self.state = State::Over,
             Err(Category::NotFound | Category::Invalid) if is_proven => self.state = State::Unkept,
             Err(category) => {
@@ -397,7 +405,7 @@ impl HookMachine {
                 self.state = State::Denied { is_proven: false };
                 self.look_up_now(now);
             }
-            State::Announced | State::Alive => self.state = State::Denied { is_proven: true },
+            State::Alive => self.state = State::Denied { is_proven: true },
             _ => {}
         }
         self.expire(now);
@@ -419,10 +427,21 @@ impl HookMachine {
     /// instance is drained without the hook, which may be forged.
     fn searched(&mut self, found: &Result<HookSearch, Category>, may_be_back: bool, now: Instant) {
         let is_announced = self.hook.token.is_some();
+        let is_there = match found {
+            Ok(HookSearch::Found(found)) => found.group == self.hook.group,
+            Ok(HookSearch::NotYet) | Err(_) => true,
+            Ok(_) => false,
+        };
+        if self.state == State::Refused && is_there {
+            self.state = State::Denied { is_proven: true };
+            self.expire(now);
+            return self.try_again(now);
+        }
         self.state = match found {
             // Its Node has restarted since the message.
             Ok(HookSearch::InService) if may_be_back => State::Over,
             Ok(HookSearch::Nowhere(HookLack::Over(_))) => State::Over,
+            Ok(HookSearch::Returning) if is_announced => State::Over,
             // Its group had it when it was found.
             Ok(HookSearch::NoGroup) if !is_announced => State::Over,
             Ok(HookSearch::NoGroup) => State::NotFound(HookLack::NoGroup),
@@ -433,6 +452,11 @@ impl HookMachine {
                 return;
             }
         };
+    }
+
+    /// Whether Auto Scaling's answer about the instance decides what follows.
+    const fn is_searched(&self) -> bool {
+        matches!(self.state, State::Sought | State::Refused)
     }
 
     /// Plans the next try of a heartbeat.
@@ -474,7 +498,7 @@ impl HookMachine {
     /// Plans the next calls.
     fn plan(&mut self, now: Instant) {
         if self.call != Turn::Running {
-            let at = if self.state == State::Sought { self.retry } else { self.beat_at(now) };
+            let at = if self.is_searched() { self.retry } else { self.beat_at(now) };
             self.call = at.filter(|_| !self.is_at_rest()).map_or(Turn::Never, Turn::At);
         }
         self.look_up = match self.look_up {
@@ -497,7 +521,7 @@ impl HookMachine {
         }
         let expires = last + times.heartbeat;
         // The first beat proves that the action exists, before its expiry overrides a budget.
-        let must_be_proven = self.state == State::Assumed && self.is_admitted;
+        let must_be_proven = matches!(self.state, State::Assumed | State::Announced) && self.is_admitted;
         let finish = if must_be_proven { expires.max(self.deadline.at()) } else { self.deadline.at() };
         let due = due_beat(terms.heartbeats, terms.life_begins(times), expires, times, finish)?;
         // A beat due after the expected completion is only for a late completion.

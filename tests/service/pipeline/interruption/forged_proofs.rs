@@ -376,21 +376,52 @@ async fn a_forged_hook_within_the_limit_overrides_no_budget() {
     }
 }
 
-/// By default messages within the limit are trusted, also that of a forged hook. AWS's answer to its first heartbeat, that there is no such action,
-/// must not delete at once what a real hook would have left its time.
+/// By default messages within the limit are trusted, also that of a forged hook. AWS's answer to its first heartbeat, that there is no such action
+/// or that the heartbeat is denied, must not delete at once what a real hook would have left its time; nor may its end come before a heartbeat.
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_a_hook_never_was_hurries_no_drain() {
-    let stage = Stage::new(2, 1);
-    stage.block(0);
-    stage.world.aws.autoscaling.join("group", &instance(0));
-    stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(s(300)));
-    let replica = stage.start(&[]).await;
-    stage.send_terminate(0, ANY_TOKEN, Wrapping::Event);
-    stage.until("AWS has answered", s(200), || stage.calls("RecordLifecycleActionHeartbeat") > 0).await;
-    stage.until_handled(s(4000)).await;
-    assert!(stage.has_pod("web-0-0"), "a budget is overridden\n{}", stage.story());
-    replica.ended_once("asg-terminate", "blocked");
-    stage.rest(&[&replica]).await;
+    let [plain, short] = [&[][..], &["--drain-timeout", "asg-terminate=300s"]];
+    let cases = [0, 30, 205, 805, 7200].into_iter().flat_map(|age| {
+        [ANY_TOKEN, TEST_TOKEN].into_iter().flat_map(move |token| {
+            [(plain, false), (plain, true), (short, false)].map(move |(flags, denied)| (age, token, flags, denied))
+        })
+    });
+    for (age, token, flags, is_denied) in cases {
+        let stage = Stage::new(2, 1);
+        stage.block(0);
+        stage.world.aws.autoscaling.join("group", &instance(0));
+        stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(s(300)));
+        if is_denied {
+            stage.world.faults.add(Rule::on("RecordLifecycleActionHeartbeat", Fault::Status(403)));
+        }
+        let replica = stage.start(flags).await;
+        let names = ("group", "hook", token);
+        let body = messages::lifecycle(Wrapping::Event, true, names, &instance(0), now(&stage) - s(age));
+        stage.world.aws.sqs.send(body);
+        stage.until_handled(s(8000)).await;
+        let case = format!("{age} {token} {flags:?} {is_denied}");
+        assert!(stage.has_pod("web-0-0"), "{case}: a budget is overridden\n{}", stage.story());
+        stage.rest(&[&replica]).await;
+    }
+}
+
+/// A real hook for which heartbeats are denied, whoever answers where the instance is: the drain ends in time for the hook's own timeout.
+#[tokio::test(start_paused = true)]
+async fn a_real_hook_without_the_right_to_heartbeats_is_drained_in_time() {
+    for search in [None, Some(Fault::Status(403)), Some(Fault::Throttle)] {
+        let stage = Stage::new(2, 1);
+        stage.block(0);
+        stage.world.faults.add(Rule::on("RecordLifecycleActionHeartbeat", Fault::Status(403)));
+        if let Some(fault) = search {
+            stage.world.faults.add(Rule::on("DescribeAutoScalingInstances", fault));
+        }
+        let replica = stage.start(&[]).await;
+        let token = stage.terminate(0, s(300), Wrapping::Event);
+        stage.until_handled(s(300)).await;
+        assert!(drained(&stage, 0), "{search:?}: deleted before the hook expires\n{}", stage.story());
+        stage.completed_once(&token);
+        stage.rest(&[&replica]).await;
+    }
 }
 
 /// An action that has ended before its first heartbeat still ends the drain: the instance is on its way out.

@@ -23,6 +23,12 @@ fn failed(category: Category) -> HookEvent {
     HookEvent::Beat { sent: Instant::now(), answer: Err(category) }
 }
 
+/// A hook that a search has found in this group.
+fn hook_of(group: &str) -> Hook {
+    let (group, name) = (group.to_owned(), "hook".to_owned());
+    Hook { group, name, token: None, pool: None, replaces_root_volume: false, direct: true }
+}
+
 /// A hook of a minute for a drain of ten minutes.
 fn machine(trust: Trust, token: Option<&str>, assumed: bool, now: Instant) -> HookMachine {
     let hook = Hook {
@@ -65,6 +71,7 @@ fn each_state_has_its_answers() {
     let assumed = || after(Trust::Unproven, TOKEN, [], now);
     let sought_by_instance = || after(Trust::Unknown, None, [], now);
     let announced = || after(Trust::Announced, TOKEN, [], now);
+    let refused = || after(Trust::Announced, TOKEN, [beat(Denied)], now);
     let alive = || after(Trust::Trusted, TOKEN, [], now);
     let denied = || after(Trust::Trusted, TOKEN, [beat(Denied)], now);
     let denied_at_first = || after(Trust::Unknown, None, [beat(Denied)], now);
@@ -85,10 +92,18 @@ fn each_state_has_its_answers() {
         (sought_by_instance(), beat(Denied), unproven.clone()),
         (announced(), found.clone(), State::Alive),
         (announced(), over.clone(), State::Sought),
-        (announced(), beat(Denied), proven.clone()),
+        (announced(), beat(Denied), State::Refused),
         (announced(), beat(Throttled), State::Announced),
         (announced(), beat(NotFound), State::Unkept),
-        (after(Trust::Announced, TEST, [], now), over.clone(), State::Unkept),
+        (after(Trust::Announced, TEST, [], now), over.clone(), State::Sought),
+        (refused(), searched(Ok(HookSearch::Found(hook_of("group")))), proven.clone()),
+        (refused(), searched(Ok(HookSearch::Found(hook_of("other")))), elsewhere()),
+        (refused(), searched(Ok(HookSearch::NotYet)), proven.clone()),
+        (refused(), searched(Ok(HookSearch::InService)), elsewhere()),
+        (refused(), searched(Ok(HookSearch::Returning)), State::Over),
+        (refused(), searched(Err(Denied)), proven.clone()),
+        (refused(), searched(Err(Throttled)), proven.clone()),
+        (refused(), HookEvent::Completing, State::Completing),
         (alive(), found.clone(), State::Alive),
         (alive(), over.clone(), State::Over),
         (alive(), beat(Denied), proven.clone()),
@@ -107,6 +122,7 @@ fn each_state_has_its_answers() {
         (denied_at_first(), beat(Denied), unproven),
         (sought(), searched(Ok(HookSearch::InService)), elsewhere()),
         (sought(), searched(Ok(HookSearch::NotYet)), elsewhere()),
+        (sought(), searched(Ok(HookSearch::Returning)), State::Over),
         (sought(), searched(Ok(HookSearch::NoGroup)), State::NotFound(HookLack::NoGroup)),
         (sought(), searched(Ok(HookSearch::Nowhere(HookLack::Over("x".to_owned())))), State::Over),
         (sought(), searched(Err(Denied)), State::NotFound(HookLack::Unseen)),
