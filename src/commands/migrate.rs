@@ -10,6 +10,7 @@
 
 mod cases;
 mod converters;
+mod form;
 mod pods;
 mod read;
 mod table;
@@ -24,6 +25,7 @@ use crate::cli::flags::migrate::Migrate;
 use crate::cli::input;
 use crate::cli::input::InputError;
 use crate::cli::text::nearest;
+use form::Found;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -173,13 +175,17 @@ pub fn run(Migrate { values, output_file, strict }: &Migrate) -> Answer {
 /// # Errors
 /// The reason why the text is not a values file.
 pub fn convert(text: &str) -> Result<Migration, ValuesError> {
-    let nth = Value::Object(read::values(text)?);
-    if nth["aws-node-termination-handler"].is_object() {
-        return Err(ValuesError::OfParent);
+    let Found { values: nth, mut remarks } = Found::of(read::values(text)?)?;
+    if text.trim().is_empty() {
+        remarks.push(remark(
+            Topic::Differs,
+            "values",
+            "there are none, so that these are NTH's defaults, in IMDS mode",
+        ));
     }
     let is_queue = switch(&nth["enableSqsTerminationDraining"]) == Some(true);
     let mode = if is_queue { Mode::Queue } else { Mode::Imds };
-    let (mut values, mut remarks) = (Values::default(), Vec::new());
+    let mut values = Values::default();
     for row in table().rows() {
         let Conversion { settings, remark } = NthValue::new(&nth, mode, row).convert();
         for (path, value) in settings {

@@ -12,15 +12,16 @@ pub enum ValuesError {
     /// The document is not a map.
     #[error("is not a map of values; give a values file of NTH's chart")]
     NotAMap,
-    /// The values are in a parent chart's.
-    #[error("has the values of a parent chart; give the part below aws-node-termination-handler as a file of its own")]
-    OfParent,
-    /// The file has several documents.
-    #[error("has a second document on line {line}; give one values file")]
-    MultipleDocuments {
-        /// The line of the second document.
-        line: u64,
-    },
+    /// The file is an object without NTH's values.
+    #[error(
+        "is a {0} without NTH's values; give a values file of NTH's chart, or its Deployment, DaemonSet, HelmRelease or Application as YAML"
+    )]
+    Object(String),
+    /// The file has several objects; this number of them have NTH's values.
+    #[error(
+        "has several objects, {0} of them with NTH's values; give one of NTH's: its Deployment, DaemonSet, HelmRelease or Application"
+    )]
+    Objects(usize),
     /// The file has a name twice.
     #[error("has {name} twice, the second time on line {line}; remove one")]
     DuplicateName {
@@ -40,34 +41,30 @@ pub enum ValuesError {
     Malformed(String),
 }
 
-/// Reads the values of a file.
+/// Reads the documents of a file, each a map. A file without one has an empty map.
 ///
 /// # Errors
 /// The reason why the text is not a values file.
-pub(super) fn values(text: &str) -> Result<Map<String, Value>, ValuesError> {
-    let read: Result<Option<Value>, _> = match serde_saphyr::from_str_with_options(text, options()) {
-        // A file may end with a separator, after which an empty document begins.
-        Err(error @ Error::MultipleDocuments { .. }) => match serde_saphyr::from_multiple_with_options(text, options())
-        {
-            Ok::<Vec<Value>, _>(mut documents) if documents.len() <= 1 => Ok(documents.pop()),
-            Ok(_) => Err(error),
-            Err(error) => Err(error),
-        },
-        read => read,
-    };
-    match read.map(|value| value.map(with_whole_numbers)) {
-        Ok(Some(Value::Object(values))) => Ok(values),
-        Ok(None | Some(Value::Null)) => Ok(Map::new()),
-        Ok(Some(_)) => Err(ValuesError::NotAMap),
-        Err(error) => Err(values_error(&error)),
-    }
+pub(super) fn values(text: &str) -> Result<Vec<Map<String, Value>>, ValuesError> {
+    let read: Vec<Value> =
+        serde_saphyr::from_multiple_with_options(text, options()).map_err(|error| values_error(&error))?;
+    // A file may begin or end with a separator, next to which an empty document is.
+    let documents = read.into_iter().filter(|document| !document.is_null()).map(with_whole_numbers);
+    let maps: Result<Vec<_>, _> = documents
+        .map(|document| match document {
+            Value::Object(values) => Ok(values),
+            _ => Err(ValuesError::NotAMap),
+        })
+        .collect();
+    let maps = maps?;
+    Ok(if maps.is_empty() { vec![Map::new()] } else { maps })
 }
 
 /// Returns the options of Helm's reader, which reads numbers as in YAML 1.1.
 fn options() -> Options {
     serde_saphyr::options! {
         budget: serde_saphyr::budget! {
-            max_nodes: MAX_YAML_NODES, max_events: 3 * MAX_YAML_NODES, max_depth: 32, max_documents: 8
+            max_nodes: MAX_YAML_NODES, max_events: 3 * MAX_YAML_NODES, max_depth: 32, max_documents: 64
         },
         alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: MAX_YAML_NODES },
         legacy_octal_numbers: true,
@@ -96,7 +93,6 @@ fn values_error(error: &Error) -> ValuesError {
     let line = error.location().map_or(0, |at| at.line());
     match error {
         Error::AliasError { error, .. } => values_error(error),
-        Error::MultipleDocuments { .. } => ValuesError::MultipleDocuments { line },
         Error::DuplicateMappingKey { key, .. } => {
             ValuesError::DuplicateName { name: key.clone().unwrap_or_else(|| "a name".to_owned()), line }
         }

@@ -95,11 +95,13 @@ fn each_error_is_one_sentence() {
     let wide = format!("a: [{}]", "1,".repeat(50_000));
     let table = [
         ("just words", "is not a map of values"),
-        ("aws-node-termination-handler: {replicas: 2}", "has the values of a parent chart; give the part below"),
+        ("apiVersion: v1\nkind: ConfigMap", "is a ConfigMap without NTH's values; give"),
+        ("apiVersion: apps/v1\nkind: Deployment", "is a Deployment without NTH's values; give"),
+        ("apiVersion: v1\nkind: List\nitems: []", "has several objects, 0 of them with NTH's values; give"),
         ("- a\n- b", "is not a map of values"),
         ("a: 1\na: 2", "has a twice, the second time on line 2; remove one"),
-        ("a: 1\n---\nb: 2", "has a second document on line"),
-        ("a: 1\n---\n# nothing\n---\nb: 2", "has a second document on line"),
+        ("a: 1\n---\nb: 2", "has several objects, 0 of them with NTH's values; give one"),
+        ("a: 1\n---\n# nothing\n---\nb: 2", "has several objects, 0 of them with NTH's values; give one"),
         ("a: 1\n---\n{\"a\": [", "is not valid YAML: "),
         ("{\"a\": [", "is not valid YAML: "),
         ("a: *b", "is not valid YAML: "),
@@ -289,4 +291,100 @@ fn the_values_go_into_a_new_file_and_strict_decides_the_exit_code() {
 fn a_name_with_a_dot_is_no_map_in_a_map() {
     let (_, said, is_whole) = migrated("enableSqsTerminationDraining: true\nrbac.create: false\n");
     assert!(said.contains("rbac.create: is one name with a dot") && !is_whole, "{said}");
+}
+
+/// What `kubectl get deployment --output yaml`, a manifest, Argo CD, Flux, an umbrella and `helm get values` have is the same set-up.
+#[test]
+fn each_form_has_the_same_values() {
+    let plain = "enableSqsTerminationDraining: true\nqueueURL: https://sqs.eu-west-1.amazonaws.com/123456789012/nth\nmetadataTries: 5\nreplicas: 2\ntaintNode: true\n";
+    let (expected, ..) = migrated(plain);
+    let indented = |by: usize| {
+        let lines: Vec<_> = plain.lines().map(|line| format!("{}{line}\n", " ".repeat(by))).collect();
+        lines.concat()
+    };
+    let pod = "
+      nodeSelector: {kubernetes.io/os: linux}
+      dnsPolicy: ClusterFirst
+      containers:
+      - name: aws-node-termination-handler
+        image: public.ecr.aws/aws-ec2/aws-node-termination-handler:v1.25.6";
+    let head = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: aws-node-termination-handler}\nspec:\n  replicas: 2\n  template:\n    spec:";
+    let variables = format!(
+        "{head}{pod}
+        env:
+        - {{name: NODE_NAME, valueFrom: {{fieldRef: {{fieldPath: spec.nodeName}}}}}}
+        - {{name: ENABLE_SQS_TERMINATION_DRAINING, value: \"true\"}}
+        - {{name: QUEUE_URL, value: https://sqs.eu-west-1.amazonaws.com/123456789012/nth}}
+        - {{name: METADATA_TRIES, value: \"5\"}}
+        - {{name: WEBHOOK_URL, value: \"\"}}
+        - {{name: TAINT_NODE, value: \"true\"}}
+"
+    );
+    let arguments = format!(
+        "{head}{pod}
+        args: [--enable-sqs-termination-draining, --queue-url=https://sqs.eu-west-1.amazonaws.com/123456789012/nth, --metadata-tries, \"5\", --taint-node=true]
+"
+    );
+    let account = "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: aws-node-termination-handler}\n";
+    let manifest = format!("---\n{account}---\n{variables}");
+    let listed = |(n, line): (usize, &str)| format!("{} {line}\n", if n == 0 { "-" } else { " " });
+    let list = variables.lines().enumerate().map(listed).collect::<Vec<_>>().concat();
+    let release = "apiVersion: helm.toolkit.fluxcd.io/v2\nkind: HelmRelease\nspec:\n  values:\n";
+    let application = "apiVersion: argoproj.io/v1alpha1\nkind: Application\nspec:\n  source:\n    chart: aws-node-termination-handler\n    helm:\n";
+    let sources = "apiVersion: argoproj.io/v1alpha1\nkind: Application\nspec:\n  sources:\n  - ref: values\n  - chart: aws-node-termination-handler\n    helm:\n      parameters:\n      - {name: replicas, value: \"2\"}\n      - {name: metadataTries, value: \"5\"}\n      values: |\n";
+    let rest = "enableSqsTerminationDraining: true\n        queueURL: https://sqs.eu-west-1.amazonaws.com/123456789012/nth\n        taintNode: true\n        replicas: 7\n";
+    let forms = [
+        format!("USER-SUPPLIED VALUES:\n{plain}"),
+        format!("aws-node-termination-handler:\n{}global: {{}}\n", indented(2)),
+        format!("{release}{}", indented(4)),
+        format!("{application}      valuesObject:\n{}", indented(8)),
+        format!("{application}      values: |\n{}", indented(8)),
+        format!("{sources}        {rest}"),
+        variables.clone(),
+        arguments,
+        manifest,
+        format!("apiVersion: v1\nkind: List\nitems:\n{list}"),
+    ];
+    for form in forms {
+        let Ok(found) = convert(&form) else { panic!("{}\n{form}", convert(&form).unwrap_err()) };
+        assert_eq!(found.values.strip_prefix(HEAD), Some(&*expected), "{form}");
+    }
+}
+
+/// What an object does not show is said, and nothing is taken for values that are not there.
+#[test]
+fn what_a_form_does_not_show_is_said() {
+    let remarks = |text: &str| convert(text).unwrap().to_string();
+    let daemons = "
+apiVersion: apps/v1
+kind: DaemonSet
+spec:
+  template:
+    spec:
+      serviceAccountName: nth
+      hostNetwork: true
+      priorityClassName: system-node-critical
+      imagePullSecrets: [{name: registry}]
+      containers:
+      - {name: proxy, image: envoy}
+      - name: handler
+        image: mirror.example/aws-node-termination-handler:v1
+        env:
+        - {name: WEBHOOK_URL, valueFrom: {secretKeyRef: {name: hook, key: webhookurl}}}
+        - {name: HTTPS_PROXY, value: http://proxy.example:3128}
+";
+    let found = convert(daemons).unwrap();
+    for expected in ["existingSecret: hook", "name: HTTPS_PROXY", "source: [nodes]", "name: registry"] {
+        assert!(found.values.contains(expected), "{expected}: {}", found.values);
+    }
+    assert!(found.to_string().contains("serviceAccount: the object shows its name, nth, not its role"), "{found}");
+    assert!(remarks("").contains("values: there are none, so that these are NTH's defaults, in IMDS mode"));
+    let release =
+        "apiVersion: helm.toolkit.fluxcd.io/v2\nkind: HelmRelease\nspec:\n  valuesFrom: [{kind: ConfigMap, name: v}]\n";
+    assert!(remarks(release).contains("spec.valuesFrom: names ConfigMaps or Secrets, which are not read"));
+    let files =
+        "apiVersion: argoproj.io/v1alpha1\nkind: Application\nspec:\n  source:\n    helm: {valueFiles: [a.yaml]}\n";
+    assert!(remarks(files).contains("valueFiles: names files of the repository, which are not read"));
+    let odd = "apiVersion: argoproj.io/v1alpha1\nkind: Application\nspec: {source: {helm: {values: \"a: 1\", parameters: [{name: a.b, value: c}]}}}\n";
+    assert!(remarks(odd).contains("a: is unknown"), "a parameter below a value that is no map");
 }

@@ -14,6 +14,9 @@ const CASES: &str = "tests/fixtures/migrate/cases.txt";
 const QUEUE: &str =
     "enableSqsTerminationDraining: true\nqueueURL: https://sqs.eu-west-1.amazonaws.com/123456789012/nth\n";
 
+/// The shortest for IMDS mode.
+const IMDS: &str = "# NTH's defaults\n";
+
 /// Each case is its kind and its input; the rest is written.
 #[test]
 fn every_input_becomes_what_it_did() {
@@ -31,7 +34,7 @@ fn with_output(case: &str) -> String {
     let output = match kind {
         "file" => whole(given),
         "queue" => added(QUEUE, given),
-        "imds" => added("", given),
+        "imds" => added(IMDS, given),
         other => panic!("{other} is no kind of input"),
     };
     for secret in ["hidden", "a-secret"] {
