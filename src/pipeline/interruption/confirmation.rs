@@ -231,7 +231,7 @@ impl Confirmations {
                 match marked {
                     Ok(false) if *hibernates || is_over => stops().await,
                     Err(error) if *hibernates || is_over => {
-                        // Only a yes says more than the failure.
+                        // Only a yes shows more than the failure.
                         stops().await.ok().filter(|stops| *stops).ok_or(error)
                     }
                     marked => marked,

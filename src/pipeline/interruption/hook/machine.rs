@@ -94,6 +94,13 @@ enum State {
     },
 }
 
+impl State {
+    /// Whether Auto Scaling's answer about the instance decides what follows.
+    const fn is_searched(&self) -> bool {
+        matches!(self, Self::Sought | Self::Refused)
+    }
+}
+
 /// An event of a hook.
 #[derive(Clone, Debug)]
 pub enum HookEvent {
@@ -303,7 +310,7 @@ impl HookMachine {
         if is_due(self.call) {
             (self.call, self.retry) = (Turn::Running, None);
             let by = self.last.map_or(now + CALL_TIMEOUT, |last| last + self.times.heartbeat);
-            return Some(if self.is_searched() { HookEffect::Search } else { HookEffect::Beat(by) });
+            return Some(if self.state.is_searched() { HookEffect::Search } else { HookEffect::Beat(by) });
         }
         is_due(self.look_up).then(|| {
             self.look_up = Turn::Running;
@@ -320,7 +327,7 @@ impl HookMachine {
             }
             HookEvent::Searched { found, may_be_back } => {
                 self.call = Turn::Never;
-                if self.is_searched() {
+                if self.state.is_searched() {
                     self.searched(&found, may_be_back, now);
                 }
             }
@@ -454,11 +461,6 @@ impl HookMachine {
         };
     }
 
-    /// Whether Auto Scaling's answer about the instance decides what follows.
-    const fn is_searched(&self) -> bool {
-        matches!(self.state, State::Sought | State::Refused)
-    }
-
     /// Plans the next try of a heartbeat.
     fn try_again(&mut self, now: Instant) {
         if now >= self.terms.life_ends(self.times) {
@@ -498,7 +500,7 @@ impl HookMachine {
     /// Plans the next calls.
     fn plan(&mut self, now: Instant) {
         if self.call != Turn::Running {
-            let at = if self.is_searched() { self.retry } else { self.beat_at(now) };
+            let at = if self.state.is_searched() { self.retry } else { self.beat_at(now) };
             self.call = at.filter(|_| !self.is_at_rest()).map_or(Turn::Never, Turn::At);
         }
         self.look_up = match self.look_up {
