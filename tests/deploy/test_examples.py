@@ -37,6 +37,18 @@ def test_the_umbrella_chart_installs_ebbtide_with_its_values(helm: Helm, schemas
     assert "additional properties 'sopt' not allowed" in typo.stderr
 
 
+def test_the_values_for_production_are_those_of_the_chart(schemas: Path) -> None:
+    made = HELM4.template("--values", str(EXAMPLES / "values-production.yaml"))
+    refused = conform(made, KNOWN[-1], schemas)
+    assert not refused, refused
+    objects = parse(made)
+    described = environment(objects)
+    assert described["EBBTIDE_MAX_DRAINING"] == "10%"
+    assert described["EBBTIDE_NODE_SELECTOR"] == "!karpenter.sh/nodepool,!eks.amazonaws.com/nodegroup"
+    kinds = {each["kind"] for each in objects}
+    assert {"PodMonitor", "PrometheusRule", "NetworkPolicy"} <= kinds
+
+
 def example(name: str) -> list[Object]:
     """Returns the objects of a file in examples/."""
     return parse((EXAMPLES / name).read_text())
