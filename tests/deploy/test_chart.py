@@ -287,7 +287,9 @@ def test_resources_can_be_removed() -> None:
 
 
 def test_a_budget_has_one_of_its_two_forms() -> None:
-    for values, form in (("", {"maxUnavailable": 1}), ("podDisruptionBudget: {minAvailable: 0}", {"minAvailable": 0})):
+    one = "podDisruptionBudget: {minAvailable: 1, maxUnavailable: null}"
+    least = "podDisruptionBudget: {minAvailable: 0}"
+    for values, form in (("", {"maxUnavailable": 1}), (least, {"minAvailable": 0}), (one, {"minAvailable": 1})):
         spec = the("PodDisruptionBudget", HELM4.objects(values=QUEUE + values))["spec"]
         assert {key: spec[key] for key in spec if key.endswith("vailable")} == form
 

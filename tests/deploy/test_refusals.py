@@ -299,6 +299,9 @@ SENTENCES = [
         "agent.resources.requests.memory is 64Mi, above agent.resources.limits.memory, 48Mi: set both, or set one",
     ),
     ("extraEnv: [{name: AWS_REGION, value: eu-west-1}]", "extraEnv must not set AWS_REGION: set aws.region instead"),
+    ("podLabels: {ebbtide/service: 'no'}", "podLabels must not set ebbtide/service, which the chart sets: remove it"),
+    ("service: {labels: {app.kubernetes.io/name: a}}", "service.labels must not set app.kubernetes.io/name, which the chart sets"),
+    ("podDisruptionBudget: {maxUnavailable: null}", "podDisruptionBudget.maxUnavailable is empty: remove the line, or set a value, or"),
     ("podLabels: {app.kubernetes.io/name: a}", "podLabels must not set app.kubernetes.io/name, which the chart sets"),
     (
         "podLabels: {app.kubernetes.io/instance: a}",
