@@ -46,6 +46,26 @@ const HOOKS: &str = "is not true: NTH's IMDS mode, which Ebbtide's agent replace
                      settings.nodeHook to the name of yours, which needs AWS permissions; or settings.drainTimeout.asgTerminate to its \
                      timeout, for which it waits after each drain";
 
+/// Values of the charts before 0.27.6.
+const OLDER: [&str; 10] = [
+    "assumeAsgTagPropagation",
+    "gracePeriod",
+    "linuxAnnotations",
+    "linuxUpdateStrategy",
+    "nodeSelectorTermsArch",
+    "nodeSelectorTermsOs",
+    "probesServerEndpoint",
+    "probesServerPort",
+    "windowsAnnotations",
+    "windowsUpdateStrategy",
+];
+
+/// Where NTH's pods run. In IMDS mode they are on the nodes that Ebbtide drains.
+const PLACES: [&str; 3] = ["nodeSelector", "tolerations", "affinity"];
+
+/// The remark on these values in IMDS mode.
+const PLACED: &str = "is of NTH's DaemonSet, and so of the agents alone: the two pods of the service should not run on the nodes that they drain";
+
 /// The first lines of our values.
 const HEAD: &str = "\
 # Values for Ebbtide's chart, by `ebbtide migrate` from values of aws-node-termination-handler.
@@ -188,8 +208,12 @@ pub fn convert(text: &str) -> Result<Migration, ValuesError> {
     let mut values = Values::default();
     for row in table().rows() {
         let Conversion { settings, remark } = NthValue::new(&nth, mode, row).convert();
-        for (path, value) in settings {
+        let is_place = mode == Mode::Imds && PLACES.contains(&&*row.nth);
+        for (path, value) in settings.into_iter().filter(|_| !is_place) {
             values.put(&path, value, &row.nth);
+        }
+        if is_place && !is_empty(&nth[&row.nth]) {
+            remarks.push(self::remark(Topic::New, &row.nth, PLACED));
         }
         remarks.extend(remark.map(|(topic, text)| Remark { topic, key: row.nth.clone(), text }));
     }
@@ -219,7 +243,7 @@ pub fn convert(text: &str) -> Result<Migration, ValuesError> {
 
 /// Sets where the agent's pods run: by NTH's values for both modes, unless its DaemonSet has values of its own.
 fn place_agents(nth: &Value, values: &mut Values) {
-    for key in ["nodeSelector", "tolerations", "affinity"] {
+    for key in PLACES {
         let own = pods::linux(key);
         let Some(row) = table().rows().find(|row| row.nth == own) else { continue };
         if is_empty(&nth[&own]) && !is_empty(&nth[key]) {
@@ -252,6 +276,9 @@ fn unknown(nth: &Value, remarks: &mut Vec<Remark>) {
             "must be a map, and is left out".to_owned()
         } else {
             match nearest(&name, &known) {
+                _ if OLDER.contains(&&*name) => {
+                    "is of an older chart, is no longer read by NTH, and is left out".to_owned()
+                }
                 Some(key) => format!("is unknown and left out; did you mean {key}?"),
                 None => "is unknown and left out: a typing error, or newer than NTH's chart 0.27.6".to_owned(),
             }

@@ -119,9 +119,15 @@ fn webhook(nth: &NthValue<'_>, secret: Option<&str>) -> Conversion {
     }
     let mut conversion = nth.set_all([secret.unwrap_or(given).into(), "webhookurl".into()]);
     conversion.settings.push(("notifications.phases.all".to_owned(), "done+failed".into()));
-    if !["webhookTemplate", "webhookTemplateConfigMapName"].iter().any(|key| nth.is_on(key)) {
-        conversion.settings.push(("notifications.format".to_owned(), "slack".into()));
-    }
+    let template = nth.all["webhookTemplate"].as_str().unwrap_or_default();
+    let has_template = ["webhookTemplate", "webhookTemplateConfigMapName"].iter().any(|key| nth.is_on(key));
+    // What NTH's own template, Slack and Teams expect.
+    let format = match template {
+        _ if template.contains("MessageCard") => Some("teams"),
+        _ if !has_template || template.contains("\"text\"") || given.contains("hooks.slack.com") => Some("slack"),
+        _ => None,
+    };
+    conversion.settings.extend(format.map(|format| ("notifications.format".to_owned(), format.into())));
     conversion
 }
 
