@@ -16,7 +16,11 @@ use super::times::HookTimes;
 use crate::clients::gate::LAST_CALL;
 use crate::pipeline::drain::{Deadline, Plan};
 use crate::pipeline::node::record::TERMINATION_GRACE;
+use std::time::Duration;
 use tokio::time::Instant;
+
+/// Time from the end of a drain until its hook is completed, if no call fails. An instance that has restarted by then still waits at the hook.
+pub(super) const COMPLETION: Duration = Duration::from_secs(20);
 
 /// A notice's part in a drain.
 #[derive(Clone, Debug)]
@@ -190,8 +194,9 @@ impl DrainPart {
     fn puts_off_to(&self, PartView { deadline, plan, hook }: &PartView) -> Option<Instant> {
         let hooks_end = plan.hooks_end().filter(|_| hook.is_some());
         let ends = hooks_end.map_or(deadline.at(), |hooks_end| hooks_end.max(deadline.at()));
-        Some(ends)
-            .filter(|ends| !self.is_marking && self.state != State::Left && *ends > self.marked + TERMINATION_GRACE)
+        Some(ends).filter(|ends| {
+            !self.is_marking && self.state != State::Left && *ends + COMPLETION > self.marked + TERMINATION_GRACE
+        })
     }
 }
 

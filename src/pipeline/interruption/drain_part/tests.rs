@@ -97,8 +97,11 @@ fn a_later_end_is_recorded_when_the_recorded_one_is_there() {
     assert_eq!((part.handle(&seen, at), part.wakes_at(&seen)), (Vec::new(), None), "one write at a time");
     part.marked(now + 9 * MINUTE);
     assert_eq!((part.handle(&seen, at), part.wakes_at(&seen)), (Vec::new(), None));
-    let soon = view(Deadline::hard(now), Deadline::hard(now + MINUTE), None);
-    assert_eq!(DrainPart::new(now, true).handle(&soon, now + MINUTE), [], "a minute more is no return");
+    let ends = |at: Instant| view(Deadline::hard(at), Deadline::hard(at), None);
+    assert_eq!(DrainPart::new(now, true).handle(&ends(now + MINUTE / 2), now), [], "half a minute more is no return");
+    // After a minute a restart would count as the return, while the hook is about to be completed.
+    let put_off = [PartEffect::PutOffMark(now + MINUTE)];
+    assert_eq!(DrainPart::new(now, true).handle(&ends(now + MINUTE), now), put_off);
 }
 
 #[test]
