@@ -5,12 +5,20 @@ use crate::clients::connect::ClusterChoice;
 use crate::clients::gate::{CALL_TIMEOUT, Call, Class, Gate, KubeError};
 use kube::Api;
 use kube::api::ListParams;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;
 use tokio::time::Instant;
 
 /// Maximum number of objects a page of a list.
 const PAGE: u32 = 500;
+
+/// The used part of a pod's status.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct Phase {
+    #[serde(default)]
+    pub phase: String,
+}
 
 /// Returns the choice of the command line.
 #[must_use]

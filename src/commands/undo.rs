@@ -7,7 +7,7 @@ use crate::cli::text::clean;
 use crate::clients::connect::{ConnectError, cluster_client};
 use crate::clients::gate::{CALL_TIMEOUT, Call, Category, Class, Gate, KubeError};
 use crate::clients::trimmed::{self, Trimmed};
-use crate::commands::cluster::{chosen, list_all};
+use crate::commands::cluster::{Phase, chosen, list_all};
 use crate::fact::Facts;
 use crate::pipeline::node::label::Selector;
 use crate::pipeline::node::mark::MarkSettings;
@@ -18,7 +18,6 @@ use futures_util::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ApiResource, ListParams, Patch, PatchParams};
 use kube::{Api, Client};
-use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -48,13 +47,6 @@ enum UndoError {
         "{program} still runs, in pod {pod}, and would mark Nodes again; uninstall it first, or scale it to 0 replicas, and wait until its pods have ended"
     )]
     Runs { program: &'static str, pod: String },
-}
-
-/// The used part of a pod's status.
-#[derive(Clone, Debug, Default, Deserialize)]
-struct Phase {
-    #[serde(default)]
-    phase: String,
 }
 
 /// A Node with what is left on it.

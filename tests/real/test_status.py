@@ -51,7 +51,7 @@ def two_replicas(world: World) -> list[str]:
 
 
 def test_replicas_show_their_work_together(world: World) -> None:
-    """Two replicas, one of which gets the message: both show it, and all is well only when both report so."""
+    """One of two replicas gets the message: the command shows the reports of both, and all is well only if both say so."""
     node = world.node()
     world.run("web")
     urls = two_replicas(world)

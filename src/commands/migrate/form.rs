@@ -1,13 +1,10 @@
 //! The forms in which people have NTH's values: a values file, the values of a parent chart, or an object of Kubernetes, Argo CD or Flux.
 
+use super::pods::NTH;
 use super::read::{ValuesError, values};
 use super::table::table;
 use super::{Remark, Topic, remark};
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
-
-/// Name of NTH's chart, of its image and of its container.
-const NTH: &str = "aws-node-termination-handler";
 
 /// The first lines of `helm get values`, which are no values.
 const HEADERS: [&str; 2] = ["USER-SUPPLIED VALUES", "COMPUTED VALUES"];
@@ -51,14 +48,10 @@ impl Found {
                 Self::among(items.into_iter().flatten().filter_map(Value::as_object).collect())
             }
             (true, Some(kind)) => Self::of_object(kind, &first)?.ok_or_else(|| ValuesError::Object(kind.to_owned())),
-            _ => match first.remove(NTH) {
-                Some(values @ Value::Object(_)) => Ok(Self::plain(values)),
-                Some(other) => {
-                    first.insert(NTH.to_owned(), other);
-                    Ok(Self::plain(first.into()))
-                }
-                None => Ok(Self::plain(first.into())),
-            },
+            _ => Ok(Self::plain(match first.get_mut(NTH) {
+                Some(values @ Value::Object(_)) => values.take(),
+                _ => first.into(),
+            })),
         }
     }
 
@@ -102,7 +95,7 @@ impl Found {
         if pod["nodeSelector"]["kubernetes.io/os"] == "windows" {
             return None;
         }
-        let mut found = Self { values: json!({}), remarks: Vec::new() };
+        let mut found = Self::plain(json!({}));
         found.take_variables(container);
         found.take_arguments(container);
         let mut selector = pod["nodeSelector"].clone();
@@ -170,9 +163,9 @@ impl Found {
         if value.is_empty() {
             return;
         }
-        let known: BTreeMap<String, &str> = table().rows().map(|row| (variable_of(&row.nth), &*row.nth)).collect();
+        let known = table().rows().map(|row| &*row.nth).find(|key| variable_of(key) == name);
         let aliases = || VARIABLES.iter().find(|(variable, _)| *variable == name).map(|(_, key)| *key);
-        match known.get(name).copied().or_else(aliases) {
+        match known.or_else(aliases) {
             Some(key) => self.set(key, scalar(value)),
             None => self.take_extra(variable),
         }
@@ -200,7 +193,7 @@ impl Found {
 
     fn of_release(spec: &Value) -> Self {
         let values = if spec["values"].is_object() { spec["values"].clone() } else { json!({}) };
-        let mut found = Self { values, remarks: Vec::new() };
+        let mut found = Self::plain(values);
         if spec["valuesFrom"].as_array().is_some_and(|from| !from.is_empty()) {
             let text = "names ConfigMaps or Secrets, which are not read; give the output of helm get values instead";
             found.remarks.push(remark(Topic::Missing, "spec.valuesFrom", text));
@@ -213,7 +206,7 @@ impl Found {
         let is_nth = |source: &&Value| source["chart"] == NTH;
         let source = sources.into_iter().find(is_nth).unwrap_or(&spec["source"]);
         let helm = &source["helm"];
-        let mut found = Self { values: json!({}), remarks: Vec::new() };
+        let mut found = Self::plain(json!({}));
         if let Some(text) = helm["values"].as_str() {
             found.values = values(text)?.into_iter().next().unwrap_or_default().into();
         }

@@ -5,7 +5,7 @@ use super::table::Mode;
 use super::value::{Conversion, NthValue, number, texts};
 use serde_json::{Map, Value};
 
-/// The name of NTH's objects.
+/// Name of NTH's chart, and of its objects, its image and its container.
 pub(super) const NTH: &str = "aws-node-termination-handler";
 
 /// Labels that our chart sets itself and rejects in values.

@@ -4,6 +4,7 @@ use crate::cli::flags::status::Status;
 use crate::clients::connect::{ClusterChoice, ConnectError, cluster_client};
 use crate::clients::get::{GetError, get};
 use crate::clients::trimmed::Trimmed;
+use crate::commands::cluster::Phase;
 use crate::runtime::clock::Clock;
 use crate::telemetry::bounded::bounded;
 use crate::telemetry::history::report::{Report, VERSION};
@@ -70,13 +71,6 @@ impl StatusError {
     pub(super) const fn is_wrong_input(&self) -> bool {
         matches!(self, Self::BadAddress(_))
     }
-}
-
-/// The used part of a pod's status.
-#[derive(Clone, Debug, Default, Deserialize)]
-struct Phase {
-    #[serde(default)]
-    phase: String,
 }
 
 /// The used part of the API server's answer to a failed call.

@@ -20,7 +20,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Time from the end of a drain until its hook is completed, if no call fails. An instance that has restarted by then still waits at the hook.
-pub(super) const COMPLETION: Duration = Duration::from_secs(20);
+const COMPLETION: Duration = Duration::from_secs(20);
+
+/// Whether work until `ends`, with the completion of its hook, continues when others take a mark with this deadline for left behind.
+pub(super) fn outlasts(ends: Instant, marked: Instant) -> bool {
+    ends + COMPLETION > marked + TERMINATION_GRACE
+}
 
 /// A notice's part in a drain.
 #[derive(Clone, Debug)]
@@ -194,9 +199,7 @@ impl DrainPart {
     fn puts_off_to(&self, PartView { deadline, plan, hook }: &PartView) -> Option<Instant> {
         let hooks_end = plan.hooks_end().filter(|_| hook.is_some());
         let ends = hooks_end.map_or(deadline.at(), |hooks_end| hooks_end.max(deadline.at()));
-        Some(ends).filter(|ends| {
-            !self.is_marking && self.state != State::Left && *ends + COMPLETION > self.marked + TERMINATION_GRACE
-        })
+        Some(ends).filter(|ends| !self.is_marking && self.state != State::Left && outlasts(*ends, self.marked))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Cordons and drains the Node of an instance.
 
 use super::completion::KeptHook;
-use super::drain_part::COMPLETION;
+use super::drain_part::outlasts;
 use super::known::Progress;
 use super::late::{is_healthy_again, is_late, returns_by_boot};
 use super::shared_drain::{EarlySeat, SharedDrain};
@@ -11,7 +11,6 @@ use crate::clients::gate::{Backoff, CALL_TIMEOUT, Class, KubeError};
 use crate::fact::{Fact, UndoReason};
 use crate::pipeline::event::{Detail, Notice, NoticeTime, ScheduledChange};
 use crate::pipeline::node::mark::Mark;
-use crate::pipeline::node::record::TERMINATION_GRACE;
 use crate::pipeline::node::record::{Record, has_had};
 use crate::pipeline::node::release::NodeRelease;
 use crate::pipeline::node::{CordonOutcome, FullOfHints, Node};
@@ -222,7 +221,7 @@ impl Case {
     pub(super) async fn keep_marked(&self, ends: Option<Instant>) -> Infallible {
         if let (Some(node), Some(ends)) = (&self.node, ends) {
             let marked = self.marked_deadline(node);
-            if let Some(marked) = marked.filter(|marked| ends + COMPLETION > *marked + TERMINATION_GRACE) {
+            if let Some(marked) = marked.filter(|marked| outlasts(ends, *marked)) {
                 // Most work ends earlier, and needs no call.
                 sleep_until(marked).await;
                 Box::pin(self.put_off_mark(node, ends)).await;

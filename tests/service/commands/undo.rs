@@ -38,7 +38,7 @@ fn conditions(node: &Node) -> Vec<String> {
     status.conditions.unwrap_or_default().into_iter().map(|condition| condition.type_).collect()
 }
 
-/// A spot warning of one node, a blocked drain of another; the service ends, and the nodes stay. A third one was cordoned by somebody else.
+/// Three nodes get a spot warning: the drain of one is blocked, and someone else had cordoned another. The service ends, the nodes stay.
 #[tokio::test(start_paused = true)]
 async fn all_marks_go_and_nothing_of_others_does() {
     let stage = Stage::new(3, 2);
@@ -111,8 +111,8 @@ async fn nothing_is_undone_while_a_program_runs() {
     }
 }
 
-/// A taint that the service does not add by default stays, and is named: whoever may annotate a Node can list the taints of others. A Node
-/// whose owner excludes it stays as it is.
+/// A taint that the service does not add by default stays, and the output names it: anyone who may annotate a Node can list taints that
+/// are not Ebbtide's. A Node whose owner excludes it stays as it is.
 #[tokio::test(start_paused = true)]
 async fn what_may_be_of_others_stays_and_is_named() {
     let stage = Stage::new(2, 0);

@@ -161,8 +161,8 @@ async fn holds_of_withdrawn_changes_do_not_silence_later_waits() {
     assert!(stay == 0 && said.starts_with("True Waiting: "), "{stay} conditions stay; of the 51st: {said:?}");
 }
 
-/// docs/waits.md of `asg-terminate=replace`: "A group that shrinks has it at once." Not if somebody has cordoned one of the other
-/// nodes, or one is not Ready: no instance is launched, and each hook of the scale-in waits for half of its time.
+/// docs/waits.md says of `asg-terminate=replace`: "A group that shrinks has it at once." That must also hold if someone has cordoned one of
+/// the other nodes, or if one is not Ready: no instance will be launched, so a hook that waits for one wastes half of its time.
 #[tokio::test(start_paused = true)]
 async fn a_scale_in_does_not_wait_for_a_node_that_somebody_has_cordoned() {
     let stage = Stage::with_group(3);

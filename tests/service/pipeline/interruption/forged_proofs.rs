@@ -405,7 +405,7 @@ async fn an_answer_that_a_hook_never_was_hurries_no_drain() {
     }
 }
 
-/// A real hook for which heartbeats are denied, whoever answers where the instance is: the drain ends in time for the hook's own timeout.
+/// The hook is real, but heartbeats are denied: the drain ends before the hook times out, whether or not the instance can be looked up.
 #[tokio::test(start_paused = true)]
 async fn a_real_hook_without_the_right_to_heartbeats_is_drained_in_time() {
     for search in [None, Some(Fault::Status(403)), Some(Fault::Throttle)] {
