@@ -6,6 +6,7 @@
 
 #[macro_use]
 mod label;
+pub mod condition;
 mod hook;
 mod outcome;
 

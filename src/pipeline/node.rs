@@ -61,7 +61,7 @@ mod work_sign;
 
 pub use agent_notices::{AGENT_REPEAT, AgentNotice};
 pub use brake::{Brake, Share};
-pub use condition::{ConditionRule, DRAINING_CONDITION};
+pub use condition::ConditionRule;
 pub use hinted::{FullOfHints, HintedNodes};
 pub use index::Index;
 pub use listing::{Listing, passing_checks};

@@ -3,10 +3,11 @@
 use super::Sources;
 use super::problems::Problems;
 use crate::cli::flags::Run;
+use crate::fact::condition;
 use crate::pipeline::event::NoticeKind;
 use crate::pipeline::interruption::{Action, Actions};
+use crate::pipeline::node::ConditionRule;
 use crate::pipeline::node::label::checked_key;
-use crate::pipeline::node::{ConditionRule, DRAINING_CONDITION};
 use crate::runtime::duration;
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,7 +57,7 @@ fn rule(text: &str) -> Result<ConditionRule, String> {
     let (kind, status) = name.split_once('=').ok_or_else(malformed)?;
     let (toleration, action) = rest.split_once('=').ok_or_else(malformed)?;
     checked_key(kind).map_err(|_| format!("\"{kind}\" is no type of a condition; kubectl describe node shows them"))?;
-    if kind == DRAINING_CONDITION {
+    if kind == condition::DRAINING {
         return Err(format!("{kind} is Ebbtide's own condition; remove it"));
     }
     if !matches!(status, "True" | "False" | "Unknown") {

@@ -10,12 +10,6 @@ use jiff::Timestamp;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Type of the condition that reports a drain.
-pub const DRAINING_CONDITION: &str = "EbbtideDraining";
-
-/// Reason of that condition while pods are held back.
-pub(super) const BLOCKED_REASON: &str = "Blocked";
-
 /// A condition that becomes a notice when a Node has had it for longer than it may.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConditionRule {

@@ -1,15 +1,16 @@
 //! What is left of Ebbtide on a Node once nothing of it runs, and the patches that remove it. Pure.
 
+use super::Node;
 use super::mark::{KIND_LABEL, MarkSettings};
 use super::names::{IGNORE_ANNOTATION, OWN_PREFIX, TEST_ANNOTATION};
 use super::release::NodeRelease;
 use super::replacement::AskedReplacement;
 use super::wire::TrimmedNode;
-use super::{DRAINING_CONDITION, Node};
+use crate::fact::condition;
 use serde_json::{Map, Value, json};
 
 /// Types of the conditions of a drain: Ebbtide's own, and those of KEP-5683, which Ebbtide sets only together with its own.
-const CONDITIONS: [&str; 3] = [DRAINING_CONDITION, "DrainInProgress", "Drained"];
+const CONDITIONS: [&str; 3] = [condition::DRAINING, condition::IN_PROGRESS, condition::DRAINED];
 
 /// What is left of Ebbtide on a Node. Annotations with which users give Ebbtide an order stay.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,5 +86,5 @@ impl Remnants {
 #[must_use]
 pub fn drain_conditions(node: &TrimmedNode) -> Vec<&'static str> {
     let has = |kind: &&str| node.status.has_condition(kind);
-    if has(&DRAINING_CONDITION) { CONDITIONS.into_iter().filter(has).collect() } else { Vec::new() }
+    if has(&condition::DRAINING) { CONDITIONS.into_iter().filter(has).collect() } else { Vec::new() }
 }

@@ -1,12 +1,12 @@
 //! A Node, trimmed to the fields that Ebbtide uses: 20 KiB on the wire become some hundred bytes.
 
-use super::condition::{BLOCKED_REASON, Condition as Named, ConditionRule, DRAINING_CONDITION};
+use super::condition::{Condition as Named, ConditionRule};
 use super::names::{AGENT_PREFIX, EXCLUDE_LABEL, IGNORE_ANNOTATION, MAX_AGENT_NOTICES, MAX_OF_A_PREFIX, OWN_PREFIX};
 use super::pool::Pool;
 use super::record::{NOTICE_PREFIX, Record};
 use super::work_sign::WorkSign;
 use crate::clients::trimmed::Trimmed;
-use crate::fact::NodeRef;
+use crate::fact::{NodeRef, condition};
 use crate::pipeline::event::{InstanceId, NoticeKey};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node as FullNode, Taint};
@@ -168,7 +168,7 @@ impl Node {
         let status = object.status;
         let condition = |kind: &str| status.conditions.iter().find(|found| found.r#type == kind);
         let is = |kind: &str| condition(kind).is_some_and(|found| found.status == "True");
-        let draining = condition(DRAINING_CONDITION).filter(|found| found.status == "True");
+        let draining = condition(condition::DRAINING).filter(|found| found.status == "True");
         let since = |found: &Condition| found.last_transition_time.as_ref().map(|at| at.0);
         let named = |rule: &ConditionRule| {
             let (kind, wanted) = rule.name.rsplit_once('=')?;
@@ -188,7 +188,7 @@ impl Node {
             ready_since,
             conditions: rules.iter().filter_map(named).collect(),
             draining: draining.map(|found| DrainCondition {
-                is_blocked: found.reason.as_deref() == Some(BLOCKED_REASON),
+                is_blocked: found.reason.as_deref() == Some(condition::BLOCKED),
                 message: found.message.clone().unwrap_or_default(),
             }),
             has_volumes: !status.volumes_attached.is_empty() || !status.volumes_in_use.is_empty(),

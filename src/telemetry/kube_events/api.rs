@@ -5,7 +5,7 @@ use super::text::{event_name, eviction_blocked, reason};
 use super::waits::WaitsEnd;
 use super::{BlockedPod, DrainEnd, ObjectRef, Scope};
 use crate::clients::gate::{Backoff, Call, Category, Class, Gate, KubeError};
-use crate::fact::{DrainOutcome, EventReason, Fact, Facts};
+use crate::fact::{DrainOutcome, EventReason, Fact, Facts, condition};
 use crate::runtime::clock::Clock;
 use crate::runtime::random;
 use k8s_openapi::api::core::v1::{Event, EventSource, Node, ObjectReference};
@@ -28,14 +28,6 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Maximum delay, if the server asks for more.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
-
-/// Type of the Node's condition.
-const CONDITION: &str = "EbbtideDraining";
-
-/// Types of the conditions that KEP-5683 proposes (kubernetes/enhancements, alpha in v1.37): any tool that drains a Node sets them.
-/// A Node that was drained is `Drained` until it is in use again.
-const IN_PROGRESS: &str = "DrainInProgress";
-const DRAINED: &str = "Drained";
 
 /// Reporting component of Events.
 const COMPONENT: &str = "ebbtide";
@@ -88,7 +80,7 @@ impl EventApi {
                 }
                 let set =
                     Condition { status: "True", changes: !record.condition, reason: "Draining", message: &message };
-                let stages = [(IN_PROGRESS, true), (DRAINED, false)];
+                let stages = [(condition::IN_PROGRESS, true), (condition::DRAINED, false)];
                 record.condition |= self.scope.has_all() && done(self.set(node, set, &stages).await);
             }
             Announcement::Blocked { message, first, until } => {
@@ -97,8 +89,12 @@ impl EventApi {
                 if done(self.create(node, &name, kind, &message).await) {
                     record.event = Some(name);
                 }
-                let set =
-                    Condition { status: "True", changes: !record.condition, reason: "Blocked", message: &message };
+                let set = Condition {
+                    status: "True",
+                    changes: !record.condition,
+                    reason: condition::BLOCKED,
+                    message: &message,
+                };
                 record.condition |= done(self.set(node, set, &[]).await);
                 let BlockedPod { pod, reason } = first;
                 let message = eviction_blocked(&node.name, &reason, &until);
@@ -145,14 +141,14 @@ impl EventApi {
                 if wanted && end != DrainEnd::Of(DrainOutcome::NodeGone) {
                     let set =
                         Condition { status: "False", changes: true, reason: &reason(end.as_str()), message: &report };
-                    let stages = [(IN_PROGRESS, false), (DRAINED, is_success)];
+                    let stages = [(condition::IN_PROGRESS, false), (condition::DRAINED, is_success)];
                     record.condition &= !done(self.set(node, set, &stages).await);
                 }
             }
             Announcement::Returned => {
                 let message = "the node is in use again";
                 let set = Condition { status: "False", changes: false, reason: "Returned", message };
-                done(self.set(node, set, &[(DRAINED, false)]).await);
+                done(self.set(node, set, &[(condition::DRAINED, false)]).await);
             }
         }
         (record, errors)
@@ -225,7 +221,7 @@ impl EventApi {
     /// Sets the condition, and those of KEP-5683 if they are wanted: `stages` are their types and statuses.
     async fn set(&self, node: &ObjectRef, condition: Condition<'_>, stages: &[(&str, bool)]) -> Result<(), KubeError> {
         let now = Time(self.clock.now());
-        let mut conditions = vec![condition.json(CONDITION, &now)];
+        let mut conditions = vec![condition.json(condition::DRAINING, &now)];
         for (kind, status) in stages.iter().filter(|_| self.scope.has_lifecycle()) {
             let status = if *status { "True" } else { "False" };
             conditions.push(Condition { status, changes: true, ..condition }.json(kind, &now));
