@@ -60,10 +60,7 @@ const OLDER: [&str; 10] = [
     "windowsUpdateStrategy",
 ];
 
-/// Where NTH's pods run. In IMDS mode they are on the nodes that Ebbtide drains.
-const PLACES: [&str; 3] = ["nodeSelector", "tolerations", "affinity"];
-
-/// The remark on these values in IMDS mode.
+/// The remark on where NTH's pods run in IMDS mode: on the nodes that Ebbtide drains.
 const PLACED: &str = "is of NTH's DaemonSet, and so of the agents alone: the two pods of the service should not run on the nodes that they drain";
 
 /// The first lines of our values.
@@ -208,12 +205,16 @@ pub fn convert(text: &str) -> Result<Migration, ValuesError> {
     let mut values = Values::default();
     for row in table().rows() {
         let Conversion { settings, remark } = NthValue::new(&nth, mode, row).convert();
-        let is_place = mode == Mode::Imds && PLACES.contains(&&*row.nth);
-        for (path, value) in settings.into_iter().filter(|_| !is_place) {
-            values.put(&path, value, &row.nth);
-        }
-        if is_place && !is_empty(&nth[&row.nth]) {
-            remarks.push(self::remark(Topic::New, &row.nth, PLACED));
+        match &row.agents {
+            Some(agents) if mode == Mode::Imds => {
+                if !is_empty(&nth[&row.nth]) {
+                    remarks.push(self::remark(Topic::New, &row.nth, PLACED));
+                    place_agents(&nth, &row.nth, agents, &mut values);
+                }
+            }
+            _ => settings.into_iter().for_each(|(path, value)| {
+                values.put(&path, value, &row.nth);
+            }),
         }
         remarks.extend(remark.map(|(topic, text)| Remark { topic, key: row.nth.clone(), text }));
     }
@@ -229,7 +230,6 @@ pub fn convert(text: &str) -> Result<Migration, ValuesError> {
             remarks.push(remark(Topic::New, "queueURL", SENDERS));
         }
         Mode::Imds => {
-            place_agents(&nth, &mut values);
             let drains = switch(&nth["enableASGLifecycleDraining"]).unwrap_or(true);
             if drains && switch(&nth["cordonOnly"]) != Some(true) {
                 remarks.push(remark(Topic::Differs, "enableSqsTerminationDraining", HOOKS));
@@ -241,17 +241,12 @@ pub fn convert(text: &str) -> Result<Migration, ValuesError> {
     Ok(Migration { values: format!("{HEAD}{values}"), remarks })
 }
 
-/// Sets where the agent's pods run: by NTH's values for both modes, unless its DaemonSet has values of its own.
-fn place_agents(nth: &Value, values: &mut Values) {
-    for key in PLACES {
-        let own = pods::linux(key);
-        let Some(row) = table().rows().find(|row| row.nth == own) else { continue };
-        if is_empty(&nth[&own]) && !is_empty(&nth[key]) {
-            let value = NthValue { value: &nth[key], ..NthValue::new(nth, Mode::Imds, row) };
-            for (path, value) in row.how.convert(&value).settings {
-                values.put(&path, value, key);
-            }
-        }
+/// Sets where the agent's pods run: by NTH's value for both modes, unless its DaemonSet has one of its own.
+fn place_agents(nth: &Value, key: &str, own: &str, values: &mut Values) {
+    let Some(row) = table().rows().find(|row| row.nth == own && is_empty(&nth[own])) else { return };
+    let value = NthValue { value: &nth[key], ..NthValue::new(nth, Mode::Imds, row) };
+    for (path, value) in row.how.convert(&value).settings {
+        values.put(&path, value, key);
     }
 }
 

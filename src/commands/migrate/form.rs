@@ -10,13 +10,12 @@ use serde_json::{Map, Value, json};
 const HEADERS: [&str; 2] = ["USER-SUPPLIED VALUES", "COMPUTED VALUES"];
 
 /// Variables of NTH that do not have the name of their value.
-const VARIABLES: [(&str, &str); 6] = [
+const VARIABLES: [(&str, &str); 5] = [
     ("METADATA_URL", "instanceMetadataURL"),
     ("GRACE_PERIOD", "podTerminationGracePeriod"),
     ("UPTIME_FROM_FILE", "procUptimeFile"),
     ("PROBES_SERVER_PORT", "probes.httpGet.port"),
     ("PROBES_SERVER_ENDPOINT", "probes.httpGet.path"),
-    ("USE_APISERVER_CACHE", "useApiServerCacheToListPods"),
 ];
 
 /// Fields of a pod that the chart has as values of the same name.

@@ -62,6 +62,8 @@ pub struct Row {
     /// Values that take the effect from this.
     #[serde(default)]
     pub(super) unless: Vec<String>,
+    /// In IMDS mode the value is of the agents alone: the row of NTH's DaemonSet that converts it, unless that has a value of its own.
+    pub(super) agents: Option<String>,
     pub(super) how: How,
     #[serde(default)]
     pub(super) cases: Vec<Case>,
