@@ -63,7 +63,7 @@ pub use group_lookup::GroupLookup;
 pub use groups::{Groups, read as read_group};
 pub use hints::Hints;
 pub use hook::{Completion, HookEffect, HookEvent, HookMachine, HookReply, HookSearch, Hooks, Trust};
-pub use known::{Known, Owner, Progress};
+pub use known::{Known, KnownHook, Owner, Progress};
 pub use limits::{Admission, AtMost, DrainLimit, Patience, Verify};
 pub use link::MessageLink;
 pub use policy::{

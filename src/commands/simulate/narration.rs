@@ -15,8 +15,8 @@ use crate::fact::Wait;
 use crate::pipeline::drain::{Deadline, Remaining};
 use crate::pipeline::event::{Detail, Hook, Notice};
 use crate::pipeline::interruption::{
-    Action, AwaitedNode, Completion, HookEnding, HookTimes, Known, NoticeOutcome, Owner, Policy, Progress, QuietTime,
-    Step, Steps, Target, Waits, due_beat,
+    Action, AwaitedNode, Completion, HookEnding, HookTimes, Known, KnownHook, NoticeOutcome, Owner, Policy, Progress,
+    QuietTime, Step, Steps, Target, Waits, due_beat,
 };
 use crate::pipeline::node::mark::Mark;
 use crate::pipeline::node::shift::Shift;
@@ -121,7 +121,7 @@ impl<'a> Narration<'a> {
                         None => None,
                     };
                     let deadline = policy.deadline(notice, node.as_deref(), self.times, &clock, now);
-                    known.hook_deadline = hook.map(|_| deadline);
+                    known.hook = self.times.map(|times| KnownHook { deadline, times });
                     self.begin(deadline, None);
                     Progress::Begun
                 }

@@ -2,6 +2,7 @@
 
 use super::decisions::{comes_back, hook_terms};
 use super::hook::{DENIED_RETRY, Heartbeat, HookEvent, HookMachine, HookReply, LifecycleAction, Trust, restarted};
+use super::known::KnownHook;
 use super::late::may_be_over;
 use super::{Case, Completion, HookTimes, MessageLink};
 use crate::clients::gate::{AbsenceSince, AwsError, Backoff, CALL_TIMEOUT, Category, Class, KubeError};
@@ -68,6 +69,12 @@ impl KeptHook {
     /// Returns the deadline of the work, by the hook's times and the pods known now.
     pub(super) fn deadline(&self) -> Deadline {
         self.machine.borrow().deadline()
+    }
+
+    /// Returns what the next step may follow from.
+    pub(super) fn known(&self) -> KnownHook {
+        let machine = self.machine.borrow();
+        KnownHook { deadline: machine.deadline(), times: machine.times() }
     }
 
     /// Returns the deadline of the work before a drain has made room for its pods.

@@ -2,6 +2,7 @@
 
 use super::NoticeOutcome;
 use super::step::Target;
+use super::times::HookTimes;
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::node::{Node, Ownership};
 use jiff::Timestamp;
@@ -21,8 +22,8 @@ pub struct Known {
     pub is_shifted: bool,
     /// When AWS last accepted a heartbeat for the notice's hook, as far as this process knows.
     pub waited: Option<Timestamp>,
-    /// The deadline under the kept hook, as its times and the pods have moved it.
-    pub hook_deadline: Option<Deadline>,
+    /// The kept hook, if there is one.
+    pub hook: Option<KnownHook>,
     /// The start of a drain's own time: that of the work, later by the wait for its admission. That wait takes time from AWS's deadline only.
     pub since: Instant,
     /// Whether the notice has been admitted.
@@ -37,6 +38,15 @@ pub struct Known {
     pub gone: usize,
     /// Whether a Node of the instance has had volumes. Its status forgets them before they are detached.
     pub had_volumes: bool,
+}
+
+/// What is known about a hook that is kept alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KnownHook {
+    /// The deadline under it, as its times and the pods have moved it.
+    pub deadline: Deadline,
+    /// Its times.
+    pub times: HookTimes,
 }
 
 /// What is known about the owner of an instance.
@@ -97,7 +107,7 @@ impl Known {
             node: None,
             is_shifted: false,
             waited: None,
-            hook_deadline: None,
+            hook: None,
             since: now,
             is_admitted: false,
             cordoned: None,

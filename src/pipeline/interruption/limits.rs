@@ -18,6 +18,9 @@ const LATE: Duration = Duration::from_mins(1);
 /// The same for a spot warning, which names no deadline but its own time: fifteen seconds after that.
 const LATE_SPOT: Duration = Duration::from_secs(105);
 
+/// Maximum time for which any other notice waits for it: a quarter of the default time of a drain.
+const MAX_PATIENCE: Duration = Duration::from_mins(15);
+
 /// Minimum time for AWS's word, whatever deadline a message names.
 const LEAST_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -113,19 +116,28 @@ impl Admission {
         self.asks_aws && (self.verify == Verify::Always || self.verify == Verify::Unusual && is_strict)
     }
 
-    /// Returns how long the notice, whose work has this deadline, waits for AWS's word; `None` if it waits until AWS confirms it.
+    /// Returns how long the notice waits for AWS's word; `None` if it waits until AWS confirms it. Its work has this deadline, and its hook
+    /// lives for this time without heartbeats, which AWS may deny.
     #[must_use]
-    pub fn patience(&self, notice: &Notice, deadline: Deadline, now: Instant) -> Option<Patience> {
+    pub fn patience(
+        &self,
+        notice: &Notice,
+        deadline: Deadline,
+        hook_lives: Option<Duration>,
+        now: Instant,
+    ) -> Option<Patience> {
         if self.limit != DrainLimit::Shaping {
             return None;
         }
-        let left = deadline.at().saturating_duration_since(now);
+        let until = |end: Instant| end.saturating_duration_since(now);
+        let left = until(deadline.at()).min(hook_lives.unwrap_or(Duration::MAX));
         let is_spot = notice.kind() == NoticeKind::Spot;
-        let is_late = deadline.is_hard() && left < if is_spot { LATE_SPOT } else { LATE };
+        // With another notice of the node the drain may have all the time of the capacity.
+        let is_late = deadline.capacity_ends().is_some_and(|end| until(end) < if is_spot { LATE_SPOT } else { LATE });
         let most = match (is_late, is_spot) {
             (true, _) => LATE_PATIENCE,
             (false, true) => SPOT_PATIENCE,
-            (false, false) => Duration::MAX,
+            (false, false) => MAX_PATIENCE,
         };
         Some(Patience { at_most: (left / 4).min(most).max(LEAST_PATIENCE), is_late })
     }
@@ -151,28 +163,44 @@ mod tests {
     fn a_notice_waits_for_a_quarter_of_its_time_and_a_spot_warning_half_a_minute() {
         let spot = notice(Detail::Spot { action: InstanceAction::Terminate });
         let other = notice(Detail::Rebalance);
-        let (hard, soft) = (Deadline::hard as fn(Instant) -> Deadline, Deadline::soft as fn(Instant) -> Deadline);
+        let now = Instant::now();
+        let (hard, soft) = (|left| Deadline::hard(now + s(left)), |left| Deadline::soft(now + s(left)));
+        // The settings give the drain this time, of that of the capacity.
+        let cut = |time, left| hard(left).or_earlier(soft(time));
         let table = [
-            // notice, deadline, seconds left → seconds, late
-            (&spot, hard, 120, 30, false),
-            (&spot, hard, 108, 27, false),
-            (&spot, hard, 104, 10, true),
-            (&spot, hard, 20, 5, true),
-            (&spot, hard, 0, 2, true),
-            (&other, hard, 3600, 900, false),
-            (&other, hard, 59, 10, true),
-            (&other, soft, 3600, 900, false),
-            (&other, soft, 20, 5, false),
+            // notice, deadline, life of the hook → seconds, late
+            (&spot, hard(120), None, 30, false),
+            (&spot, hard(108), None, 27, false),
+            (&spot, hard(104), None, 10, true),
+            (&spot, hard(20), None, 5, true),
+            (&spot, hard(0), None, 2, true),
+            // A short time of the drain does not hide that the warning is old.
+            (&spot, cut(10, 120), None, 2, false),
+            (&spot, cut(10, 15), None, 2, true),
+            (&other, hard(3600), None, 900, false),
+            (&other, hard(59), None, 10, true),
+            (&other, cut(20, 59), None, 5, true),
+            (&other, soft(3600), None, 900, false),
+            (&other, soft(4 * 3600), None, 900, false),
+            (&other, soft(20), None, 5, false),
             // A message that is dated back gets no cordon before an answer can have come.
-            (&other, soft, 0, 2, false),
+            (&other, soft(0), None, 2, false),
+            // AWS may deny the heartbeats that give the drain its quarter of an hour.
+            (&other, hard(870), Some(300), 75, false),
+            (&other, hard(870), Some(60), 15, false),
+            (&other, hard(7200), Some(7200), 900, false),
         ];
-        let (now, limit) = (Instant::now(), DrainLimit::Shaping);
-        for (notice, deadline, left, at_most, is_late) in table {
-            let limits = Admission { limit, verify: Verify::Unusual, asks_aws: true };
-            let found = limits.patience(notice, deadline(now + s(left)), now);
-            assert_eq!(found, Some(Patience { at_most: s(at_most), is_late }), "{left}");
-            let strict = Admission { limit: DrainLimit::Strict(AtMost::Number(1)), ..limits };
-            assert_eq!(strict.patience(notice, deadline(now + s(left)), now), None, "it waits for AWS");
+        let limits = Admission { limit: DrainLimit::Shaping, verify: Verify::Unusual, asks_aws: true };
+        let strict = Admission { limit: DrainLimit::Strict(AtMost::Number(1)), ..limits };
+        for (row, (notice, deadline, lives, at_most, is_late)) in table.into_iter().enumerate() {
+            let lives = lives.map(s);
+            let found = limits.patience(notice, deadline, lives, now);
+            assert_eq!(
+                found.map(|found| (found.at_most.as_secs(), found.is_late)),
+                Some((at_most, is_late)),
+                "row {row}"
+            );
+            assert_eq!(strict.patience(notice, deadline, lives, now), None, "it waits for AWS");
         }
     }
 }

@@ -101,7 +101,10 @@ impl<'a> Steps<'a> {
     }
 
     fn deadline(&self, known: &Known) -> Deadline {
-        known.hook_deadline.unwrap_or_else(|| self.policy.deadline(self.notice, None, None, &self.clock, known.since))
+        known.hook.map_or_else(
+            || self.policy.deadline(self.notice, None, None, &self.clock, known.since),
+            |hook| hook.deadline,
+        )
     }
 
     /// The first step: the end, if the policy or the notice itself needs no work.
@@ -231,7 +234,12 @@ impl<'a> Steps<'a> {
         let deadline = self.deadline(known);
         let until = deadline.at().max(now + OWNER_TIMEOUT);
         let until = start.map_or(until, |start| start.max(until));
-        let patience = self.policy.admission.patience(self.notice, deadline, now);
+        let patience = self.policy.admission.patience(
+            self.notice,
+            deadline,
+            known.hook.map(|hook| hook.times.lives_without_heartbeats()),
+            now,
+        );
         // AWS may show late what it has announced late.
         let until =
             if patience.is_some_and(|patience| patience.is_late) { until.max(now + WARNING_TIME) } else { until };

@@ -44,6 +44,12 @@ impl HookTimes {
         Duration::from_hours(48).min(self.heartbeat * 100)
     }
 
+    /// Time for which the action lives without heartbeats. An unknown one may live no longer than a spot instance.
+    #[must_use]
+    pub fn lives_without_heartbeats(self) -> Duration {
+        if self.assumed { WARNING_TIME } else { self.heartbeat }
+    }
+
     /// Time kept free before an expiry: a tenth of the timeout, within 3 and 30 s.
     #[must_use]
     pub fn margin(self) -> Duration {

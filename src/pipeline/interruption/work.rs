@@ -263,7 +263,7 @@ impl Interruption {
         let Self { case, known, hook, .. } = self;
         known.node = case.interrupter.index.get(&case.notice.instance);
         known.waited = case.waited();
-        known.hook_deadline = hook.as_ref().map(KeptHook::deadline);
+        known.hook = hook.as_ref().map(KeptHook::known);
     }
 
     /// Executes a step. Breaks off with the outcome of the notice.

@@ -4,7 +4,7 @@
 //! | state        | accepted | over                 | denied                  | no such hook           | searched, not found    |
 //! | ------------ | -------- | -------------------- | ----------------------- | ---------------------- | ---------------------- |
 //! | `Assumed`    | `Alive`  | `Sought`             | `Assumed`, `Denied` (1) | `Sought`               |                        |
-//! | `Announced`  | `Alive`  | `Sought`             | `Refused`               | `Unkept`               |                        |
+//! | `Announced`  | `Alive`  | `Sought`             | `Refused`               | `Refused`              |                        |
 //! | `Alive`      | `Alive`  | `Over`, `Unkept` (2) | `Denied`                | `Unkept`               |                        |
 //! | `Denied`     | `Alive`  | `Over`, `Sought` (3) | `Denied`                | `Unkept`, `Sought` (3) |                        |
 //! | `Sought`     |          |                      |                         |                        | `NotFound`, `Over` (4) |
@@ -48,8 +48,8 @@ const LOOK_UP_AGAIN: Backoff = Backoff::new(Duration::from_mins(1), Duration::fr
 pub enum Trust {
     /// It is trusted.
     Trusted,
-    /// Its message is trusted, but may be forged within the limits: an answer that the action is over, or a denial, is checked before it ends
-    /// the work, because AWS gives the same for an action that never was.
+    /// Its message is trusted, but may be forged within the limits: whatever AWS answers but that it accepts a heartbeat is checked before it
+    /// ends the work, because AWS gives the same answers for an action that never was.
     Announced,
     /// Its message may be forged. The first heartbeat, at half-time, shows whether it is.
     Unproven,
@@ -74,8 +74,8 @@ enum State {
     },
     /// AWS knows no such action: Auto Scaling's answer about the instance decides.
     Sought,
-    /// AWS has denied the first heartbeat, as it does for a group without Ebbtide's permission, which a forged message may name: Auto Scaling's
-    /// answer about the instance decides.
+    /// AWS has refused the first heartbeat, as it does for a group without Ebbtide's permission, and for a token that is none. A
+    /// forged message may have both: Auto Scaling's answer about the instance decides.
     Refused,
     /// No heartbeat keeps it alive: AWS knows no such hook, or its life has ended.
     Unkept,
@@ -389,7 +389,7 @@ impl HookMachine {
                 // Until the answer it overrides no budget.
                 self.take(HookTimes { assumed: true, ..self.times });
             }
-            Err(Category::Denied) if self.state == State::Announced => {
+            Err(Category::Denied | Category::NotFound | Category::Invalid) if self.state == State::Announced => {
                 (self.state, self.retry) = (State::Refused, Some(now));
             }
             Ok(HookReply::Over) if self.state == State::Alive && self.hook.is_test() => self.state = State::Unkept,

@@ -1,5 +1,6 @@
 //! Paths through the steps, for notices of all sorts.
 
+use super::super::known::KnownHook;
 use super::super::limits::{Admission, AtMost, DrainLimit, Verify};
 use super::super::policy::{
     Actions, ForLoadBalancers, Heartbeats, Holds, HookSource, OnFailed, OnUncordon, PerKind, ShiftedResources,
@@ -110,7 +111,8 @@ fn path_from(
             Step::FindOwner { .. } | Step::End(_) => known.progress.clone(),
             Step::Begin(hook) => {
                 let times = hook.map(|_| HookTimes::of(300 * S));
-                known.hook_deadline = times.map(|times| policy.deadline(&notice, None, Some(times), &clock, now));
+                let deadline = policy.deadline(&notice, None, times, &clock, now);
+                known.hook = times.map(|times| KnownHook { deadline, times });
                 Progress::Begun
             }
             Step::AwaitReady { .. } => node.cloned().map_or(Progress::NoNodeInTime, Progress::Found),

@@ -105,6 +105,45 @@ async fn a_forged_storm_is_held_to_a_quarter_of_the_nodes() {
     stage.rest(&[&replica]).await;
 }
 
+/// Each gives its places before it sees the other's marks.
+#[tokio::test(start_paused = true)]
+async fn two_replicas_give_a_forged_storm_a_quarter_each_at_most() {
+    let stage = stage(40);
+    let (one, other) = (stage.start(&[]).await, stage.start(&[]).await);
+    warn(&stage, 0..40, "fulfilled");
+    stage.until_handled(s(130)).await;
+    let cordoned = cordoned(&stage, 0..40);
+    assert!((10..=20).contains(&cordoned), "{cordoned}");
+    stage.rest(&[&one, &other]).await;
+}
+
+/// Without the rights to keep a hook alive and to ask about its instance, its timeout is all the time that there is.
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_no_heartbeat_keeps_alive_is_drained_within_its_timeout() {
+    for timeout in [60, 300] {
+        let stage = stage(4);
+        stage.block(0);
+        for call in ["RecordLifecycleActionHeartbeat", "DescribeAutoScalingInstances"] {
+            stage.world.faults.add(Rule::on(call, Fault::Status(403)));
+        }
+        let replica = stage.start(&[]).await;
+        let terminate = |n: usize, group: &str, timeout| {
+            stage.world.aws.autoscaling.add_hook(group, "hook", HookSpec::terminating(s(timeout)));
+            let token = stage.world.aws.autoscaling.begin(group, "hook", &instance(n));
+            let (names, at) = ((group, "hook", token.as_str()), stage.world.clock.now());
+            stage.world.aws.sqs.send(messages::lifecycle(Wrapping::Event, true, names, &instance(n), at));
+        };
+        terminate(0, "large", 7200);
+        stage.until("there is no room", s(10), || stage.cordoned(0)).await;
+        terminate(1, "small", timeout);
+        stage.until("it is cordoned", s(timeout / 4 + 2), || stage.cordoned(1)).await;
+        let drained = "ebbtide_notices_total{kind=\"asg-terminate\",outcome=\"drained\"}";
+        stage.until("it is drained", s(25), || replica.metric(drained) > 0.5).await;
+        stage.until_handled(s(7300)).await;
+        stage.rest(&[&replica]).await;
+    }
+}
+
 /// Marks stay on the drained nodes until they are gone.
 #[tokio::test(start_paused = true)]
 async fn only_running_drains_hold_room() {
