@@ -43,8 +43,8 @@ const SENDERS: &str = "a queue of Ebbtide's templates refuses senders that its p
 
 /// The remark on lifecycle hooks in IMDS mode.
 const HOOKS: &str = "is not true: NTH's IMDS mode, which Ebbtide's agent replaces. Instance metadata don't name lifecycle hooks: set \
-                     settings.nodeHook to the name of yours, which needs AWS permissions; or settings.drainTimeout.asgTerminate to its \
-                     timeout, for which it waits after each drain";
+                     settings.nodeHook to the name of yours, which needs AWS permissions; or settings.drainTimeout.asgTerminate to less than \
+                     its timeout, for which each instance then waits";
 
 /// Values of the charts before 0.27.6.
 const OLDER: [&str; 10] = [

@@ -165,7 +165,7 @@ fn judge_access(readings: &Readings, access: &SendAccess, statement: &str) -> Ch
     if access.to_everybody && access.denials.is_empty() {
         return area.failure(
             name,
-            "Everybody may send, from any account, and so may have all nodes drained: a statement allows it without a condition.",
+            "Everybody may send, from any account, and so may drain nodes: a statement allows it without a condition.",
             format!("Replace that statement. {statement}"),
         );
     }
@@ -234,7 +234,7 @@ fn senders(readings: &Readings, attributes: &QueueAttributes, arn: &str) -> Opti
         )),
         RoleRefusal::Admitted => area.warning(
             name,
-            "Every role and user of this account with sqs:SendMessage by IAM may send, and so may have all nodes drained.",
+            "Every role and user of this account with sqs:SendMessage by IAM may send, and so may drain nodes.",
             statement,
         ),
     })

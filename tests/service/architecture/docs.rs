@@ -137,17 +137,27 @@ fn below<'a>(document: &'a str, heading: &str) -> &'a str {
 const MIGRATING: &str = include_str!("../../../docs/migrating.md");
 const MIGRATING_VALUES: &str = include_str!("../../../docs/migrating-values.md");
 
+/// Returns the table of these values. Those with the same replacement and the same remark share a row.
+fn table_of(rows: &[Row]) -> String {
+    fn is_same(one: &Row, other: &Row) -> bool {
+        (&one.ours, &one.remark) == (&other.ours, &other.remark)
+    }
+    let code = |names: Vec<&String>| names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    let firsts = rows.iter().enumerate().filter(|(n, row)| !rows[..*n].iter().any(|before| is_same(before, row)));
+    firsts
+        .map(|(n, first)| {
+            let nth = code(rows[n..].iter().filter(|row| is_same(row, first)).map(|row| &row.nth).collect());
+            let ours = if first.ours.is_empty() { "none".to_owned() } else { code(first.ours.iter().collect()) };
+            format!("| {nth} | {ours} | {} |\n", first.remark).replace("|  |", "| |")
+        })
+        .collect()
+}
+
 /// The document describes each value in the same words as `ebbtide migrate`.
 #[test]
 fn every_row_of_migrate_is_described() {
-    let row = |Row { nth, ours, remark, .. }: &Row| {
-        let ours: Vec<String> = ours.iter().map(|name| format!("`{name}`")).collect();
-        let ours = if ours.is_empty() { "none".to_owned() } else { ours.join(", ") };
-        format!("| `{nth}` | {ours} | {remark} |\n").replace("|  |", "| |")
-    };
     let section = |Section { name, rows }: &Section| {
-        let rows: String = rows.iter().map(row).collect();
-        format!("### For {name}\n\n| NTH | Ebbtide | |\n| --- | --- | --- |\n{rows}\n")
+        format!("### For {name}\n\n| NTH | Ebbtide | |\n| --- | --- | --- |\n{}\n", table_of(rows))
     };
     let text: String = table().sections.iter().map(section).collect();
     golden::part("docs/migrating-values.md", "values of NTH's chart", &text);

@@ -108,7 +108,7 @@ fn other_queues(queue: &Queue<'_>) -> Finding {
             )
         }
         _ => Finding::Warning(
-            "Every queue of this account and region may send its dead letters here, and SQS asks no queue policy then: all that may create a queue may have all nodes drained.".to_owned(),
+            "Every queue of this account and region may send its dead letters here, and SQS asks no queue policy then: all that may create a queue may drain nodes.".to_owned(),
             queue.set("Forbid it", DENY_ALL),
         ),
     }
