@@ -1,4 +1,4 @@
-"""aws-node-termination-handler's own chart, migrated: what the installed Ebbtide watches and may do, compared with it."""
+"""aws-node-termination-handler's set-ups, migrated: what the installed Ebbtide watches and may do, compared with NTH's own chart."""
 
 from __future__ import annotations
 
@@ -226,3 +226,124 @@ def drain(world: World, release: Release) -> None:
         eventually("the service is at rest", service.at_rest)
     finally:
         service.kill()  # before the uninstall removes its rights
+
+
+URL = "https://sqs.eu-west-1.amazonaws.com/123456789012/nth"
+
+CONTROL_PLANE = [{"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"}]
+
+
+def kops(kind: str, more: dict[str, str], pod: Object) -> Object:
+    """Returns NTH as kOps installs it: a workload with a variable for each setting, and no chart."""
+    given = {
+        "PROBES_SERVER_PORT": "8080",
+        "PROBES_SERVER_ENDPOINT": "/healthz",
+        "LOG_LEVEL": "info",
+        "JSON_LOGGING": "true",
+        "LOG_FORMAT_VERSION": "2",
+        "ENABLE_PROMETHEUS_SERVER": "false",
+        "PROMETHEUS_SERVER_PORT": "9092",
+        "DRY_RUN": "false",
+        "CORDON_ONLY": "false",
+        "TAINT_NODE": "false",
+        "EXCLUDE_FROM_LOAD_BALANCERS": "true",
+        "DELETE_LOCAL_DATA": "true",
+        "IGNORE_DAEMON_SETS": "true",
+        "POD_TERMINATION_GRACE_PERIOD": "-1",
+        "NODE_TERMINATION_GRACE_PERIOD": "120",
+        "EMIT_KUBERNETES_EVENTS": "true",
+        **more,
+    }
+    fields = {"NODE_NAME": "spec.nodeName", "POD_NAME": "metadata.name", "NAMESPACE": "metadata.namespace"}
+    env = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()]
+    env += [{"name": name, "value": value} for name, value in given.items()]
+    container = {
+        "name": "aws-node-termination-handler",
+        "image": "public.ecr.aws/aws-ec2/aws-node-termination-handler:v1.25.6",
+        "env": env,
+        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
+    }
+    labels = {"app.kubernetes.io/name": "aws-node-termination-handler"}
+    spec: Object = {"hostNetwork": True, "containers": [container], **pod}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": kind,
+        "metadata": {"name": "aws-node-termination-handler"},
+        "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": spec}},
+    }
+
+
+QUEUE_VALUES = {
+    "enableSqsTerminationDraining": True,
+    "queueURL": URL,
+    "awsRegion": "eu-west-1",
+    "taintNode": True,
+    "replicas": 2,
+    "serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::123456789012:role/nth"}},
+}
+
+SET_UPS: dict[str, Object] = {
+    "kops": kops(
+        "Deployment",
+        {
+            "ENABLE_SQS_TERMINATION_DRAINING": "true",
+            "QUEUE_URL": URL,
+            "WORKERS": "10",
+            "CHECK_TAG_BEFORE_DRAINING": "true",
+            "MANAGED_TAG": TAG,
+            "COMPLETE_LIFECYCLE_ACTION_DELAY_SECONDS": "-1",
+        },
+        {"nodeSelector": {"node-role.kubernetes.io/control-plane": ""}, "tolerations": CONTROL_PLANE},
+    ),
+    "imds-on-spot-nodes": kops(
+        "DaemonSet",
+        {
+            "ENABLE_SPOT_INTERRUPTION_DRAINING": "true",
+            "ENABLE_SCHEDULED_EVENT_DRAINING": "true",
+            "ENABLE_REBALANCE_MONITORING": "true",
+            "ENABLE_SQS_TERMINATION_DRAINING": "false",
+            "UPTIME_FROM_FILE": "/proc/uptime",
+        },
+        {"nodeSelector": {"example.com/capacity": "spot"}, "tolerations": [{"operator": "Exists"}]},
+    ),
+    "argo-cd": {
+        "apiVersion": "argoproj.io/v1alpha1",
+        "kind": "Application",
+        "spec": {"source": {"chart": "aws-node-termination-handler", "helm": {"valuesObject": QUEUE_VALUES}}},
+    },
+    "flux": {
+        "apiVersion": "helm.toolkit.fluxcd.io/v2",
+        "kind": "HelmRelease",
+        "spec": {"chart": {"spec": {"chart": "aws-node-termination-handler"}}, "values": QUEUE_VALUES},
+    },
+    "umbrella": {"aws-node-termination-handler": QUEUE_VALUES, "global": {}},
+}
+
+
+@pytest.mark.parametrize("name", SET_UPS)
+def test_a_set_up_is_migrated_and_installed_without_an_edit(world: World, name: str) -> None:
+    plane, source = world.control_plane, SET_UPS[name]
+    if source.get("apiVersion") == "apps/v1":
+        # As `kubectl get` prints it, with what the API server fills in. No node has its labels.
+        source = plane.kube.create(f"/apis/apps/v1/namespaces/{world.name}/{source['kind'].lower()}s", source)
+    file = world.folder / "nth.yaml"
+    file.write_text(yaml.safe_dump(source))
+    migrated = world.ask("migrate", str(file))
+    assert migrated.returncode == 0, migrated.stderr
+    assert "unknown" not in migrated.stderr
+    with installed("helm4", f"{world.name[:30]}-ours", plane, world.folder, yaml.safe_load(migrated.stdout)) as ours:
+        made = list(ours.made().values())
+        service = dict(environment([each for each in made if each["kind"] == "Deployment"]))
+        pods = ours.deployment()["spec"]["template"]["spec"]
+        if name == "imds-on-spot-nodes":
+            (agents,) = (each["spec"]["template"]["spec"] for each in made if each["kind"] == "DaemonSet")
+            assert agents["nodeSelector"]["example.com/capacity"] == "spot"
+            assert "example.com/capacity" not in pods["nodeSelector"]
+            assert service["EBBTIDE_SOURCE"] == "nodes"
+        else:
+            assert service["EBBTIDE_QUEUE_URL"] == URL
+            assert service["AWS_REGION"] == "eu-west-1"
+            assert "rebalance=drain" in service["EBBTIDE_ON"].split(",")
+        if name == "kops":
+            assert pods["nodeSelector"]["node-role.kubernetes.io/control-plane"] == ""
+            assert service["EBBTIDE_REQUIRE_TAG"] == "true"
