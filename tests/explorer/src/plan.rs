@@ -74,7 +74,7 @@ pub struct Flags {
     pub node_hook: Option<u64>,
     /// `--max-draining`, and whether all that AWS can confirm is verified.
     pub limit: Option<(u64, bool)>,
-    /// Whether the queue's default limit holds. Nothing is forged then.
+    /// Whether the queue's default limit holds.
     pub shapes: bool,
     /// Flags that need nothing of the oracle.
     pub others: Vec<&'static str>,
@@ -414,6 +414,12 @@ impl fmt::Display for Plan {
 }
 
 impl Flags {
+    /// Whether AWS is asked about messages, of which some are forged.
+    #[must_use]
+    pub const fn asks_aws(&self) -> bool {
+        self.limit.is_some() || self.shapes
+    }
+
     /// Returns the command line.
     #[must_use]
     pub fn args(&self) -> Vec<String> {

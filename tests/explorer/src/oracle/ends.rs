@@ -70,7 +70,7 @@ impl Oracle {
                 let unknown = event + wanted.min(if off { s(30) } else { s(3000) }) - 3_000;
                 let first = end.min(unknown).min(unnamed.unwrap_or(end));
                 // docs/security.md, "Limits": at half-time a heartbeat shows that the action is made up.
-                let is_made_up = self.plan.flags.limit.is_some() && notice.proof.is_none() && !off;
+                let is_made_up = self.plan.flags.asks_aws() && notice.proof.is_none() && !off;
                 let is_shown = self.plan.faults.is_empty() && self.now() > event + window / 2 + s(30);
                 let hard = (wanted >= window.min(limit) && !(is_made_up && is_shown)).then_some(end);
                 Ends { hard, soft: Some(first) }

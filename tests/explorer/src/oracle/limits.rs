@@ -10,8 +10,10 @@ pub const CONFIRMATIONS: [&str; 4] =
 impl Oracle {
     /// Whether a notice may end without a drain, because AWS does not show it, or may not have answered.
     pub(super) fn may_be_refused(&self, sent: &Sent) -> bool {
-        let is_silent = || CONFIRMATIONS.iter().any(|operation| self.may_fail(operation));
-        self.plan.flags.limit.is_some() && (self.plan.notices[sent.notice].proof.is_none() || is_silent())
+        let flags = &self.plan.flags;
+        // The default limit loses nothing because AWS is silent.
+        let is_silent = || flags.limit.is_some() && CONFIRMATIONS.iter().any(|operation| self.may_fail(operation));
+        flags.asks_aws() && (self.plan.notices[sent.notice].proof.is_none() || is_silent())
     }
 
     /// Whether AWS shows a reason to drain the node.

@@ -24,6 +24,9 @@ const LIMITS: u64 = 0x6c69_6d69_7473_5f61;
 /// The same for the default limit.
 const DEFAULT_LIMIT: u64 = 0x6c69_6d69_7473_5f64;
 
+/// The same for what is forged under it.
+const FORGED: u64 = 0x6c69_6d69_7473_5f66;
+
 impl Plan {
     /// Adds what a seed stands for besides the rest.
     pub(super) fn add(&mut self) {
@@ -199,6 +202,30 @@ impl Plan {
                 && chance(rng, 30)
             {
                 *operation = one(rng, &CONFIRMATIONS);
+            }
+        }
+        if is_default {
+            self.forge();
+        }
+    }
+
+    /// Forges messages under the default limit, most of them of hooks, and denies heartbeats.
+    fn forge(&mut self) {
+        let rng = &mut Rng::with_seed(self.seed ^ FORGED);
+        if chance(rng, 40) {
+            return;
+        }
+        for notice in self.notices.iter_mut().filter(|notice| notice.proof.is_some()) {
+            let share = if matches!(notice.kind, Kind::Terminate(..)) { 50 } else { 20 };
+            if chance(rng, share) {
+                (notice.proof, notice.real) = (None, false);
+            }
+        }
+        for span in &mut self.faults {
+            if let Trouble::Calls(operation, ..) = &mut span.trouble
+                && chance(rng, 30)
+            {
+                *operation = "RecordLifecycleActionHeartbeat";
             }
         }
     }

@@ -113,7 +113,7 @@ impl Live<'_> {
             return;
         }
         let mut token = None;
-        let is_forged = self.plan.flags.limit.is_some() && notice.proof.is_none();
+        let is_forged = self.plan.flags.asks_aws() && notice.proof.is_none();
         let mut begin = |terminating: bool, timeout: u64, name: String| {
             let spec = if terminating { HookSpec::terminating(s(timeout)) } else { HookSpec::launching(s(timeout)) };
             world.aws.autoscaling.add_hook("group", &name, spec);
