@@ -14,7 +14,7 @@
 //! ```
 //!
 //! Folders come in the order of imports: each imports only those below it. The stages of [`pipeline`] come in the order of the journey;
-//! `tests/service/architecture/layering.rs` has the imports between stages. `docs/design.md` has the rules behind the design, and
+//! `tests/service/architecture/layering.rs` has the imports between stages. `docs/developers/design.md` has the rules behind the design, and
 //! `docs/developers/decisions.md` its decisions.
 
 // Most modules are for the crate alone. What the program, the tests, the benches and the examples need is re-exported beside them, so

@@ -29,7 +29,7 @@ use tokio::sync::watch;
 /// Tolerance of times in milliseconds: timers have a granularity, and marks whole seconds.
 const SLACK: i64 = 1_500;
 
-/// Tolerance if the machine's clock is wrong: docs/design.md, rule 13.
+/// Tolerance if the machine's clock is wrong: docs/developers/design.md, rule 13.
 const WRONG_CLOCK: i64 = 6_500;
 
 /// Maximum number of moments of calls in a second. More are a loop without a pause, in which time stands still.

@@ -20,7 +20,7 @@ impl Oracle {
         seen.sent.iter().find(|sent| sent.token.as_deref() == Some(named) || by_instance(sent))
     }
 
-    /// Returns why a hook is not ours to touch: docs/settings.md, "Notices"; docs/design.md, rule 6.
+    /// Returns why a hook is not ours to touch: docs/settings.md, "Notices"; docs/developers/design.md, rule 6.
     pub(super) fn not_ours(&self, seen: &Seen, sent: Option<&Sent>) -> Option<&'static str> {
         let Some(sent) = sent else { return Some("nobody told of it") };
         let notice = &self.plan.notices[sent.notice];
@@ -75,7 +75,7 @@ impl Oracle {
         self.is_given_back() && is_let_go && self.now() < ends + SEES_AGAIN
     }
 
-    /// docs/design.md, rule 1: a heartbeat has an owner, which holds a message.
+    /// docs/developers/design.md, rule 1: a heartbeat has an owner, which holds a message.
     pub(super) fn beats(&self, seen: &mut Seen, call: &Call) {
         let sent = self.sent_for(seen, &call.subject);
         let is_unseen = sent.is_some_and(|sent| sent.open.is_empty() && self.is_unseen(seen, sent));
@@ -165,7 +165,7 @@ impl Oracle {
         }
     }
 
-    /// docs/design.md, rule 5, and docs/events.md: a message is deleted when all its notices have ended.
+    /// docs/developers/design.md, rule 5, and docs/events.md: a message is deleted when all its notices have ended.
     pub(super) fn deletes(&self, seen: &mut Seen) {
         let deleted = self.world.aws.sqs.deleted();
         for message in &deleted[seen.deleted..] {

@@ -82,7 +82,7 @@ impl Oracle {
     }
 
     /// Without faults, and where only outages are, every hook of ours is completed in time, and a process evicts no pod twice:
-    /// docs/design.md, rules 1, 5 and 12.
+    /// docs/developers/design.md, rules 1, 5 and 12.
     fn judge_calm(&self, seen: &mut Seen) {
         for sent in seen.sent.clone() {
             let notice = &self.plan.notices[sent.notice];
