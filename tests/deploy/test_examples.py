@@ -1,8 +1,13 @@
-"""examples/: the umbrella chart renders, the objects of Argo CD and Flux are valid, and the chart takes the values in them."""
+"""examples/: the umbrella chart renders, the objects of Argo CD and Flux are valid, and the chart takes the values in them. And the
+commands of the pages that install with the values of a stack."""
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
+import subprocess
+import textwrap
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 
@@ -152,3 +157,29 @@ def test_flux_gets_the_chart_and_values_that_it_takes() -> None:
     assert reference == {"kind": repository["kind"], "name": repository["metadata"]["name"]}
     made = HELM4.objects(values=yaml.safe_dump(release["spec"]["values"]))
     assert environment(made)["EBBTIDE_ON"] == "rebalance=cordon"
+
+
+# The commands that install with the values of a stack.
+
+STUBS = {"aws": 'printf "%s" "$OF_STACK"', "terraform": 'printf "%s" "$OF_STACK"', "kubectl": "", "helm": 'echo "$@" >>"$RAN"; cat >>"$RAN"'}
+
+
+def install(page: str, of_stack: str, folder: Path) -> str:
+    """Runs the commands of a page from the stack's output to helm install; returns what helm was given."""
+    blocks = map(textwrap.dedent, re.findall(r"^ *```sh\n(.*?)^ *```", (ROOT / "docs" / page).read_text(), re.DOTALL | re.MULTILINE))
+    commands = "".join(block for block in blocks if "HELM_VALUES" in block)
+    for name, script in STUBS.items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+    ran = folder / "ran"
+    ran.write_text("")
+    env = {"PATH": f"{folder}:{os.environ['PATH']}", "OF_STACK": of_stack, "RAN": str(ran)}
+    subprocess.run(["bash", "-c", commands], env=env, cwd=folder, capture_output=True, check=False)
+    return ran.read_text()
+
+
+@pytest.mark.parametrize("page", ["install.md", "migrating.md"])
+def test_an_empty_output_stops_the_command(page: str, tmp_path: Path) -> None:
+    given = install(page, "queueUrl: of-stack", tmp_path)
+    assert given.startswith("install ebbtide") and given.endswith("queueUrl: of-stack\n"), given
+    assert install(page, "", tmp_path) == "", "helm would install with other values"
