@@ -30,6 +30,7 @@ HANDED_ON = [
     APPS + "DaemonSetUpdateStrategy",
     APPS + "DeploymentStrategy",
     CORE + "Affinity",
+    CORE + "Container",
     CORE + "EnvFromSource",
     CORE + "EnvVar",
     CORE + "LocalObjectReference",

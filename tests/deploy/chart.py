@@ -62,17 +62,19 @@ class Helm:
         """Runs helm; returns the finished process, whatever its exit code."""
         return run(tool(self.name), *arguments, given=given)
 
-    def template(self, *arguments: str, values: str = "", kubernetes: str = KUBERNETES, chart: Path = CHART) -> str:
+    def template(
+        self, *arguments: str, values: str = "", kubernetes: str = KUBERNETES, chart: Path = CHART, release: str = "ebbtide"
+    ) -> str:
         """Returns the chart's output for values, given as YAML, and arguments; the image is REPOSITORY's."""
-        done = self.try_template(*arguments, values=values, kubernetes=kubernetes, chart=chart)
+        done = self.try_template(*arguments, values=values, kubernetes=kubernetes, chart=chart, release=release)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def try_template(
-        self, *arguments: str, values: str = "", kubernetes: str = KUBERNETES, chart: Path = CHART
+        self, *arguments: str, values: str = "", kubernetes: str = KUBERNETES, chart: Path = CHART, release: str = "ebbtide"
     ) -> subprocess.CompletedProcess[str]:
         """Runs `helm template`, which may refuse the values; returns the finished process."""
-        common = ["template", "ebbtide", str(chart), "--namespace", "ebbtide", "--kube-version", kubernetes]
+        common = ["template", release, str(chart), "--namespace", "ebbtide", "--kube-version", kubernetes]
         return self.run(*common, "--values", str(REPOSITORY), "--values", "-", *arguments, given=values)
 
     def objects(self, *arguments: str, values: str = "", chart: Path = CHART) -> list[Object]:

@@ -53,11 +53,18 @@ def or_by_kind(everywhere: Schema, of: Callable[[str], Schema]) -> Schema:
     """Returns the schema of one value for all kinds, or a map by kind, in which `all` are the others."""
     whole = by_kind(of)
     whole["properties"] = {"all": unset(everywhere), **whole["properties"]}
-    return {**everywhere, **whole, "type": ["string", "object"]}
+    kinds = everywhere["type"] if isinstance(everywhere["type"], list) else [everywhere["type"]]
+    return {**everywhere, **whole, "type": [*kinds, "object"]}
+
+
+def labels(each: Schema) -> Schema:
+    """Returns the schema of a map by label."""
+    return {"type": "object", "additionalProperties": False, "patternProperties": {f"^{LABEL}$": unset(each)}}
 
 
 DURATION = "([0-9]+(d|h|m|s))+"
 LABEL = "([a-z0-9.-]+/)?[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
+LABEL_VALUE = "([A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?)?"
 POINTS = ["before-drain", "before-completion", "both", "none"]
 
 
@@ -67,22 +74,27 @@ def points(kind: str) -> Schema:
     return text("|".join(here))
 
 
+TIME: Schema = {**text(DURATION), "type": ["string", "integer"]}
+"""The schema of a duration. Seconds without a unit are refused by templates/validate.yaml, which says what to write."""
+
+NUMBER_OR_SHARE: Schema = {**text("[1-9][0-9]*|[1-9][0-9]?%|100%"), "type": ["string", "integer"], "minimum": 1}
+
 FORMS: dict[str, Schema] = {
     "switch": {"type": "boolean"},
-    "DURATION": text(DURATION),
-    "[KIND=]DURATION": or_by_kind(text(DURATION), lambda kind: text(DURATION)),
-    "KIND=DURATION": by_kind(lambda kind: text(DURATION)),
+    "DURATION": TIME,
+    "[KIND=]DURATION": or_by_kind(TIME, lambda kind: TIME),
+    "KIND=DURATION": by_kind(lambda kind: TIME),
     "[KIND=]POINT": or_by_kind(text("|".join(POINTS)), points),
     "KIND=now|DURATION-before": mapping({"scheduledChange": text(f"now|{DURATION}-before")}),
-    "auto|off|DURATION": {**text(f"auto|off|{DURATION}"), "type": ["string", "boolean"]},
+    "auto|off|DURATION": {**text(f"auto|off|{DURATION}"), "type": ["string", "boolean", "integer"]},
     "CODE=ACTION": {
         "type": "object",
         "additionalProperties": False,
         "patternProperties": {"^AWS_EC2_[A-Z0-9_]+$": unset(choice(["drain", "replace", "cordon", "report"]))},
     },
-    "N|P%": {**text("[1-9][0-9]*|[1-9][0-9]?%|100%"), "type": ["string", "integer"], "minimum": 1},
+    "N|P%": NUMBER_OR_SHARE,
     "N|P%|none": {**text("none|[1-9][0-9]*|[1-9][0-9]?%|100%"), "type": ["string", "integer"], "minimum": 1},
-    "LABEL=N|P%": text(),
+    "LABEL=N|P%": labels(NUMBER_OR_SHARE),
     "TYPE=STATUS:TOLERATION=ACTION": text(),
     "ARN|any": text("any|arn:[^, ]+"),
     "HOOK": text("[^,]+"),
@@ -92,7 +104,7 @@ FORMS: dict[str, Schema] = {
     "KEY": text(LABEL),
     "KEY[=VALUE]": text(f"{LABEL}(=[^,]*)?"),
     "KEY[=VALUE]:EFFECT": text(f"{LABEL}(=[A-Za-z0-9_.-]*)?:(NoSchedule|PreferNoSchedule|NoExecute)"),
-    "SELECTOR": text(),
+    "SELECTOR": {**text(), **labels(text(LABEL_VALUE)), "type": ["string", "object"]},
     "FILTER": text(),
 }
 """The schema of a value, by the form that the help shows."""
@@ -137,6 +149,12 @@ def alerts() -> Schema:
     return {"type": "object", "additionalProperties": False, "properties": each}
 
 
+def other_charts() -> dict[str, str]:
+    """Returns what to do about each value of other charts that templates/validate.yaml refuses."""
+    charts = yaml.safe_load((CHART / "files" / "other-charts.yaml").read_text())
+    return {name: remedy for names in charts.values() for name, remedy in names.items()}
+
+
 def described() -> dict[tuple[str, ...], str]:
     """Returns the description of each value that has one in values.yaml, in plain text."""
     found: dict[tuple[str, ...], str] = {}
@@ -171,6 +189,25 @@ def describe(schema: Schema, path: tuple[str, ...], words: str) -> None:
     properties[last] = {"description": words, **{key: each for key, each in properties[last].items() if key != "description"}}
 
 
+REFUSED = "Refused: "
+"""How the description of a value begins that only templates/validate.yaml refuses."""
+
+
+def let_through(schema: Schema, names: dict[str, str]) -> None:
+    """Lets values through that templates/validate.yaml refuses, and no others."""
+    for section in (schema, *schema["properties"].values()):
+        for name, each in list(section.get("properties", {}).items()):
+            if each.get("description", "").startswith(REFUSED):
+                del section["properties"][name]
+    for name, remedy in sorted(names.items()):
+        *above, last = name.split(".")
+        section = schema
+        for each in above:
+            section = section["properties"][each]
+        assert last not in section["properties"], f"{name} is a value of this chart"
+        section["properties"][last] = {"description": f"{REFUSED}{remedy}."}
+
+
 def derived() -> str:
     """Returns the schema's text, with all that is derived."""
     schema = copy.deepcopy(json.loads(FILE.read_text()))
@@ -181,6 +218,7 @@ def derived() -> str:
     settings = {flag.key: setting(flag) for flag in flags() if flag.key}
     properties["settings"] = {"type": "object", "additionalProperties": False, "properties": settings}
     properties["prometheusRule"]["properties"]["alerts"] = alerts()
+    let_through(schema, other_charts())
     for path, words in described().items():
         describe(schema, path, words)
     return json.dumps({**schema, "definitions": {**ALERTS, **definitions()}}, indent=2, ensure_ascii=False) + "\n"

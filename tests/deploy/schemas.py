@@ -40,6 +40,7 @@ CRDS = [
     ("prometheus-operator", f"{_MONITORING}prometheusrules.yaml"),
     ("prometheus-operator", f"{_MONITORING}servicemonitors.yaml"),
     ("argo-cd", "manifests/crds/application-crd.yaml"),
+    ("argo-cd", "manifests/crds/applicationset-crd.yaml"),
     ("argo-cd", "manifests/crds/appproject-crd.yaml"),
     ("helm-controller", "config/crd/bases/helm.toolkit.fluxcd.io_helmreleases.yaml"),
     ("source-controller", "config/crd/bases/source.toolkit.fluxcd.io_ocirepositories.yaml"),
@@ -49,6 +50,7 @@ CRDS = [
 
 def write(folder: Path) -> None:
     """Writes strict schemas for kubeconform, a folder for each version of Kubernetes."""
+    of_others = dict(_schema_of(module, file) for module, file in CRDS)
     for version in KNOWN:
         (folder / version).mkdir()
         shipped = SCHEMAS / f"v{version}-local-strict"
@@ -57,13 +59,17 @@ def write(folder: Path) -> None:
         for file in [*KUBERNETES_KINDS, *since]:
             schema = standalone(json.loads((shipped / f"{file}.json").read_text()), definitions)
             (folder / version / f"{file}.json").write_text(json.dumps(schema))
-        for module, file in CRDS:
-            crd = yaml.safe_load((source(module) / file).read_text())["spec"]
-            (stored,) = (each for each in crd["versions"] if each["storage"])
-            schema = strict(stored["schema"]["openAPIV3Schema"])
-            schema["properties"]["metadata"] = {"type": "object"}
-            name = f"{crd['names']['singular']}-{crd['group'].partition('.')[0]}-{stored['name']}.json"
-            (folder / version / name).write_text(json.dumps(schema))
+        for name, text in of_others.items():
+            (folder / version / name).write_text(text)
+
+
+def _schema_of(module: str, file: str) -> tuple[str, str]:
+    """Returns the schema of the kind that a file of a module defines, with the name of its own file."""
+    crd = yaml.load((source(module) / file).read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))["spec"]  # some are large
+    (stored,) = (each for each in crd["versions"] if each["storage"])
+    schema = strict(stored["schema"]["openAPIV3Schema"])
+    schema["properties"]["metadata"] = {"type": "object"}
+    return f"{crd['names']['singular']}-{crd['group'].partition('.')[0]}-{stored['name']}.json", json.dumps(schema)
 
 
 def standalone(schema: Object, definitions: Object) -> Object:

@@ -1,13 +1,22 @@
-"""examples/: the umbrella chart renders, the objects of Argo CD and Flux are valid, and the chart takes the values in them."""
+"""examples/: the umbrella chart renders, the objects of Argo CD and Flux are valid, and the chart takes the values in them. And the
+commands of the pages that install with the values of a stack."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import shutil
+import subprocess
+import textwrap
+from collections.abc import Iterator
 from ipaddress import ip_address, ip_network
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from cfn_template import of_stack
 
 from api import KNOWN
 from chart import CHART, HELM3, HELM4, ROOT, Helm, Object, environment, parse, the
@@ -27,14 +36,58 @@ def test_the_umbrella_chart_installs_ebbtide_with_its_values(helm: Helm, schemas
     shutil.copytree(CHART, umbrella / "charts" / CHART.name)
     # The chart of a release has one.
     repository = ("--set", "ebbtide.image.repository=registry.example/ebbtide")
-    made = helm.template(*repository, chart=umbrella)
-    described = environment(parse(made))
-    assert (described["EBBTIDE_ON"], described["EBBTIDE_DRAIN_TIMEOUT"]) == ("rebalance=cordon", "30m")
+    made = helm.template(*repository, chart=umbrella, release="platform")
+    bound_to_the_stack(parse(made), STACK)
+    assert environment(parse(made))["EBBTIDE_DRAIN_TIMEOUT"] == "asg-terminate=30m"
     refused = conform(made, KNOWN[-1], schemas)
     assert not refused, refused
     assert helm.template("--set", "ebbtide.enabled=false", chart=umbrella).strip() == ""
+    without = helm.template(*repository, "--set", "ebbtide.priorityClassName=null", chart=umbrella, release="platform")
+    assert "\n      priorityClassName: " in made and "\n      priorityClassName: " not in without
     typo = helm.try_template("--set", "ebbtide.actions.sopt=drain", chart=umbrella)
     assert "additional properties 'sopt' not allowed" in typo.stderr
+    # Other subcharts may need globals.
+    assert helm.template(*repository, "--set", "global.imageRegistry=registry.example", chart=umbrella, release="platform") == made
+
+
+STACK = {"ClusterName": "blue", "Identity": "irsa", "OidcProviderArn": "arn:aws:iam::123456789012:oidc-provider/oidc.example/id/0123"}
+"""The parameters of the stack of the examples."""
+
+
+def bound_to_the_stack(objects: list[Object], parameters: dict[str, str], cluster: str = "blue") -> None:
+    """Asserts that a release has the values of the stack, and that the stack trusts its ServiceAccount."""
+    deployment, account = the("Deployment", objects), the("ServiceAccount", objects)
+    assert deployment["spec"]["template"]["spec"]["serviceAccountName"] == account["metadata"]["name"]
+    described = environment(objects)
+    queue = re.fullmatch(r"https://sqs\.([\w-]+)\.amazonaws\.com/(\d{12})/(.*)", described["EBBTIDE_QUEUE_URL"])
+    assert queue and queue[3] == f"ebbtide-{cluster}"
+    stack = of_stack(queue[3], parameters, queue[1], queue[2])
+    values = yaml.safe_load(stack.outputs()["HelmValues"])
+    assert values["aws"]["region"] == described["AWS_REGION"] == queue[1]
+    assert values["serviceAccount"]["name"] == account["metadata"]["name"]
+    namespace, name = deployment["metadata"]["namespace"], account["metadata"]["name"]
+    if "annotations" in values["serviceAccount"]:
+        # CloudFormation chooses the role's name.
+        assert account["metadata"]["annotations"] == {"eks.amazonaws.com/role-arn": f"arn:aws:iam::{queue[2]}:role/{queue[3]}"}
+        trust = json.dumps(stack.resources("AWS::IAM::Role")["Role"]["AssumeRolePolicyDocument"])
+        assert f"system:serviceaccount:{namespace}:{name}" in trust
+    else:
+        assert "annotations" not in account["metadata"]
+        (association,) = stack.resources("AWS::EKS::PodIdentityAssociation").values()
+        assert (association["Namespace"], association["ServiceAccount"]) == (namespace, name)
+
+
+def test_the_stack_takes_the_parameters_of_the_values_for_production() -> None:
+    text = (EXAMPLES / "values-production.yaml").read_text()
+    (line,) = re.findall(r"^#   (ClusterName=.*)$", text, re.MULTILINE)
+    given = dict(each.split("=") for each in line.split())
+    known = {"OidcProviderArn": STACK["OidcProviderArn"], "AlarmTopicArn": "arn:aws:sns:eu-west-1:123456789012:on-call"}
+    assert [name for name, value in given.items() if value == "…"] == list(known)
+    parameters = given | known
+    # As the chart's values need.
+    assert parameters["LoadBalancers"] == yaml.safe_load(text)["settings"]["waitForLoadBalancers"]
+    assert parameters["ClusterName"] == yaml.safe_load(text)["settings"]["clusterName"]
+    assert "LoadBalancersPolicy" in of_stack("any", parameters, "eu-west-1", "123456789012").resources("AWS::IAM::Policy")
 
 
 def test_the_values_for_production_are_those_of_the_chart(schemas: Path) -> None:
@@ -42,6 +95,7 @@ def test_the_values_for_production_are_those_of_the_chart(schemas: Path) -> None
     refused = conform(made, KNOWN[-1], schemas)
     assert not refused, refused
     objects = parse(made)
+    bound_to_the_stack(objects, STACK)
     described = environment(objects)
     assert described["EBBTIDE_MAX_DRAINING"] == "10%"
     assert described["EBBTIDE_NODE_SELECTOR"] == "!karpenter.sh/nodepool,!eks.amazonaws.com/nodegroup"
@@ -60,6 +114,8 @@ def example(name: str) -> list[Object]:
         ("argocd.yaml", "valuesObject", "valueObject"),
         ("argocd.yaml", "selfHeal: true", "selfHeal: always"),
         ("argocd.yaml", "clusterResourceWhitelist", "clusterResourcesWhitelist"),
+        ("argocd-fleet.yaml", "goTemplateOptions", "goTemplateOption"),
+        ("argocd-fleet.yaml", "managedNamespaceMetadata", "managedNamespace"),
         ("flux.yaml", "chartRef", "chartReference"),
         ("flux.yaml", "operation: copy", "operation: take"),
     ],
@@ -114,7 +170,70 @@ def test_argo_cd_gets_the_chart_and_values_that_it_takes() -> None:
     source = the("Application", example("argocd.yaml"))["spec"]["source"]
     assert (source["chart"], source["targetRevision"]) == (CHART.name, VERSION)
     made = HELM4.objects(values=yaml.safe_dump(source["helm"]["valuesObject"]))
-    assert environment(made)["EBBTIDE_ON"] == "rebalance=cordon"
+    bound_to_the_stack(made, STACK)
+    assert environment(made)["EBBTIDE_DRAIN_TIMEOUT"] == "asg-terminate=30m"
+
+
+def applications(application_set: Object, folder: Path) -> list[Object]:
+    """Returns the Applications of an ApplicationSet with a list. helm renders the texts: Go's templates and Sprig's functions, as in Argo CD."""
+    spec = application_set["spec"]
+    (generator,) = spec["generators"]
+    template = json.dumps(spec["template"])
+    (folder / "templates").mkdir(parents=True)
+    (folder / "Chart.yaml").write_text("{apiVersion: v2, name: fleet, version: 1.0.0}")
+    texts = [each for each in strings(spec["template"]) if "{{" in each]
+    (folder / "values.yaml").write_text(json.dumps({"elements": generator["list"]["elements"], "texts": texts}))
+    (folder / "templates" / "all.yaml").write_text(
+        "{{- range $n, $element := .Values.elements }}\n---\n"
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: fleet-{{ $n }}}\ndata:\n"
+        "{{- range $i, $text := $.Values.texts }}\n  t{{ $i }}: {{ tpl $text $element | toJson }}\n{{- end }}\n{{- end }}\n"
+    )
+    made = []
+    for each in HELM4.objects(chart=folder):
+        text = template
+        for number, before in enumerate(texts):
+            assert "<no value>" not in each["data"][f"t{number}"]
+            text = text.replace(json.dumps(before), json.dumps(each["data"][f"t{number}"]))
+        made.append(json.loads(text))
+    return made
+
+
+def strings(value: Any) -> Iterator[str]:
+    """Yields the texts in a value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from strings(each)
+
+
+def test_argo_cd_installs_a_fleet_with_the_values_of_each_stack(schemas: Path, tmp_path: Path) -> None:
+    objects = example("argocd-fleet.yaml")
+    application_set, one = the("ApplicationSet", objects), the("Application", example("argocd.yaml"))["spec"]
+    identities: dict[str, dict[str, str]] = {"blue": {}, "green": STACK, "red": {}}
+    made = applications(application_set, tmp_path / "fleet")
+    assert [each["metadata"]["name"] for each in made] == [f"ebbtide-{cluster}" for cluster in identities]
+    for (cluster, identity), each in zip(identities.items(), made, strict=True):
+        spec = each["spec"]
+        assert spec["destination"] == {"name": cluster, "namespace": one["destination"]["namespace"]}
+        helm = spec["source"]["helm"]
+        assert spec["source"] == {**one["source"], "helm": helm}
+        assert spec["syncPolicy"] == one["syncPolicy"]
+        text = HELM4.template(values=helm["values"])
+        refused = conform(text, KNOWN[-1], schemas)
+        assert not refused, refused
+        bound_to_the_stack(parse(text), identity | {"ClusterName": cluster}, cluster)
+        assert environment(parse(text))["EBBTIDE_DRAIN_TIMEOUT"] == "asg-terminate=30m"
+    # One cluster first.
+    application_set["spec"]["generators"][0]["list"]["elements"][2]["version"] = "9.8.7"
+    made = applications(application_set, tmp_path / "next")
+    assert [each["spec"]["source"]["targetRevision"] for each in made] == [VERSION, VERSION, "9.8.7"]
+
+
+def test_the_fleets_project_permits_the_same_on_all_clusters() -> None:
+    fleet, one = (the("AppProject", example(name))["spec"] for name in ("argocd-fleet.yaml", "argocd.yaml"))
+    (destination,) = one["destinations"]
+    assert fleet == {**one, "destinations": [{"name": "*", "namespace": destination["namespace"]}]}
 
 
 def test_argo_cds_project_permits_what_the_chart_creates() -> None:
@@ -151,4 +270,31 @@ def test_flux_gets_the_chart_and_values_that_it_takes() -> None:
     reference = release["spec"]["chartRef"]
     assert reference == {"kind": repository["kind"], "name": repository["metadata"]["name"]}
     made = HELM4.objects(values=yaml.safe_dump(release["spec"]["values"]))
-    assert environment(made)["EBBTIDE_ON"] == "rebalance=cordon"
+    bound_to_the_stack(made, STACK)
+    assert environment(made)["EBBTIDE_DRAIN_TIMEOUT"] == "asg-terminate=30m"
+
+
+# The commands that install with the values of a stack.
+
+STUBS = {"aws": 'printf "%s" "$OF_STACK"', "terraform": 'printf "%s" "$OF_STACK"', "kubectl": "", "helm": 'echo "$@" >>"$RAN"; cat >>"$RAN"'}
+
+
+def install(page: str, of_stack: str, folder: Path) -> str:
+    """Runs the commands of a page from the stack's output to helm install; returns what helm was given."""
+    blocks = map(textwrap.dedent, re.findall(r"^ *```sh\n(.*?)^ *```", (ROOT / "docs" / page).read_text(), re.DOTALL | re.MULTILINE))
+    commands = "".join(block for block in blocks if "HELM_VALUES" in block)
+    for name, script in STUBS.items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+    ran = folder / "ran"
+    ran.write_text("")
+    env = {"PATH": f"{folder}:{os.environ['PATH']}", "OF_STACK": of_stack, "RAN": str(ran)}
+    subprocess.run(["bash", "-c", commands], env=env, cwd=folder, capture_output=True, check=False)
+    return ran.read_text()
+
+
+@pytest.mark.parametrize("page", ["install.md", "migrating.md"])
+def test_an_empty_output_stops_the_command(page: str, tmp_path: Path) -> None:
+    given = install(page, "queueUrl: of-stack", tmp_path)
+    assert given.startswith("install ebbtide") and given.endswith("queueUrl: of-stack\n"), given
+    assert install(page, "", tmp_path) == "", "helm would install with other values"

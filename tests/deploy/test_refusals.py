@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from api import definitions
-from chart import CHART, HELM3, HELM4, OLDEST, VALUES, Helm
-from schema import ALERTS
+from api import KNOWN, definitions
+from chart import CHART, HELM3, HELM4, OLDEST, VALUES, Helm, Object, source
+from flags import flags
+from schema import ALERTS, REFUSED, other_charts
+from schemas import conform
 
 QUEUE = "queueUrl: https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide\n"
 
 TYPOS = [
-    ("queueURL: x", "at '': additional properties 'queueURL' not allowed"),
+    ("queueUlr: x", "at '': additional properties 'queueUlr' not allowed"),
     ("settings: {registrationGrac: 5s}", "at '/settings': additional properties 'registrationGrac' not allowed"),
     ("settings: {registrationGrace: 5 sec}", "at '/settings/registrationGrace': '5 sec' does not match pattern"),
-    ("settings: {registrationGrace: 30}", "at '/settings/registrationGrace': got number, want null or string"),
-    ("settings: {drainTimeout: 10}", "at '/settings/drainTimeout': got number, want null or string or object"),
+    ("settings: {registrationGrace: 0.5}", "at '/settings/registrationGrace': got number, want null or integer or string"),
     ("settings: {drainTimeout: 10min}", "at '/settings/drainTimeout': '10min' does not match pattern"),
     ("settings: {drainTimeout: {asg-terminate: 1m}}", "additional properties 'asg-terminate' not allowed"),
     ("settings: {drainTimeout: {sopt: 1m}}", "at '/settings/drainTimeout': additional properties 'sopt' not allowed"),
     ("settings: {atDeadline: keep}", "at '/settings/atDeadline': value must be one of 'delete', 'leave'"),
     ("settings: {dryRun: 'yes'}", "at '/settings/dryRun': got string, want null or boolean"),
+    ("settings: {wave: [zone=1]}", "at '/settings/wave': got array, want null or object"),
+    ("settings: {wave: {zone: 0}}", "at '/settings/wave/zone': minimum: got 0, want 1"),
+    ("settings: {wave: {zone: 101%}}", "at '/settings/wave/zone': '101%' does not match pattern"),
+    ("settings: {wave: {zone=1: 2}}", "at '/settings/wave': additional properties 'zone=1' not allowed"),
+    ("settings: {nodeSelector: {gpu: true}}", "at '/settings/nodeSelector/gpu': got boolean, want null or string"),
+    ("settings: {podSelector: {a: '!b'}}", "at '/settings/podSelector/a': '!b' does not match pattern"),
     ("settings: {taint: ['going:NoShedule']}", "at '/settings/taint/0': 'going:NoShedule' does not match pattern"),
     ("traces: {endpoint: 'http://me:t0ken@collector'}", "at '/traces/endpoint': 'http://me:t0ken@collector' does not"),
     ("notifications: {url: x}", "at '/notifications': additional properties 'url' not allowed"),
@@ -111,6 +121,7 @@ TYPOS = [
         "at '/extraEnv/0/valueFrom': additional properties 'secretRef'",
     ),
     ("extraEnv: [{name: A, valueFrom: {fieldRef: {path: a}}}]", "at '/extraEnv/0/valueFrom/fieldRef': "),
+    ("initContainers: [{name: a, imag: b}]", "at '/initContainers/0': additional properties 'imag' not allowed"),
     ("extraVolumes: [{name: a, emptydir: {}}]", "at '/extraVolumes/0': additional properties 'emptydir' not allowed"),
     ("extraVolumes: [{name: a, secret: {name: b}}]", "at '/extraVolumes/0/secret': additional properties 'name' not"),
     ("extraVolumeMounts: [{name: a}]", "at '/extraVolumeMounts/0': missing property 'mountPath'"),
@@ -254,10 +265,6 @@ SENTENCES = [
         (f"settings: {{source: [queue, nodes], onCondition: ['{rule}']}}", f'settings.onCondition: "{rule}" is not TYPE=STATUS:TOLERATION=ACTION; write it like')
         for rule in ("KernelReady=False=drain", "KernelReady=false:30m=drain", "KernelReady=False:30=drain", "KernelReady=False:30m=ready")
     ],
-    *[
-        (f"settings: {{wave: ['{wave}']}}", f'settings.wave: "{wave}" is not LABEL=N or LABEL=P%; write it like topology.kubernetes.io/zone=1,')
-        for wave in ("topology.kubernetes.io/zone", "zone=0%", "zone=0", "zone=101%", "zone=")
-    ],
     (
         ALONE + ", nodeHook: drain}\nactions: {asgTerminate: cordon}",
         "settings.nodeHook has no effect without actions.asgTerminate: drain; set that, too, or remove it",
@@ -361,9 +368,105 @@ def test_an_old_cluster_is_refused(helm: Helm) -> None:
         helm.template(values=QUEUE, kubernetes=fine)
 
 
-@pytest.mark.parametrize("values", ["global: {shared: true}", "enabled: true"])
+@pytest.mark.parametrize("values", ["global: {}", "enabled: true"])
 def test_values_of_a_parent_chart_are_accepted(values: str) -> None:
     assert HELM4.template(values=QUEUE + values) == HELM4.template(values=(VALUES / "defaults.yaml").read_text())
+
+
+# Names and forms of other charts.
+
+OTHERS = other_charts()
+
+
+def nested(path: Sequence[str], value: object) -> Object:
+    """Returns values in which the one with this path is set."""
+    *above, last = path
+    made: Object = {last: value}
+    for name in reversed(above):
+        made = {name: made}
+    return made
+
+
+@pytest.mark.parametrize("helm", HELMS, ids=lambda helm: helm.name)
+def test_all_names_of_other_charts_are_refused_at_once_with_what_to_write(helm: Helm) -> None:
+    values: Object = {}
+    for name in OTHERS:
+        for section, inner in nested(name.split("."), "x").items():
+            values[section] = {**values[section], **inner} if isinstance(inner, dict) and section in values else inner
+    done = helm.try_template(values=QUEUE + yaml.safe_dump(values))
+    (reason,) = (line for line in done.stderr.splitlines() if line.startswith("Error: "))
+    assert "not values of this chart: " in reason
+    assert [name for name, remedy in OTHERS.items() if f" {name} ({remedy})" not in reason] == []
+    assert reason.endswith("; `ebbtide migrate` translates a whole file of aws-node-termination-handler (docs/migrating.md)")
+
+
+def test_only_names_of_aws_node_termination_handler_have_the_hint_to_migrate() -> None:
+    done = HELM4.try_template(values="settings: {interruptionQueue: blue}\n")
+    (reason,) = (line for line in done.stderr.splitlines() if line.startswith("Error: "))
+    assert reason.endswith(": settings.interruptionQueue (write queueUrl, the queue's URL instead of its name)")
+
+
+def test_each_value_of_aws_node_termination_handlers_chart_is_known_or_has_a_hint() -> None:
+    theirs = yaml.safe_load((source("nth") / "config/helm/aws-node-termination-handler/values.yaml").read_text())
+    # Maps of the user or of Kubernetes have keys of their own.
+    sections = [name for name in ("image", "serviceAccount", "rbac", "podMonitor", "serviceMonitor") if name in theirs]
+    names = [*theirs, *(f"{section}.{key}" for section in sections for key in theirs[section])]
+    assert [name for name in names if name not in OTHERS and not is_value(name)] == []
+
+
+def test_the_remedies_name_values_of_this_chart() -> None:
+    for name, remedy in OTHERS.items():
+        assert remedy.startswith(("write ", "remove it")), name
+        first = re.findall(r"^write ([a-z]\w*)", remedy)
+        named = re.findall(r"(?<![\w./-])[a-z]\w*(?:\.[a-z]\w*)+", remedy)
+        assert [each for each in first + named if not is_value(each)] == [], name
+
+
+def is_value(name: str) -> bool:
+    """Returns whether the chart has a value of this name, which may be a part of a Kubernetes object."""
+    schema = SCHEMA
+    for key in name.split("."):
+        schema = SCHEMA["definitions"][schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+        below = schema.get("properties", {}).get(key)
+        if below is None or below.get("description", "").startswith(REFUSED):
+            return False
+        schema = below
+    return True
+
+
+SECONDS = [
+    *[f"settings.{flag.key}" for flag in flags() if flag.key and flag.form in ("DURATION", "[KIND=]DURATION", "auto|off|DURATION")],
+    *[f"settings.{flag.key}.asgTerminate" for flag in flags() if flag.key and flag.form.endswith("KIND=DURATION")],
+    "settings.drainTimeout.all",
+    "notifications.timeout",
+]
+
+
+@pytest.mark.parametrize("path", SECONDS)
+def test_seconds_without_a_unit_are_refused_with_the_right_form(path: str) -> None:
+    for number in (600, 0):
+        done = HELM4.try_template(values=QUEUE + yaml.safe_dump(nested(path.split("."), number)))
+        assert f"{path} is {number}, without a unit: write {number}s for seconds, or another unit" in done.stderr
+
+
+@pytest.mark.parametrize("helm", HELMS, ids=lambda helm: helm.name)
+def test_seconds_are_refused_on_the_command_line(helm: Helm) -> None:
+    done = helm.try_template("--set", "settings.drainTimeout=90000", values=QUEUE)
+    assert "settings.drainTimeout is 90000, without a unit: write 90000s for seconds" in done.stderr
+
+
+@pytest.mark.parametrize("helm", HELMS, ids=lambda helm: helm.name)
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("imageRegistry", "write image.repository, with the registry"),
+        ("imagePullSecrets", "write imagePullSecrets, each {name: NAME}"),
+        ("shared", "remove it"),
+    ],
+)
+def test_globals_are_refused_without_a_parent_chart(helm: Helm, name: str, instead: str) -> None:
+    done = helm.try_template(values=f"{QUEUE}global: {{{name}: x}}\n")
+    assert f"global.{name} has no effect: globals are for subcharts, and Ebbtide reads none; {instead}" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -393,7 +496,8 @@ def test_values_of_a_parent_chart_are_accepted(values: str) -> None:
         "settings: {startupTaint: [a]}\nactions: {rebalance: replace}",
         "settings: {startupTaint: [a], source: [queue, nodes], onCondition: ['A=True:5m=replace']}",
         "settings: {startupTaint: [a], healthIssue: {AWS_EC2_A_FAULT: replace}}",
-        "settings: {wave: [a=1, example.com/b=100%]}",
+        "settings: {wave: {a: 1, example.com/b: 100%}}",
+        "initContainers: [{name: a, image: b, restartPolicy: Always}]",
         "settings: {source: [queue, nodes], requireTag: true}\nactions: {asgTerminate: replace}",
         "admin: {port: 8081}\nstatus: {enabled: false}",
         "settings: {source: [queue, nodes]}\nagent: {enabled: true, hostNetwork: true, port: 8080}",
@@ -445,24 +549,66 @@ def says_something(default: Any) -> bool:
     return any(map(says_something, default.values())) if isinstance(default, dict) else bool(default)
 
 
-EMPTY = [each for each in sections(DEFAULTS) if each[0] not in {("queueUrl",), ("resources",), ("agent", "resources")}]
+NEEDED = {"queueUrl", "podDisruptionBudget.maxUnavailable"}
+"""Values without which the templates ask for them, or for another."""
+
+SHOWN: Object = {
+    **yaml.safe_load(QUEUE),
+    "settings": {"source": ["queue", "nodes"], "taint": ["a:NoExecute"]},
+    "agent": {"enabled": True},
+    "dashboard": {"enabled": True},
+    "networkPolicy": {"egress": True},
+}
+"""Values with which each default can be seen."""
+
+
+def is_shown(path: tuple[str, ...]) -> bool:
+    """Returns whether SHOWN has a value, or one in this section."""
+    values = SHOWN
+    for name in path:
+        if name not in values:
+            return False
+        values = values[name]
+    return True
+
+
+def required(path: tuple[str, ...], default: Any) -> bool:
+    """Returns whether a value must not be empty: the chart's own sections, switches, addresses and names of keys."""
+    section = isinstance(default, dict) and path[-1] not in KUBERNETES_OWN and path != ("dashboard", "labels")
+    return section or default is True or path[-1] in ("address", "port", "repository") or "secretKeys" in path
+
+
+EMPTY = [
+    (path, default)
+    for path, default in sections(DEFAULTS)
+    if ".".join(path) not in NEEDED and (says_something(default) or not is_shown(path))
+]
 
 
 @pytest.mark.parametrize("helm", HELMS, ids=lambda helm: helm.name)
 @pytest.mark.parametrize(("path", "default"), EMPTY, ids=[".".join(path) for path, _ in EMPTY])
-def test_an_empty_value_is_the_default_or_refused(helm: Helm, path: tuple[str, ...], default: Any) -> None:
-    *above, key = path
-    values = {key: None}
-    for section in reversed(above):
-        values = {section: values}
-    done = helm.try_template(values=QUEUE + yaml.safe_dump(values))
-    if not says_something(default):
-        assert done.returncode == 0, done.stderr
-        assert done.stdout == defaults(helm)
+def test_null_drops_a_default_or_is_refused(helm: Helm, path: tuple[str, ...], default: Any, schemas: Path) -> None:
+    values = copy.deepcopy(SHOWN)
+    within = values
+    for name in path[:-1]:
+        within = within.setdefault(name, {})
+    within[path[-1]] = None
+    done = helm.try_template(values=yaml.safe_dump(values))
+    if required(path, default) and says_something(default):
+        assert done.returncode != 0
+        (reason,) = (line for line in done.stderr.splitlines() if line.startswith("Error: "))
+        assert f"{'.'.join(path)} is empty: remove the line, or set a value" in reason
         return
-    assert done.returncode != 0
-    (reason,) = (line for line in done.stderr.splitlines() if line.startswith("Error: "))
-    assert f"{'.'.join(path)} is empty: remove the line, or set " in reason
+    assert done.returncode == 0, done.stderr
+    if not says_something(default):
+        assert done.stdout == everything_shown(helm)
+        return
+    assert done.stdout != everything_shown(helm)
+    # The dashboard has some.
+    assert done.stdout.count("null") == everything_shown(helm).count("null")
+    assert "<nil>" not in done.stdout
+    refused = conform(done.stdout, KNOWN[-1], schemas)
+    assert not refused, refused
 
 
 @pytest.mark.parametrize("helm", HELMS, ids=lambda helm: helm.name)
@@ -476,10 +622,17 @@ def defaults(helm: Helm) -> str:
     return helm.template(values=QUEUE)
 
 
+@functools.cache
+def everything_shown(helm: Helm) -> str:
+    """Returns the output for SHOWN."""
+    return helm.template(values=yaml.safe_dump(SHOWN))
+
+
 # Parts that the schema does not check.
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 OPEN = {
+    **{"properties." + name.replace(".", ".properties."): "refused by templates/validate.yaml" for name in OTHERS},
     "properties.global": "another chart's",
     "properties.on": "always refused, by templates/validate.yaml",
     "properties.true": "the bare word `on`; likewise",

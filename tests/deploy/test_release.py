@@ -124,6 +124,8 @@ def test_a_dry_run_shows_the_version_everywhere_and_changes_nothing(clone: Path)
         "Chart.yaml",
         "README.md",
         "argocd.yaml",
+        "argocd-fleet.yaml",
+        "deploy/aws/terraform/README.md",
         "flux.yaml",
         "snapshots/defaults.yaml",
     ]:

@@ -51,7 +51,8 @@ EXAMPLES = {
     "CODE=ACTION": ("{AWS_EC2_A_FAULT: cordon, AWS_EC2_B: drain}", "AWS_EC2_A_FAULT=cordon,AWS_EC2_B=drain"),
     "N|P%": ("20%", "20%"),
     "N|P%|none": ("20%", "20%"),
-    "LABEL=N|P%": ("[zone=1, 'example.com/pool=10%']", "zone=1,example.com/pool=10%"),
+    "LABEL=N|P%": ("{zone: 1, example.com/nodePool: 10%, many: 1000000}", "example.com/nodePool=10%,many=1000000,zone=1"),
+    "SELECTOR": ("{zone: a, example.com/nodePool: '', all: b}", "all=b,example.com/nodePool=,zone=a"),
     "TYPE=STATUS:TOLERATION=ACTION": ("['A=False:5m=drain', 'Ready=Unknown:1h=report']", "A=False:5m=drain,Ready=Unknown:1h=report"),
     "ARN|any": ("[arn:aws:eks:eu-west-1:123456789012:cluster/a]", "arn:aws:eks:eu-west-1:123456789012:cluster/a"),
     "TAG[=VALUE]": ("a=b", "a=b"),
@@ -127,6 +128,12 @@ def test_the_status_page_is_shared_unless_the_network_is_the_nodes(status: str, 
     if peers:
         assert found.startswith(services[0] + "."), "the replicas ask for the Service's name"
         assert found.endswith(".svc:9000")
+
+
+@pytest.mark.parametrize("key", ["nodeSelector", "podSelector"])
+def test_a_selector_may_be_a_text(key: str) -> None:
+    (variable,) = [flag.variable for flag in flags() if flag.key == key]
+    assert environment(HELM4.objects(values=f"{QUEUE}settings: {{{key}: 'a!=b,!c'}}"))[variable] == "a!=b,!c"
 
 
 def test_an_empty_list_in_place_of_a_default_is_passed_on() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from harness import messages
 from harness.aws import Aws
@@ -83,9 +84,11 @@ def test_the_queue_is_configured_and_deleted_with_the_stack(aws: Aws, stack: str
     outputs = aws.apply(stack, {})
     queue, dead = aws.attributes(outputs["QueueUrl"]), aws.attributes(outputs["DeadLetterQueueUrl"])
     assert outputs["QueueArn"] == queue["QueueArn"]
-    assert outputs["HelmArguments"].startswith(
-        "--namespace ebbtide --create-namespace --set queueUrl=https://sqs.eu-west-1.amazonaws.com/"
-    )
+    assert yaml.safe_load(outputs["HelmValues"]) == {
+        "queueUrl": "https://sqs.eu-west-1.amazonaws.com/" + outputs["QueueUrl"].split("/", 3)[3],
+        "aws": {"region": "eu-west-1"},
+        "serviceAccount": {"name": "ebbtide"},
+    }
     assert json.loads(queue["RedrivePolicy"]) == {"deadLetterTargetArn": dead["QueueArn"], "maxReceiveCount": 10}
     assert int(queue["MessageRetentionPeriod"]) > 48 * 3600, "a hook can wait 48 hours"
     assert int(dead["MessageRetentionPeriod"]) > int(queue["MessageRetentionPeriod"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,16 +37,15 @@ def new_installation(world: World, **values: Object) -> Iterator[tuple[Release, 
     stack = f"{world.name}-stack"
     outputs = world.aws.apply(stack, {"ClusterName": "blue", "Namespace": name, "DoctorPermissions": "true"})
     world.queue = outputs["QueueUrl"]
-    arguments = shlex.split(outputs["HelmArguments"])
-    (url,) = (each.removeprefix("queueUrl=") for each in arguments if each.startswith("queueUrl="))
+    of_stack = yaml.safe_load(outputs["HelmValues"])
     nodes = world.several_nodes(2)
     here = {"nodeSelector": {"kubernetes.io/hostname": nodes[0].name}}
-    with installed("helm4", name, world.control_plane, world.folder, {**here, **values}, arguments) as release:
+    with installed("helm4", name, world.control_plane, world.folder, {**of_stack, **here, **values}) as release:
         eventually("both replicas run", lambda: len(running(release)) == 2)
         world.aws.hooks({"Groups": group})
         world.aws.attach(group, [node.instance for node in nodes])
         try:
-            yield release, nodes, url
+            yield release, nodes, of_stack["queueUrl"]
         finally:
             # Before the uninstall removes its permissions: then the API server would refuse its calls.
             for service in world.services:

@@ -4,7 +4,7 @@ data "aws_region" "this" {}
 
 locals {
   partition = data.aws_partition.this.partition
-  region    = data.aws_region.this.region
+  region    = data.aws_region.this.id
   account   = data.aws_caller_identity.this.account_id
 
   makes_role = var.identity != "existing-role"

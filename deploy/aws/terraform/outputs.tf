@@ -3,13 +3,16 @@ output "queue_url" {
   value       = aws_sqs_queue.this.url
 }
 
-output "helm_arguments" {
-  description = "Arguments for helm install"
-  value = join(" ", concat(
-    ["--namespace ${var.namespace} --create-namespace --set queueUrl=${aws_sqs_queue.this.url} --set aws.region=${local.region}"],
-    ["--set serviceAccount.name=${var.service_account}"],
-    var.identity == "irsa" ? ["--set 'serviceAccount.annotations.eks\\.amazonaws\\.com/role-arn=${aws_iam_role.this[0].arn}'"] : [],
-  ))
+output "helm_values" {
+  description = "Values of the chart, as YAML"
+  value = yamlencode({
+    queueUrl = aws_sqs_queue.this.url
+    aws      = { region = local.region }
+    serviceAccount = merge(
+      { name = var.service_account },
+      var.identity == "irsa" ? { annotations = { "eks.amazonaws.com/role-arn" = aws_iam_role.this[0].arn } } : {},
+    )
+  })
 }
 
 output "queue_arn" {

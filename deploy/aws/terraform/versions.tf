@@ -4,8 +4,9 @@ terraform {
 
   required_providers {
     aws = {
-      source  = "hashicorp/aws"
-      version = ">= 6.0"
+      source = "hashicorp/aws"
+      # For the association of EKS Pod Identity.
+      version = ">= 5.31"
     }
   }
 }

@@ -38,7 +38,7 @@ ACCOUNT, REGION = "123456789012", "eu-west-1"
 GIVEN = {
     "aws_caller_identity": {"account_id": ACCOUNT},
     "aws_partition": {"partition": "aws"},
-    "aws_region": {"region": REGION},
+    "aws_region": {"id": REGION},
     "aws_cloudwatch_event_rule": {"arn": f"arn:aws:events:{REGION}:{ACCOUNT}:rule/{{name}}"},
     "aws_iam_role": {"arn": f"arn:aws:iam::{ACCOUNT}:role/{{name}}", "name": "{name}"},
     "aws_kms_key": {"arn": f"arn:aws:kms:{REGION}:{ACCOUNT}:key/made"},

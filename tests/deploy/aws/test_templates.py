@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import pytest
+import yaml
 
 import cfn_template
 from cfn_template import (
@@ -316,6 +317,25 @@ def test_pod_identity_trusts_one_service_account_and_binds_it_for_a_known_cluste
     assert not unknown.resources("AWS::EKS::PodIdentityAssociation")
     (statement,) = unknown.resources("AWS::IAM::Role")["Role"]["AssumeRolePolicyDocument"]["Statement"]
     assert statement["Condition"] == {"StringEquals": tags}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "annotations"),
+    [
+        ({"ClusterName": "blue"}, None),
+        ({"Identity": "existing-role", "RoleName": "nodes"}, None),
+        (
+            {"Identity": "irsa", "OidcProviderArn": f"arn:aws:iam::{ACCOUNT}:oidc-provider/oidc.example/id/0123"},
+            {"eks.amazonaws.com/role-arn": f"arn:aws:iam::{ACCOUNT}:role/Role"},
+        ),
+    ],
+    ids=["pod identity", "existing role", "irsa"],
+)
+def test_the_values_name_queue_region_and_service_account(parameters: dict[str, str], annotations: dict[str, str] | None) -> None:
+    # A name of digits stays a text.
+    values = yaml.safe_load(stack(ServiceAccount="0123", **parameters).outputs()["HelmValues"])
+    account = {"name": "0123"} | ({"annotations": annotations} if annotations else {})
+    assert values == {"queueUrl": NAME, "aws": {"region": REGION}, "serviceAccount": account}
 
 
 def test_only_groups_of_the_account_send_with_the_notification_role() -> None:

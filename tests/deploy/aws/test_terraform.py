@@ -11,10 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from cfn_template import FOLDER, HOOKS, STACK, Stack, document, of_stack
 
 TOFU = os.environ["EBBTIDE_TOFU"]
+OLDEST, NEWEST = os.environ["EBBTIDE_PROVIDERS"].split()
+HELM = FOLDER.parents[1] / "tests" / "deploy" / "tool"
+CHART = FOLDER.parents[1] / "deploy" / "helm" / "ebbtide"
 ACCOUNT, REGION, NAME = "123456789012", "eu-west-1", "ebbtide"
 PROVIDER = f"arn:aws:iam::{ACCOUNT}:oidc-provider/oidc.eks.eu-west-1.amazonaws.com/id/0123"
 BOUNDARY = f"arn:aws:iam::{ACCOUNT}:policy/boundary"
@@ -42,8 +46,11 @@ Json = dict[str, Any]
 class Module:
     """A copy of the module that can be planned."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, provider: str = NEWEST) -> None:
         self.folder = folder
+        self.provider = provider
+        pinned = {"terraform": {"required_providers": {"aws": {"source": "hashicorp/aws", "version": provider}}}}
+        (folder / "provider_override.tf.json").write_text(json.dumps(pinned))
         self.run("init", "-backend=false", "-input=false")
 
     def run(self, *arguments: str, fails: bool = False) -> str:
@@ -59,12 +66,12 @@ class Module:
         return planned
 
 
-@pytest.fixture(scope="module")
-def module(tmp_path_factory: pytest.TempPathFactory) -> Module:
-    """Copies the module, because planning writes into its folder."""
+@pytest.fixture(scope="module", params=[OLDEST, NEWEST])
+def module(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Module:
+    """Copies the module, because planning writes into its folder. Each test runs with both versions of the AWS provider."""
     folder = tmp_path_factory.mktemp("terraform") / "module"
     shutil.copytree(FOLDER / "terraform", folder, ignore=shutil.ignore_patterns(".terraform*", "*.tfstate*"))
-    return Module(folder)
+    return Module(folder, request.param)
 
 
 def _arguments(variables: Json) -> list[str]:
@@ -97,6 +104,12 @@ def switch(name: str, value: str) -> str | bool | list[str]:
 
 def test_the_module_is_valid(module: Module) -> None:
     assert json.loads(module.run("validate", "-json"))["valid"]
+
+
+def test_the_module_allows_the_oldest_provider_and_the_newest(module: Module) -> None:
+    assert f'version = ">= {OLDEST.rpartition(".")[0]}"' in _text("versions.tf")
+    chosen = json.loads(module.run("version", "-json"))["provider_selections"]
+    assert list(chosen.values()) == [module.provider]
 
 
 def test_an_unknown_attribute_is_found(module: Module) -> None:
@@ -152,10 +165,9 @@ def test_both_create_the_same_resources(module: Module, parameters: dict[str, st
     assert of_plan(planned) == of_template(stack)
     outputs = {name for name, output in planned["outputs"].items() if output.get("value") is not None}
     assert outputs == {variable(name) for name in stack.outputs()}
-    helm = stack.outputs()["HelmArguments"].replace(
-        f"queueUrl={NAME}", f"queueUrl={planned['outputs']['queue_url']['value']}"
-    )
-    assert planned["outputs"]["helm_arguments"]["value"] == helm.replace("role/Role", f"role/{NAME}-")
+    of_chart = yaml.safe_load(planned["outputs"]["helm_values"]["value"])
+    same = stack.outputs()["HelmValues"].replace(f"queueUrl: {NAME}", f"queueUrl: {of_chart['queueUrl']}")
+    assert of_chart == yaml.safe_load(same.replace("role/Role", f"role/{NAME}-"))
 
 
 def test_both_create_the_same_hooks(module: Module) -> None:
@@ -219,21 +231,50 @@ def test_the_readme_lists_every_parameter_and_variable() -> None:
         assert f"`{name}`" in own, name
 
 
-def test_the_examples_of_the_readme_are_planned(module: Module) -> None:
+def examples(module: Module) -> list[str]:
+    """Returns the examples of the README, with the module under test as their source."""
     written = re.findall(r"```hcl\n(.*?)```", _text("README.md"), re.DOTALL)
+    # The cluster is a resource of the user's configuration; the tests need only its name and its provider's ARN.
+    known = (each.replace("module.eks.oidc_provider_arn", json.dumps(PROVIDER)) for each in written)
+    return [re.sub(r'source += "[^"]+"', f'source = "{module.folder}"', each) for each in known]
+
+
+def planned_example(module: Module, folder: Path, text: str) -> Json:
+    """Returns the plan of a configuration."""
+    (folder / "main.tf").write_text(text)
+    return Module(folder, module.provider).plan({})
+
+
+def test_the_examples_of_the_readme_are_planned(module: Module, tmp_path: Path) -> None:
     # That of the chart needs another provider, and a cluster.
-    examples = [each for each in written if "helm_release" not in each]
-    assert len(examples) == len(written) - 1
-    folder = module.folder.parent / "examples"
-    folder.mkdir()
-    for number, example in enumerate(examples):
-        home = folder / str(number)
+    of_module = [each for each in examples(module) if "helm_release" not in each]
+    assert len(of_module) == len(examples(module)) - 1
+    for number, example in enumerate(of_module):
+        home = tmp_path / str(number)
         home.mkdir()
-        # The cluster is a resource of the user's configuration; the test needs only its name and its provider's ARN.
-        known = example.replace("module.eks.oidc_provider_arn", json.dumps(PROVIDER))
-        source = re.sub(r'source += "[^"]+"', f'source = "{module.folder}"', known)
-        (home / "main.tf").write_text(source)
-        Module(home).plan({})
+        planned_example(module, home, example)
+
+
+def test_the_chart_takes_the_values_of_the_example(module: Module, tmp_path: Path) -> None:
+    """The values of helm_release, as an output: the provider of helm is not there."""
+    first, *_, release = examples(module)
+    (values,) = re.findall(r"^  values = (\[.*?^  \])", release, re.DOTALL | re.MULTILINE)
+    planned = planned_example(module, tmp_path, f'{first}\noutput "values" {{\n  value = {values}\n}}\n')
+    helm = subprocess.run([HELM, "helm4"], stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()[-1]
+    files = []
+    for number, text in enumerate(planned["outputs"]["values"]["value"]):
+        (tmp_path / f"{number}.yaml").write_text(text)
+        files += ["--values", f"{number}.yaml"]
+    command = [helm, "template", "ebbtide", str(CHART), "--namespace", "ebbtide", *files]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    made = {each["kind"]: each for each in yaml.safe_load_all(done.stdout) if each}
+    assert made["ServiceAccount"]["metadata"]["name"] == "ebbtide"
+    (container,) = made["Deployment"]["spec"]["template"]["spec"]["containers"]
+    given = {each["name"]: each.get("value") for each in container["env"]}
+    assert given["EBBTIDE_QUEUE_URL"] == f"https://sqs.{REGION}.amazonaws.com/{ACCOUNT}/ebbtide-blue"
+    assert given["AWS_REGION"] == REGION
+    assert container["image"].startswith("registry.example/you/ebbtide:")
 
 
 # The compared parts, in one shape for both.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -61,13 +61,13 @@ class Release:
         """Returns the chart's folder."""
         return CHART
 
-    def install(self, values: Object, arguments: Sequence[str] = ()) -> None:
-        """Runs helm install with these values and arguments."""
+    def install(self, values: Object) -> None:
+        """Runs helm install with these values."""
         strict = {"pod-security.kubernetes.io/enforce": self.pod_security}
         self._kube.create(NAMESPACES, {"metadata": {"name": self.namespace, "labels": strict}})
         file = str(self._values(values))
         repository = ("--values", str(REPOSITORY)) if self.chart == CHART else ()
-        self.notes = self._helm("install", self.name, str(self.chart), *repository, "--values", file, *arguments)
+        self.notes = self._helm("install", self.name, str(self.chart), *repository, "--values", file)
         self._wait_rights()
 
     def upgrade(self, values: Object, chart: Path = CHART) -> None:
@@ -219,13 +219,12 @@ def installed(
     control_plane: ControlPlane,
     folder: Path,
     values: Object,
-    arguments: Sequence[str] = (),
     kind: type[Release] = Release,
 ) -> Iterator[Release]:
     """Installs a release, and uninstalls it at the end."""
     know_monitors(control_plane)
     release = kind(helm, name, control_plane, folder)
-    release.install(values, arguments)
+    release.install(values)
     try:
         yield release
     finally:

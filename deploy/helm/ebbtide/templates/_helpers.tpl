@@ -1,5 +1,5 @@
-{{/* helm reads an empty section as null, without its defaults. `(.Values.section).key` is then null, too, which equals the defaults of
-the sections read so. validate.yaml refuses other sections that are empty. */}}
+{{/* helm reads an empty value as null, without its default. `(.Values.section).key` is then null, too, which equals the defaults of the
+sections read so. validate.yaml refuses what must not be empty. */}}
 
 {{/* The chart's name. */}}
 {{- define "ebbtide.name" -}}
@@ -160,13 +160,21 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- default (include "ebbtide.queueRegion" .) (.Values.aws).region }}
 {{- end }}
 
-{{/* A map by kind as the program reads it: `30m,asg-terminate=1h` for `{all: 30m, asgTerminate: 1h}`. Codes of AWS Health stay as they are. */}}
+{{/* A map by kind as the program reads it: `30m,asg-terminate=1h` for `{all: 30m, asgTerminate: 1h}`. */}}
+{{- define "ebbtide.kinds" -}}
+{{- $words := dict }}
+{{- range $kind, $each := . }}
+{{- $_ := set $words (kebabcase $kind) $each }}
+{{- end }}
+{{- compact (list $words.all (include "ebbtide.pairs" (omit $words "all"))) | join "," }}
+{{- end }}
+
+{{/* A map as the program reads it, such as `pool=spot,zone=a`. */}}
 {{- define "ebbtide.pairs" -}}
 {{- $pairs := list }}
-{{- range $kind, $each := . }}
-{{- if $each }}
-{{- $word := ternary $kind (kebabcase $kind) (hasPrefix "AWS_" $kind) }}
-{{- $pairs = append $pairs (ternary $each (printf "%s=%s" $word $each) (eq $kind "all")) }}
+{{- range $key, $each := . }}
+{{- if not (kindIs "invalid" $each) }}
+{{- $pairs = append $pairs (printf "%s=%s" $key (ternary (printf "%.0f" $each) (toString $each) (kindIs "float64" $each))) }}
 {{- end }}
 {{- end }}
 {{- join "," $pairs }}
@@ -182,7 +190,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- else if kindIs "slice" $value }}
 {{- $text = join "," $value }}
 {{- else if kindIs "map" $value }}
-{{- $text = include "ebbtide.pairs" $value }}
+{{- $text = include (ternary "ebbtide.pairs" "ebbtide.kinds" (has $key (list "healthIssue" "nodeSelector" "podSelector" "wave"))) $value }}
 {{- else if kindIs "float64" $value }}
 {{- $text = printf "%d" (int64 $value) }}
 {{- else if not (kindIs "invalid" $value) }}
@@ -251,7 +259,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
       {{- end }}
 {{- end }}
 {{- $template := ternary "/notifications/template.j2" "" (not (empty .template)) }}
-{{- range $variable, $value := dict "EBBTIDE_NOTIFY" (include "ebbtide.pairs" .phases) "EBBTIDE_NOTIFY_FORMAT" .format "EBBTIDE_NOTIFY_PROXY" .proxy "EBBTIDE_NOTIFY_TEMPLATE" $template "EBBTIDE_NOTIFY_TIMEOUT" .timeout }}
+{{- range $variable, $value := dict "EBBTIDE_NOTIFY" (include "ebbtide.kinds" .phases) "EBBTIDE_NOTIFY_FORMAT" .format "EBBTIDE_NOTIFY_PROXY" .proxy "EBBTIDE_NOTIFY_TEMPLATE" $template "EBBTIDE_NOTIFY_TIMEOUT" .timeout }}
 {{- if $value }}
 - name: {{ $variable }}
   value: {{ $value | quote }}
@@ -335,7 +343,10 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- range (.Values.settings).taint }}
 {{- if hasSuffix ":NoExecute" . }}
 {{- $named := trimSuffix ":NoExecute" . | splitn "=" 2 }}
-{{- $toleration := dict "key" $named._0 "effect" "NoExecute" "tolerationSeconds" $seconds }}
+{{- $toleration := dict "key" $named._0 "effect" "NoExecute" }}
+{{- if not (kindIs "invalid" $seconds) }}
+{{- $toleration = set $toleration "tolerationSeconds" $seconds }}
+{{- end }}
 {{- if $named._1 }}
 {{- $toleration = merge $toleration (dict "operator" "Equal" "value" $named._1) }}
 {{- else }}

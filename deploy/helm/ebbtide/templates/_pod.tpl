@@ -20,13 +20,23 @@ dnsPolicy: {{ . }}
 dnsConfig:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-terminationGracePeriodSeconds: {{ .Values.terminationGracePeriodSeconds }}
+{{- with .Values.terminationGracePeriodSeconds }}
+terminationGracePeriodSeconds: {{ . }}
+{{- end }}
+{{- with .Values.podSecurityContext }}
 securityContext:
-  {{- toYaml .Values.podSecurityContext | nindent 2 }}
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.initContainers }}
+initContainers:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 containers:
   - name: ebbtide
     image: {{ include "ebbtide.image" . | quote }}
-    imagePullPolicy: {{ .Values.image.pullPolicy }}
+    {{- with .Values.image.pullPolicy }}
+    imagePullPolicy: {{ . }}
+    {{- end }}
     args:
       - {{ .command }}
       {{- range $key, $value := pick (default dict .Values.settings) "ignoreHook" "keepCordonWhile" }}
@@ -112,8 +122,10 @@ containers:
     resources:
       {{- toYaml . | nindent 6 }}
     {{- end }}
+    {{- with .Values.securityContext }}
     securityContext:
-      {{- toYaml .Values.securityContext | nindent 6 }}
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
     {{- if or .Values.extraVolumeMounts (include "ebbtide.notificationTemplate" .) }}
     volumeMounts:
       {{- if include "ebbtide.notificationTemplate" . }}
