@@ -359,6 +359,7 @@ impl Plan {
     pub fn rare(&self) -> Vec<&'static str> {
         let pods = || self.nodes.iter().flat_map(|node| &node.pods);
         let any = |is: fn(&Trouble) -> bool| self.faults.iter().any(|span| is(&span.trouble));
+        let is_made_up = |it: &Notice| it.proof.is_none() && matches!(it.kind, Kind::Terminate(..) | Kind::Spot(_));
         let all = [
             ("returns", pods().any(|pod| pod.returns.is_some())),
             ("graces", pods().any(|pod| pod.grace >= stubborn::LONG)),
@@ -367,6 +368,7 @@ impl Plan {
             ("away", any(|trouble| matches!(trouble, Trouble::Away(..)))),
             ("expired", any(|trouble| matches!(trouble, Trouble::Expired))),
             ("refusals", any(|trouble| matches!(trouble, Trouble::Calls(_, Fault::Refuse(..), _)))),
+            ("forged", self.flags.shapes && self.notices.iter().any(is_made_up)),
         ];
         all.into_iter().filter(|(_, has)| *has).map(|(name, _)| name).collect()
     }
