@@ -43,6 +43,7 @@ CRDS = [
     ("argo-cd", "manifests/crds/appproject-crd.yaml"),
     ("helm-controller", "config/crd/bases/helm.toolkit.fluxcd.io_helmreleases.yaml"),
     ("source-controller", "config/crd/bases/source.toolkit.fluxcd.io_ocirepositories.yaml"),
+    ("policy-controller", "config/300-clusterimagepolicy.yaml"),
 ]
 """Modules of tools.txt, and the files of them that define a kind."""
 
@@ -59,11 +60,11 @@ def write(folder: Path) -> None:
             (folder / version / f"{file}.json").write_text(json.dumps(schema))
         for module, file in CRDS:
             crd = yaml.safe_load((source(module) / file).read_text())["spec"]
-            (stored,) = (each for each in crd["versions"] if each["storage"])
-            schema = strict(stored["schema"]["openAPIV3Schema"])
-            schema["properties"]["metadata"] = {"type": "object"}
-            name = f"{crd['names']['singular']}-{crd['group'].partition('.')[0]}-{stored['name']}.json"
-            (folder / version / name).write_text(json.dumps(schema))
+            for served in (each for each in crd["versions"] if each["served"]):
+                schema = strict(served["schema"]["openAPIV3Schema"])
+                schema["properties"]["metadata"] = {"type": "object"}
+                name = f"{crd['names']['singular']}-{crd['group'].partition('.')[0]}-{served['name']}.json"
+                (folder / version / name).write_text(json.dumps(schema))
 
 
 def standalone(schema: Object, definitions: Object) -> Object:
