@@ -1,4 +1,7 @@
-""".github: updates reach every manifest, and what a workflow may do. And: the oldest Rust that the pages name is the one of Cargo.toml."""
+""".github: updates reach every manifest, and what workflows may do.
+
+And: the oldest Rust that the pages name is the one of Cargo.toml.
+"""
 
 from __future__ import annotations
 
