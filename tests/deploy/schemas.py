@@ -62,7 +62,12 @@ def write(folder: Path) -> None:
             crd = yaml.safe_load((source(module) / file).read_text())["spec"]
             for served in (each for each in crd["versions"] if each["served"]):
                 schema = strict(served["schema"]["openAPIV3Schema"])
-                schema["properties"]["metadata"] = {"type": "object"}
+                # Every object has these, and some definitions leave them out.
+                schema["properties"] |= {
+                    "apiVersion": {"type": "string"},
+                    "kind": {"type": "string"},
+                    "metadata": {"type": "object"},
+                }
                 name = f"{crd['names']['singular']}-{crd['group'].partition('.')[0]}-{served['name']}.json"
                 (folder / version / name).write_text(json.dumps(schema))
 

@@ -413,7 +413,7 @@ Text that is no change.
 - A third.
 
 """
-    put(clone / "CHANGELOG.md", "## [Unreleased]\n", f"## [Unreleased]\n\n{section}")
+    (clone / "CHANGELOG.md").write_text(f"# Changelog\n\n## [Unreleased]\n\n{section}")
     done = run(str(clone / HERE / "pack-chart"), tool("helm4"), DIGEST, str(tmp_path))
     assert done.returncode == 0, done.stderr
     made = yaml.safe_load(HELM4.run("show", "chart", done.stdout.strip()).stdout)["annotations"]
