@@ -46,7 +46,7 @@ go_source() {
     (cd / && GOWORK=off GOFLAGS=-mod=mod with_go go mod download -json "$1") | awk -F '"' '$2 == "Dir" { print $4 }'
 }
 
-# python_with FILE: prints the folder of a virtual environment with the packages that FILE lists.
+# python_with FILE: prints the folder of a virtual environment with the packages that FILE lists, each with the hashes of its files.
 python_with() {
     local digest
     digest=$({ python3 --version && cat "$1"; } | sha256sum | cut -c 1-12)
@@ -56,7 +56,7 @@ python_with() {
 
 virtual_environment() { # FILE FOLDER
     python3 -m venv "$2"
-    "$2/bin/pip" install --quiet --disable-pip-version-check --no-deps -r "$1"
+    "$2/bin/pip" install --quiet --disable-pip-version-check --no-deps --require-hashes -r "$1"
 }
 
 # debian_packages PACKAGE…: installs packages as root on Debian, one call at a time: apt does not wait for its own lock.

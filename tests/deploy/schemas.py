@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +45,14 @@ CRDS = [
     ("argo-cd", "manifests/crds/appproject-crd.yaml"),
     ("helm-controller", "config/crd/bases/helm.toolkit.fluxcd.io_helmreleases.yaml"),
     ("source-controller", "config/crd/bases/source.toolkit.fluxcd.io_ocirepositories.yaml"),
+    ("policy-controller", "config/300-clusterimagepolicy.yaml"),
 ]
 """Modules of tools.txt, and the files of them that define a kind."""
 
 
 def write(folder: Path) -> None:
     """Writes strict schemas for kubeconform, a folder for each version of Kubernetes."""
-    of_others = dict(_schema_of(module, file) for module, file in CRDS)
+    of_others = dict(schema for module, file in CRDS for schema in _schemas_of(module, file))
     for version in KNOWN:
         (folder / version).mkdir()
         shipped = SCHEMAS / f"v{version}-local-strict"
@@ -63,13 +65,14 @@ def write(folder: Path) -> None:
             (folder / version / name).write_text(text)
 
 
-def _schema_of(module: str, file: str) -> tuple[str, str]:
-    """Returns the schema of the kind that a file of a module defines, with the name of its own file."""
+def _schemas_of(module: str, file: str) -> Iterator[tuple[str, str]]:
+    """Yields the schema of each version of the kind that a file of a module defines, with the name of its own file."""
     crd = yaml.load((source(module) / file).read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))["spec"]  # some are large
-    (stored,) = (each for each in crd["versions"] if each["storage"])
-    schema = strict(stored["schema"]["openAPIV3Schema"])
-    schema["properties"]["metadata"] = {"type": "object"}
-    return f"{crd['names']['singular']}-{crd['group'].partition('.')[0]}-{stored['name']}.json", json.dumps(schema)
+    for served in (each for each in crd["versions"] if each["served"]):
+        schema = strict(served["schema"]["openAPIV3Schema"])
+        # Every object has these, and some definitions leave them out.
+        schema["properties"] |= {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {"type": "object"}}
+        yield f"{crd['names']['singular']}-{crd['group'].partition('.')[0]}-{served['name']}.json", json.dumps(schema)
 
 
 def standalone(schema: Object, definitions: Object) -> Object:

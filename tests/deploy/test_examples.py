@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import textwrap
+import tomllib
 from collections.abc import Iterator
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -118,6 +119,8 @@ def example(name: str) -> list[Object]:
         ("argocd-fleet.yaml", "managedNamespaceMetadata", "managedNamespace"),
         ("flux.yaml", "chartRef", "chartReference"),
         ("flux.yaml", "operation: copy", "operation: take"),
+        ("admit-attested.yaml", "subjectRegExp", "subjectRegexp"),
+        ("admit-attested.yaml", "signatureFormat", "format"),
     ],
 )
 def test_the_objects_are_valid_for_their_controllers(name: str, right: str, wrong: str, schemas: Path) -> None:
@@ -126,6 +129,27 @@ def test_the_objects_are_valid_for_their_controllers(name: str, right: str, wron
     assert not refused, refused
     assert right in text
     assert conform(text.replace(right, wrong), KNOWN[-1], schemas), wrong
+
+
+def test_only_an_image_that_the_release_attested_is_admitted() -> None:
+    (authority,) = the("ClusterImagePolicy", example("admit-attested.yaml"))["spec"]["authorities"]
+    (identity,) = authority["keyless"]["identities"]
+    release = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
+    assert release[True] == {"push": {"tags": ["v*"]}}, "YAML reads `on` as true"
+    repository = tomllib.loads((ROOT / "Cargo.toml").read_text())["package"]["repository"]
+    signer = f"{repository}/.github/workflows/release.yml@refs/tags/v"
+    for version in ("0.1.0", VERSION, "10.20.30"):
+        assert re.search(identity["subjectRegExp"], signer + version), version
+    others = [
+        signer,
+        f"{signer}1.2.3-rc.1",
+        f"{signer}1.2.3/x",
+        signer.replace("refs/tags/v", "refs/heads/v") + "1.2.3",
+        signer.replace("release.yml", "ci.yml") + "1.2.3",
+        "https://evil.example/?" + signer + "1.2.3",
+    ]
+    for other in others:
+        assert not re.search(identity["subjectRegExp"], other), other
 
 
 def test_the_network_policy_keeps_only_the_metadata_from_pods(schemas: Path) -> None:

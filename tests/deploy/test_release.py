@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fnmatch
+import hashlib
 import os
 import shutil
 import subprocess
 import tarfile
 import tomllib
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 import yaml
@@ -47,6 +49,15 @@ def publish(clone: Path, *arguments: str, path: Path | None = None) -> subproces
     paths = [str(path)] * bool(path) + [os.environ["PATH"]]
     env = {**os.environ, "PATH": ":".join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=env)
+
+
+def key(folder: Path, name: str) -> Path:
+    """Returns a new SSH key, whose line for deploy/release/signers is beside it."""
+    path = folder / name
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(path)], check=True)
+    kind, public = path.with_suffix(".pub").read_text().split()[:2]
+    path.with_suffix(".signer").write_text(f'{name}@example.com namespaces="git" {kind} {public}\n')
+    return path
 
 
 def put(file: Path, old: str, new: str) -> None:
@@ -142,25 +153,30 @@ def test_publish_pushes_one_commit_with_its_tag(clone: Path, tmp_path: Path, mon
     git(clone, "remote", "add", "origin", f"{address}.git")
     git(clone, "config", f"url.{origin}.insteadOf", f"{address}.git")
     git(clone, "fetch", "--quiet", "origin")
-    for key, value in [
-        ("user.name", "Nobody"),
-        ("user.email", "nobody@example.com"),
-        ("gpg.program", str(tmp_path / "bin/gpg")),
-    ]:
-        git(clone, "config", key, value)
-    programs = {
-        "docker": f"""echo '{{"digest": "{DIGEST}"}}'""",
-        "gpg": "cat >/dev/null; printf '\\n[GNUPG:] SIG_CREATED \\n' >&2; "
-        "echo '-----BEGIN PGP SIGNATURE-----'; echo '-----END PGP SIGNATURE-----'",
-    }
-    for name, script in programs.items():
-        (tmp_path / "bin").mkdir(exist_ok=True)
-        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
-        (tmp_path / "bin" / name).chmod(0o755)
+    for name, value in [("user.name", "Nobody"), ("user.email", "nobody@example.com")]:
+        git(clone, "config", name, value)
+    docker = tmp_path / "bin" / "docker"
+    docker.parent.mkdir()
+    docker.write_text(f"""#!/bin/sh\necho '{{"digest": "{DIGEST}"}}'\n""")
+    docker.chmod(0o755)
     for slow in [".ci/full", "tests/deploy/image"]:
         (clone / slow).write_text("#!/bin/sh\nexit ${FAIL:-0}\n")
     git(clone, "commit", "--quiet", "--all", "--message", "Tests that take no hours")
     git(clone, "push", "--quiet", "origin", "main")
+
+    # Who can't sign learns it before the tests.
+    assert "deploy/release/signers has no key" in publish(clone, NEXT, path=tmp_path / "bin").stderr
+    mine, other = key(tmp_path, "mine"), key(tmp_path, "other")
+    (clone / HERE / "signers").write_text(mine.with_suffix(".signer").read_text())
+    git(clone, "commit", "--quiet", "--all", "--message", "A key")
+    git(clone, "push", "--quiet", "origin", "main")
+    assert "git has no user.signingKey" in publish(clone, NEXT, path=tmp_path / "bin").stderr
+    git(clone, "config", "user.signingKey", str(other))
+    refused = publish(clone, NEXT, path=tmp_path / "bin")
+    assert f"the tag v{NEXT} is not signed by a key of deploy/release/signers" in refused.stderr
+    assert (git(clone, "tag"), git(origin, "tag")) == ("", "")
+    git(clone, "reset", "--quiet", "--hard", "origin/main")
+    git(clone, "config", "user.signingKey", str(mine))
 
     monkeypatch.setenv("FAIL", "1")
     failed = publish(clone, NEXT, path=tmp_path / "bin")
@@ -178,7 +194,9 @@ def test_publish_pushes_one_commit_with_its_tag(clone: Path, tmp_path: Path, mon
     assert git(origin, "log", "-1", "--format=%s", "main") == f"Release {NEXT}\n"
     assert f"-slim-trixie@{DIGEST} AS build\n" in git(origin, "show", "main:Dockerfile")
     assert f"\n## [{NEXT}] - 20" in git(origin, "show", "main:CHANGELOG.md")
-    assert publish(clone, NEXT, "--check").returncode == 0, "what the workflow checks"
+    for check in ("--check", "--tag"):
+        checked = publish(clone, NEXT, check)
+        assert checked.returncode == 0, f"what the workflow checks: {checked.stderr}"
     for case in with_snapshot():
         made = shown(case, chart=clone / CHART.relative_to(ROOT))
         assert (clone / snapshot(case).relative_to(ROOT)).read_text() == made, case.name
@@ -208,6 +226,35 @@ def test_the_workflow_refuses_files_that_do_not_fit(clone: Path, file: str, old:
     put(clone / file, old, new)
     done = publish(clone, version, "--check")
     assert (done.returncode, why in done.stderr) == (1, True), done.stderr
+
+
+def test_the_workflow_refuses_a_tag_that_does_not_come_from_main(clone: Path, tmp_path: Path) -> None:
+    mine, other = key(tmp_path, "mine"), key(tmp_path, "other")
+    (clone / HERE / "signers").write_text(mine.with_suffix(".signer").read_text())
+    git(clone, "commit", "--quiet", "--all", "--message", "A key")
+    git(clone, "update-ref", "refs/remotes/origin/main", "HEAD")
+
+    def tag(*options: str, signed: Path | None = None) -> str:
+        """Sets the tag, and returns why it is refused."""
+        signing = ["-c", "gpg.format=ssh", "-c", f"user.signingKey={signed}"] if signed else []
+        git(clone, *signing, "tag", "--force", *(["--sign", "--message", "x"] if signed else []), *options, f"v{NEXT}")
+        return publish(clone, NEXT, "--tag").stderr
+
+    assert tag(signed=mine) == ""
+    # As the workflow's checkout leaves it.
+    assert "has no signature" in tag()
+    assert "is not signed by a key of deploy/release/signers" in tag("--annotate", "--message", "x")
+    assert "is not signed by a key of deploy/release/signers" in tag(signed=other)
+    # A branch with a key of its own.
+    git(clone, "checkout", "--quiet", "-b", "elsewhere")
+    (clone / HERE / "signers").write_text(other.with_suffix(".signer").read_text())
+    git(clone, "commit", "--quiet", "--all", "--message", "Another key")
+    assert "which is not on origin/main" in tag(signed=mine)
+    git(clone, "update-ref", "refs/remotes/origin/main", "HEAD~1")
+    git(clone, "checkout", "--quiet", "--detach", "HEAD~1")
+    assert "is not signed by a key" in tag(signed=other), "the keys are those of main"
+    git(clone, "checkout", "--quiet", "elsewhere")
+    assert "which is not checked out" in publish(clone, NEXT, "--tag").stderr
 
 
 def test_publish_says_why_it_refuses(clone: Path) -> None:
@@ -267,3 +314,116 @@ def test_a_packed_program_has_its_completions_and_pages_and_is_always_the_same(t
     with tarfile.open(archives[0]) as archive:
         files = {member.name.partition("/")[2]: oct(member.mode) for member in archive if member.isfile()}
     assert files == {"LICENSE": "0o644", "ebbtide": "0o755", "completions/_ebbtide": "0o644", "man/ebbtide.1": "0o644"}
+
+
+def sums(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs deploy/release/sums."""
+    return run(str(ROOT / HERE / "sums"), *arguments)
+
+
+def test_a_folder_has_exactly_the_files_of_its_sums(tmp_path: Path) -> None:
+    for name in ("b", "sub/a"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    done = sums(str(tmp_path))
+    assert [line.split("  ")[1] for line in done.stdout.splitlines()] == ["b", "sub/a"]
+    assert sums(str(tmp_path), done.stdout).returncode == 0
+    assert sums(str(tmp_path), "").returncode == 1, "a job without an output"
+    (tmp_path / "c").write_text("one more")
+    assert sums(str(tmp_path), done.stdout).returncode == 1
+    (tmp_path / "c").unlink()
+    (tmp_path / "b").write_text("another")
+    refused = sums(str(tmp_path), done.stdout)
+    assert (refused.returncode, "has not the files" in refused.stderr) == (1, True)
+    (tmp_path / "b").unlink()
+    assert sums(str(tmp_path), done.stdout).returncode == 1
+    (tmp_path / "sub/a").unlink()
+    assert sums(str(tmp_path), "").returncode == 1, "nothing is not what nobody made"
+
+
+def test_krew_installs_the_program_from_the_archives(tmp_path: Path) -> None:
+    """The rules of krew's own validation."""
+    platforms = [(system, processor) for system in ("darwin", "linux") for processor in ("amd64", "arm64")]
+    for system, processor in platforms:
+        folder = tmp_path / f"ebbtide-{NEXT}-{system}-{processor}"
+        folder.mkdir()
+        for name in ("ebbtide", "LICENSE"):
+            (folder / name).write_text(f"{name} {system} {processor}")
+        with tarfile.open(f"{folder}.tar.gz", "w:gz") as archive:
+            archive.add(folder, folder.name)
+    done = run(str(ROOT / HERE / "pack-krew"), NEXT, str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    plugin = yaml.safe_load(done.stdout)
+    assert (plugin["apiVersion"], plugin["kind"]) == ("krew.googlecontainertools.github.com/v1alpha2", "Plugin")
+    assert (plugin["metadata"]["name"], plugin["spec"]["version"]) == ("ebbtide", f"v{NEXT}")
+    repository = tomllib.loads((ROOT / "Cargo.toml").read_text())["package"]["repository"]
+    assert plugin["spec"]["homepage"] == repository
+    assert 0 < len(plugin["spec"]["shortDescription"]) <= 50
+    found = []
+    for platform in plugin["spec"]["platforms"]:
+        labels = platform["selector"]["matchLabels"]
+        assert set(labels) == {"os", "arch"}
+        found.append((labels["os"], labels["arch"]))
+        address, name = platform["uri"].rsplit("/", 1)
+        assert address == f"{repository}/releases/download/v{NEXT}"
+        archive = tmp_path / name
+        assert platform["sha256"] == hashlib.sha256(archive.read_bytes()).hexdigest()
+        # krew takes what a pattern matches, without its folders.
+        with tarfile.open(archive) as opened:
+            files = [
+                PurePosixPath(member).name
+                for each in platform["files"]
+                for member in opened.getnames()
+                if fnmatch.fnmatchcase(member, each["from"]) and each["to"] == "."
+            ]
+        assert sorted(files) == ["LICENSE", "ebbtide"]
+        assert platform["bin"] in files
+    assert sorted(found) == platforms
+
+
+def test_artifact_hub_gets_what_it_reads() -> None:
+    about = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    annotations = {name.removeprefix("artifacthub.io/"): text for name, text in about["annotations"].items()}
+    assert set(annotations) == {"category", "images", "license", "links", "screenshots"}
+    assert annotations["category"] in {"monitoring-logging", "networking", "security", "skip-prediction"}
+    links = {each["name"]: each["url"] for each in yaml.safe_load(annotations["links"])}
+    assert "support" in links
+    screenshots = [each["url"] for each in yaml.safe_load(annotations["screenshots"])]
+    for url in [*links.values(), *screenshots]:
+        assert url.startswith(f"{about['home']}/"), url
+        kind, _, file = url.removeprefix(f"{about['home']}/").partition("/main/")
+        assert not file or (kind in ("blob", "raw") and (ROOT / file).exists()), url
+
+
+def test_the_packed_chart_names_its_changes(clone: Path, tmp_path: Path) -> None:
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text())["version"]
+    section = f"""## [{version}] - 2026-01-02
+
+Text that is no change.
+
+### Added
+
+- `--flag` does
+  two things: "this" and that.
+
+#### A heading below
+
+- A second.
+
+### Security
+
+- A third.
+
+"""
+    (clone / "CHANGELOG.md").write_text(f"# Changelog\n\n## [Unreleased]\n\n{section}")
+    done = run(str(clone / HERE / "pack-chart"), tool("helm4"), DIGEST, str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    made = yaml.safe_load(HELM4.run("show", "chart", done.stdout.strip()).stdout)["annotations"]
+    assert yaml.safe_load(made["artifacthub.io/changes"]) == [
+        {"kind": "added", "description": '--flag does two things: "this" and that.'},
+        {"kind": "added", "description": "A second."},
+        {"kind": "security", "description": "A third."},
+    ]
+    assert (made["artifacthub.io/prerelease"], made["artifacthub.io/containsSecurityUpdates"]) == ("false", "true")
+    candidate = run(str(clone / HERE / "changes"), f"{version}-rc.1", str(clone / "CHANGELOG.md"))
+    assert (candidate.returncode, candidate.stdout) == (1, ""), "it has no section"
