@@ -1,0 +1,169 @@
+"""examples/trial runs to its end: on moto, which lacks a half of it, and on stand-ins for all of AWS that it uses."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.kube import NAMESPACES, NODES
+from harness.process import Process
+from harness.queues import CREDENTIALS, REGION
+from harness.trial import TrialAws
+from harness.wait import eventually
+from harness.world import World
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "trial" / "trial.py"
+SOURCE = Path(__file__).parents[2] / "src" / "pipeline"
+NAME = "trial"
+
+Rows = dict[str, tuple[str, str]]
+"""Result and finding of each check."""
+
+
+@pytest.fixture
+def trial(world: World, request: pytest.FixtureRequest) -> Iterator[TrialAws]:
+    """AWS for the trial, and the service on the queue of deploy/aws."""
+    stack = f"{world.name}-stack"
+    world.queue = world.aws.apply(stack, {})["QueueUrl"]
+    made = TrialAws(world, whole=request.param)
+    world.service("--events=all")
+    yield made
+    made.stop()
+    world.aws.remove(stack)
+
+
+def start(world: World, trial: TrialAws, *arguments: str) -> Process:
+    """Starts the script as a user does, with the programs aws and kubectl."""
+    programs = world.folder / "programs"
+    programs.mkdir(exist_ok=True)
+    for name, program in (("aws", Path(sys.executable).parent / "aws"), ("kubectl", world.control_plane.kubectl.program)):
+        if not (programs / name).exists():
+            (programs / name).symlink_to(program)
+    variables = {
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "HOME": str(world.folder),
+        "KUBECONFIG": str(world.control_plane.kubectl.kubeconfig),
+        "AWS_ENDPOINT_URL": trial.url,
+        "AWS_DEFAULT_REGION": REGION,
+        **CREDENTIALS,
+    }
+    return Process("trial", [sys.executable, str(SCRIPT), "--name", NAME, *arguments], world.folder / "trial.log", variables)
+
+
+def of(world: World, trial: TrialAws) -> tuple[str, ...]:
+    """Returns the arguments of a trial that asks for nothing."""
+    (service,) = world.services
+    return ("--yes", "--group", trial.source(f"{world.name}-source"), "--metrics", f"http://{service.address}/metrics")
+
+
+def rows(log: str) -> Rows:
+    """Returns the table of the report."""
+    cells = [line.strip("| ").split(" | ") for line in log.splitlines() if line.startswith("| ")]
+    return {check: (result, found) for check, result, _, found in cells[2:]}
+
+
+def left(world: World, trial: TrialAws) -> list[str]:
+    """Returns what the trial has not removed."""
+    spaces = [f"{NAMESPACES}/{NAME}"] if world.kube.find(f"{NAMESPACES}/{NAME}") else []
+    made = [*world.aws.queues(), *world.aws.rules(), *trial.instances()]
+    return spaces + [each for each in made if each == NAME or each.startswith((f"{NAME}-", "i-"))]
+
+
+@pytest.mark.parametrize("trial", [False], indirect=True)
+def test_the_trial_on_moto(world: World, trial: TrialAws) -> None:
+    bystander = world.node()
+    script = start(world, trial, *of(world, trial))
+    assert script.wait(500) == 0, script.log.read_text()
+    found = rows(script.log.read_text())
+    assert {check for check, (result, _) in found.items() if result == "passed"} == {
+        "set-up: stack, instances, nodes",
+        "hook: cordon",
+        "hook: drain",
+        "hook: budget",
+        "hook: completed once the node is drained",
+        "SenderId of messages by EventBridge",
+        "clean-up",
+    }
+    # What moto lacks.
+    assert {check for check, (result, _) in found.items() if result == "not run"} == {
+        "hook: heartbeats",
+        "spot",
+        "rebalance",
+        "refresh",
+        "health",
+        "SenderId of messages by a hook itself",
+        "SenderId of messages by SNS",
+        "CompleteLifecycleAction with the token alone",
+        "CompleteLifecycleAction with the token of one instance and the ID of another",
+        "cloudtrail",
+    }
+    assert world.audit.evicted(NAME).total() == 3, "not each pod of a node was evicted once"
+    assert not left(world, trial)
+    labels = world.see(bystander)["metadata"]["labels"]
+    assert "ebbtide-trial" not in labels and not world.see(bystander)["spec"].get("taints")
+
+
+@pytest.mark.parametrize("trial", [True], indirect=True)
+def test_the_trial_with_stand_ins_for_all_of_aws(world: World, trial: TrialAws) -> None:
+    script = start(world, trial, *of(world, trial))
+    assert script.wait(800) == 0, script.log.read_text()
+    found = rows(script.log.read_text())
+    assert {check for check, (result, _) in found.items() if result == "not run"} == {"hook: heartbeats"}
+    for step in ("spot", "rebalance"):
+        assert found[f"{step}: drained within the two minutes"][0] == "passed"
+        assert found[f"{step}: EC2 confirms the warning as Ebbtide expects"][0] == "passed"
+    assert "cordoned: yes; no pod was moved" in found["rebalance: the node is cordoned, or the notice ended as your settings say"][1]
+    assert found["refresh: all instances are replaced"] == ("passed", "Successful; 2 nodes before")
+    assert "AROA…:AutoScaling" in found["SenderId of messages by a hook itself"][1]
+    assert found["CompleteLifecycleAction with the token alone"] == ("measured", "accepted")
+    assert "ARN of an instance" in found["health: how AWS Health names instances"][1]
+    assert "names the instance: no" in found["CloudTrail: completions of the token alone"][1]
+    assert "names the instance: yes" in found["CloudTrail: completions of Ebbtide"][1]
+    assert not re.search(r"\d{12}", script.log.read_text().partition("###")[2]), "an account ID"
+    assert not left(world, trial)
+
+
+@pytest.mark.parametrize("trial", [False], indirect=True)
+def test_ctrl_c_leaves_nothing_and_a_yes_is_needed(world: World, trial: TrialAws) -> None:
+    (_, *arguments) = of(world, trial)
+    refused = start(world, trial, *arguments)
+    assert refused.wait(120) == 2
+    assert "nothing was changed" in refused.log.read_text()
+    assert not trial.group
+
+    script = start(world, trial, "--yes", *arguments)
+    eventually("the nodes have the trial's label", lambda: len(world.kube.items(NODES, labels=f"ebbtide-trial={NAME}")) == 2)
+    script.signal(signal.SIGINT)
+    assert script.wait(300) == 130, script.log.read_text()
+    assert rows(script.log.read_text())["the trial"] == ("not run", "interrupted by the user")
+    assert not left(world, trial)
+
+
+@pytest.mark.parametrize("trial", [False], indirect=True)
+def test_a_stack_and_a_namespace_of_others_are_left_alone(world: World, trial: TrialAws) -> None:
+    queue = world.aws.apply(NAME, {})["QueueUrl"]
+    world.kube.create(NAMESPACES, {"metadata": {"name": NAME}})
+    refused = start(world, trial, *of(world, trial))
+    assert refused.wait(120) == 2
+    assert f"the stack {NAME} exists" in refused.log.read_text()
+    deleted = start(world, trial, "--delete")
+    assert deleted.wait(120) == 1
+    assert f"the stack {NAME}, which does not have the tag ebbtide-trial" in deleted.log.read_text()
+    assert world.aws.attributes(queue)
+    assert world.kube.find(f"{NAMESPACES}/{NAME}")["metadata"].get("deletionTimestamp") is None
+    world.aws.remove(NAME)
+    world.kube.delete(f"{NAMESPACES}/{NAME}")
+
+
+def test_the_trial_expects_what_the_service_reads() -> None:
+    script = SCRIPT.read_text()
+    (prefix,) = re.findall(r'^CONFIRMING = \("([^"]+)",\)$', script, re.MULTILINE)
+    assert f'"{prefix}"' in (SOURCE / "interruption" / "confirmation.rs").read_text()
+    (role,) = re.findall(r'^ROLE_SESSION = re.compile\(r"([A-Z]+)', script, re.MULTILINE)
+    assert f'"{role}"' in (SOURCE / "queue.rs").read_text()
