@@ -33,8 +33,7 @@ INSTANCE_HOURS = 3
 """Upper bound of the instance hours: two instances, and five replacements for some minutes each."""
 
 CLUSTER_TAGS = re.compile(r"kubernetes\.io/cluster/.+|aws-node-termination-handler/managed")
-"""Tags by which Ebbtide's role may complete the hooks of a group, with the defaults of the templates."""
-
+"""Tags of groups whose hooks Ebbtide's role may complete, with the defaults of the templates."""
 
 
 class Made(Report):
@@ -74,7 +73,6 @@ class Made(Report):
                 return None
             time.sleep(0.5)
 
-
     # What the group needs all the time.
 
     def tick(self) -> None:
@@ -96,14 +94,12 @@ class Made(Report):
                 self.cluster.run("taint", "node", name, f"{TAG}={self.name}:NoSchedule", "--overwrite")
                 self.nodes[instance] = name
 
-
     def groups(self) -> list[Json]:
         """Returns the trial's group, if there is one, in a list. A group of this name without the tag is not the trial's."""
         named = aws("autoscaling", "describe-auto-scaling-groups", "--auto-scaling-group-names", self.name)["AutoScalingGroups"]
         if not all(is_tagged(each, self.name) for each in named):
             raise Stop(f"the group {self.name} does not have the tag {TAG}: it is left alone")
         return named
-
 
     def receive(self) -> list[Copy]:
         """Takes the messages off the queue with the copies."""
@@ -114,7 +110,6 @@ class Made(Report):
             entries = [{"Id": str(n), "ReceiptHandle": each["ReceiptHandle"]} for n, each in enumerate(messages)]
             aws("sqs", "delete-message-batch", *url, "--entries", json.dumps(entries))
         return [read(each) for each in messages]
-
 
     def complete(self, copy: Copy) -> None:
         """Completes a launch hook by its token alone, and once with the right token and another instance."""
@@ -128,7 +123,6 @@ class Made(Report):
             answer += f"; afterwards, by the token alone: {self.complete_by(copy)}"
         self.tokens.setdefault(way, answer)
 
-
     def complete_by(self, copy: Copy, *instance: str) -> str:
         """Returns AWS's answer to a completion."""
         body = copy.body
@@ -140,13 +134,11 @@ class Made(Report):
             return re.sub(r"[0-9a-f-]{36}", "TOKEN", re.sub(r"\bi-[0-9a-f]+", "INSTANCE", str(error)))
         return "accepted"
 
-
     def mine(self, instance: str) -> str:
         """Returns the instance, which must be the trial's."""
         if instance not in self.instances:
             raise Stop(f"{instance} is not an instance of the trial's group: it is left alone")
         return instance
-
 
     # Before anything is created.
 
@@ -172,13 +164,14 @@ class Made(Report):
         data = found["LaunchTemplateData"]
         overrides = group.get("MixedInstancesPolicy", {}).get("LaunchTemplate", {}).get("Overrides", [])
         kind = data.get("InstanceType") or next((each["InstanceType"] for each in overrides if "InstanceType" in each), "")
-        if not data.get("InstanceType"):
-            raise Stop(f"the launch template of {options.group} names no instance type: name a group whose template does")
+        if not kind:
+            raise Stop(f"{options.group} names no instance type: name a group that does")
         key, value = options.tag.split("=", 1) if options.tag else self.cluster_tag(group)
         self.parameters = {
             "LaunchTemplateId": template["LaunchTemplateId"],
             "LaunchTemplateVersion": str(found["VersionNumber"]),
             "SubnetIds": group["VPCZoneIdentifier"],
+            "InstanceType": kind,
             "TagKey": key,
             "TagValue": value,
             "AsksForSpot": "true" if data.get("InstanceMarketOptions") else "false",
@@ -200,14 +193,12 @@ class Made(Report):
         )
         self.confirm(server, identity["Account"], kind)
 
-
     def cluster_tag(self, group: Json) -> tuple[str, str]:
-        """Returns the tag of a group by which Ebbtide's role may complete its hooks."""
+        """Returns the tag of a group that lets Ebbtide's role complete its hooks."""
         tags = [(each["Key"], each["Value"]) for each in group["Tags"] if CLUSTER_TAGS.fullmatch(each["Key"])]
         if len(tags) != 1:
             raise Stop(f"{self.options.group} has {len(tags)} tags of a cluster: --tag KEY=VALUE names the one for which Ebbtide's role may act")
         return tags[0]
-
 
     def confirm(self, server: str, account: str, kind: str) -> None:
         """Shows what the trial creates and costs, and asks for consent."""
@@ -230,7 +221,6 @@ class Made(Report):
             if not answer.lower().startswith("y"):
                 raise Stop("nothing was changed")
 
-
     def spot_price(self, kind: str) -> float:
         """Returns the highest spot price of an instance type now, in USD an hour; 0.5 if EC2 does not show it."""
         now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -240,7 +230,6 @@ class Made(Report):
         except CallError:
             history = []
         return max((float(each["SpotPrice"]) for each in history), default=0.5)
-
 
     # Set-up.
 
@@ -252,7 +241,6 @@ class Made(Report):
             if "does not exist" in str(error):
                 return []
             raise
-
 
     def set_up(self) -> None:
         """Creates the stack, and waits for its nodes."""
@@ -281,7 +269,6 @@ class Made(Report):
             raise Stop(f"{len(self.ready())} of {NODES} nodes after 15 minutes: {why}")
         self.row("set-up: stack, instances, nodes", True, time.time() - began, f"{NODES} nodes are Ready")
 
-
     def ready(self) -> list[Json]:
         """Returns the trial's nodes that are Ready and take pods."""
 
@@ -291,11 +278,9 @@ class Made(Report):
 
         return [each for each in self.cluster.items("nodes", "--selector", f"{TAG}={self.name}") if is_ready(each)]
 
-
     def pods(self) -> list[Json]:
         """Returns the workload's pods."""
         return self.cluster.items("pods", "--namespace", self.name)
-
 
     def place(self) -> Victim:
         """Runs the workload anew on two nodes, and returns the node with the most pods."""
@@ -328,7 +313,6 @@ class Made(Report):
             raise NotRun(f"pods that are not the trial's run on the node: {', '.join(foreign[:5])}")
         return Victim(name, self.mine(instance), on.count(name))
 
-
     def metrics(self) -> Metrics:
         """Returns Ebbtide's metrics now."""
         found = Metrics()
@@ -346,7 +330,6 @@ class Made(Report):
             if is_running(pod):
                 found.add(self.cluster.run("get", "--raw", f"/api/v1/namespaces/{namespace}/pods/{name}:8080/proxy/metrics"))
         return found
-
 
     # Clean-up.
 
@@ -378,14 +361,12 @@ class Made(Report):
             left.append(f"the namespace {self.name}")
         return left
 
-
     def is_stuck(self) -> bool:
         """Returns False while the stack is being deleted."""
         (stack,) = self.stacks()
         if stack["StackStatus"] == "DELETE_FAILED":
             raise Stop(f"{self.name} could not be deleted: {stack.get('StackStatusReason', '')}")
         return False
-
 
     def empty_group(self) -> None:
         """Ends the instances of the trial's group without its hooks, which would keep each for its timeout."""

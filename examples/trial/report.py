@@ -42,13 +42,11 @@ class Report:
         """Shows the progress."""
         print(f"{time.time() - self.began:5.0f} s  {text}", file=sys.stderr, flush=True)
 
-
     def row(self, check: str, result: str | bool, seconds: float | None, found: str) -> None:
         """Adds a line to the table."""
         word = {True: PASSED, False: FAILED}.get(result, result) if isinstance(result, bool) else result
         self.rows.append(Row(check, word, seconds, found))
         self.note(f"{word.strip('*')}: {check}: {found}")
-
 
     def table(self) -> str:
         """Returns the report in Markdown."""

@@ -38,7 +38,7 @@ CONFIRMING = ("marked-for-",)
 """Prefixes of a spot request's status that confirm a warning to Ebbtide: src/pipeline/interruption/confirmation.rs."""
 
 ROLE_SESSION = re.compile(r"AROA\w+:.+")
-"""SenderId of a role's session, by which Ebbtide recognizes a hook that notifies its queue directly: src/pipeline/queue.rs."""
+"""SenderId of a role's session: so Ebbtide recognizes a hook that notifies its queue directly: src/pipeline/queue.rs."""
 
 STEPS = ("hook", "spot", "rebalance", "refresh", "health", "cloudtrail")
 
@@ -60,16 +60,13 @@ class Trial(Made):
                 self.row(name, NOT_RUN, None, str(error)[:300])
         self.sender_rows()
 
-
     def change(self, before: Metrics, metric: str, **labels: str) -> float:
         """Returns by how much a counter has grown."""
         return self.metrics().sum(metric, **labels) - before.sum(metric, **labels)
 
-
     def first(self, kind: str, instance: str, way: str = "EventBridge") -> Copy | None:
         """Returns the first copy of a kind about an instance."""
         return next((each for each in self.copies if (each.kind, each.instance, each.way) == (kind, instance, way)), None)
-
 
     def watch(self, victim: Victim, is_over: Callable[[], Any], within: float, seen: Observation | None = None) -> Observation:
         """Observes a drain until `is_over`."""
@@ -103,7 +100,6 @@ class Trial(Made):
         self.until(f"{victim.name} is drained and the interruption is over", look, within)
         return seen
 
-
     # A lifecycle hook.
 
     def hook(self) -> None:
@@ -131,12 +127,10 @@ class Trial(Made):
         else:
             self.row("hook: heartbeats", beats > 0, took, f"{beats:.0f} heartbeats; the hook's timeout is {HOOK_TIMEOUT} s")
 
-
     def waits(self, instance: str) -> bool:
         """Returns whether the instance waits at a terminating hook, or will."""
         found = aws("autoscaling", "describe-auto-scaling-instances", "--instance-ids", instance)["AutoScalingInstances"]
         return any(each["LifecycleState"] in ("InService", "Terminating", "Terminating:Wait") for each in found)
-
 
     def drain_rows(self, step: str, victim: Victim, at: float, seen: Observation, before: Metrics, kind: str) -> None:
         """Adds what holds for each drain."""
@@ -146,14 +140,12 @@ class Trial(Made):
         drained = self.change(before, "ebbtide_notices_total", kind=kind, outcome="drained")
         took = None if seen.drained is None else seen.drained - at
         evicted, deleted = (
-            self.change(before, f"ebbtide_{what}_total", result=result)
-            for what, result in (("evictions", "evicted"), ("deletions", "deleted"))
+            self.change(before, f"ebbtide_{what}_total", result=result) for what, result in (("evictions", "evicted"), ("deletions", "deleted"))
         )
         pods = f"{victim.pods} pods; evictions: {evicted:.0f}, deletions: {deleted:.0f}; notices `{kind}` that ended as drained: {drained:.0f}"
         self.row(f"{step}: drain", bool(seen.drained and drained), took, pods)
         self.row(f"{step}: budget", seen.least >= PODS - 1, None, f"at least {seen.least} of {PODS} pods were ready; the budget asks for {PODS - 1}")
         self.event_row(step, victim, seen)
-
 
     def event_row(self, step: str, victim: Victim, seen: Observation) -> None:
         """Adds whether Events on the Node report what has blocked the drain."""
@@ -164,18 +156,15 @@ class Trial(Made):
         result = "DrainBlocked" in reasons if seen.blocked >= 12 else (MEASURED if reasons else NOT_RUN)
         self.row(f"{step}: Events", result, None, found)
 
-
     # Fault Injection Service.
 
     def spot(self) -> None:
         """Recommendation and warning at the same time."""
         self.experiment("spot", 2)
 
-
     def rebalance(self) -> None:
         """The recommendation two minutes before the warning."""
         self.experiment("rebalance", 4)
-
 
     def experiment(self, step: str, minutes: int) -> None:
         """Interrupts a spot instance with Fault Injection Service."""
@@ -215,7 +204,6 @@ class Trial(Made):
         self.row(f"{step}: notices that waited for room or for AWS", MEASURED, None, f"{unusual:.0f}")
         self.state_rows(step, warned, states)
 
-
     def warnings(self, step: str, victim: Victim, made: str, minutes: int) -> tuple[Copy | None, Copy | None, Observation]:
         """Waits for recommendation and warning; checks what Ebbtide does between them."""
         failure: list[str] = []
@@ -239,7 +227,6 @@ class Trial(Made):
             self.row(f"{step}: the warning", NOT_RUN, None, failure[0] if failure else f"none came within {within} s")
         return recommended, warned, seen
 
-
     def recommendation_rows(self, recommended: Copy, warned: Copy, seen: Observation, before: Metrics) -> None:
         """Adds what Ebbtide did about a recommendation before the warning came."""
         early = seen.cordoned is not None and seen.cordoned < warned.sent
@@ -248,8 +235,7 @@ class Trial(Made):
         moved = "pods were evicted" if seen.evicted and seen.evicted < warned.sent else "no pod was moved before the warning"
         found = f"cordoned: {'yes' if early else 'no'}; {moved}; notices `rebalance` that ended: {ended:.0f}"
         # Other settings than the default, cordon, end the notice at once.
-        self.row("rebalance: the node is cordoned, or the notice ended as your settings say", early or ended > 0, after if early else None, found)
-
+        self.row("rebalance: the node is cordoned, or the notice ended as your settings ask", early or ended > 0, after if early else None, found)
 
     def state_rows(self, step: str, warned: Copy, states: Ec2States) -> None:
         """Adds how EC2's own state followed the warning."""
@@ -267,7 +253,6 @@ class Trial(Made):
         code = f"`{during[0][1]}`" if during else "no new status within the two minutes"
         found = f"EC2 shows {code}; Ebbtide takes `{'`, `'.join(each + '*' for each in CONFIRMING)}` as a confirmation"
         self.row(f"{step}: EC2 confirms the warning as Ebbtide expects", bool(confirmed), confirmed[0][0] - warned.at if confirmed else None, found)
-
 
     # An instance refresh.
 
@@ -295,7 +280,6 @@ class Trial(Made):
         self.row("refresh: hooks", min(completed, drained) >= len(old), None, f"completions: {completed:.0f}, drained: {drained:.0f}")
         self.row("refresh: budget", seen.least >= PODS - 1, None, f"at least {seen.least} of {PODS} pods were ready; the budget asks for {PODS - 1}")
 
-
     # What is only read.
 
     def health(self) -> None:
@@ -319,7 +303,6 @@ class Trial(Made):
         found = f"by its API: {', '.join(sorted(forms)) or 'not seen'}; by EventBridge: {', '.join(sorted(of_rule)) or 'not seen'}"
         self.row("health: how AWS Health names instances", MEASURED, None, found)
 
-
     def sender_rows(self) -> None:
         """Adds as whom AWS sends, which Ebbtide uses to recognize a hook that notifies its queue."""
         for way, is_session in (("hook", True), ("SNS", False), ("EventBridge", False)):
@@ -333,7 +316,6 @@ class Trial(Made):
         for way in ("token", "token and another instance"):
             title = f"CompleteLifecycleAction with {'the token alone' if way == 'token' else 'the token of one instance and the ID of another'}"
             self.row(title, MEASURED if way in self.tokens else NOT_RUN, None, self.tokens.get(way, "no launch hook held an instance"))
-
 
     def cloudtrail(self) -> None:
         """Reads the completions of the trial's hooks in CloudTrail, which shows a call some minutes later."""

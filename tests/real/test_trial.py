@@ -118,7 +118,7 @@ def test_the_trial_with_stand_ins_for_all_of_aws(world: World, trial: TrialAws) 
     for step in ("spot", "rebalance"):
         assert found[f"{step}: drained within the two minutes"][0] == "passed"
         assert found[f"{step}: EC2 confirms the warning as Ebbtide expects"][0] == "passed"
-    assert "cordoned: yes; no pod was moved" in found["rebalance: the node is cordoned, or the notice ended as your settings say"][1]
+    assert "cordoned: yes; no pod was moved" in found["rebalance: the node is cordoned, or the notice ended as your settings ask"][1]
     assert found["refresh: all instances are replaced"] == ("passed", "Successful; 2 nodes before")
     assert "AROA…:AutoScaling" in found["SenderId of messages by a hook itself"][1]
     assert found["CompleteLifecycleAction with the token alone"] == ("measured", "accepted")
