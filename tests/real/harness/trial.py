@@ -1,7 +1,7 @@
-"""AWS for examples/trial: moto, and what the trial needs besides: hooks that hold, and a kubelet for each instance.
+"""AWS for examples/trial: moto, and what the trial needs besides: hooks that hold, and a node for each instance.
 
-With `whole` also stand-ins for what moto lacks: experiments, launch hooks and as whom they send, instance refreshes, CloudTrail, Health.
-They follow AWS's documentation, which is all that is known of it here.
+With `whole` also stand-ins for what moto lacks: experiments, launch hooks and their SenderId, instance refreshes,
+CloudTrail, Health. They follow AWS's documentation, which is all that is known of it here.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ import cfn_template
 from . import messages
 from .aws import ACCOUNT, MANAGED_TAG, ZONE
 from .hooks import LAUNCHING, TERMINATING, Action, Hook
+from .kube import NODES
 from .queues import REGION, client
 from .recorder import COMPLETE, RECEIVE, SPOT_REQUESTS, Answer, Call, Recorder, _done, _spot_requests, _xml
 from .wait import eventually
-from .world import World
+from .world import Node, World
 
 TEMPLATE = Path(__file__).parents[3] / "examples" / "trial" / "template.yaml"
 
@@ -90,7 +91,8 @@ class TrialAws(Recorder):
 
     def _create_hooks(self, stack: str) -> None:
         """moto's CloudFormation lacks hooks."""
-        template = cfn_template.Stack(TEMPLATE, {}, {"AWS::StackName": stack, "AWS::AccountId": ACCOUNT}, lambda _: stack)
+        pseudo = {"AWS::StackName": stack, "AWS::AccountId": ACCOUNT}
+        template = cfn_template.Stack(TEMPLATE, {}, pseudo, lambda _: stack)
         for each in template.resources("AWS::AutoScaling::LifecycleHook").values():
             names = (each["AutoScalingGroupName"], each["LifecycleHookName"])
             self.hooks.append(Hook(*names, each["HeartbeatTimeout"], each["LifecycleTransition"]))
@@ -127,13 +129,17 @@ class TrialAws(Recorder):
             there = set(self.instances())
             for node in self.world.nodes:
                 if node.instance in self._joined - there:
-                    self.world.kube.delete(f"/api/v1/nodes/{node.name}")
+                    self.leave(node)
                     self._joined.discard(node.instance)
             for instance in sorted(there - self._joined):
                 self._joined.add(instance)
                 self.world.register(instance)
                 if self.whole:
                     self._launch(instance)
+
+    def leave(self, node: Node) -> None:
+        """Removes the Node of an instance that has ended, as the cloud controller does."""
+        self.world.kube.delete(f"{NODES}/{node.name}")
 
     # What only `whole` has.
 
@@ -153,8 +159,8 @@ class TrialAws(Recorder):
                 each.setdefault("Attributes", {})["SenderId"] = SESSION if is_hook else "AIDAEXAMPLEEXAMPLE123"
             return replace(answer, body=json.dumps(received).encode())
         if action == "DescribeInstances":
-            named = re.sub(rb"(<instanceId>i-(\w+)</instanceId>)", rb"\1<spotInstanceRequestId>sir-\2</spotInstanceRequestId>", answer.body)
-            return replace(answer, body=named)
+            request = rb"\1<spotInstanceRequestId>sir-\2</spotInstanceRequestId>"
+            return replace(answer, body=re.sub(rb"(<instanceId>i-(\w+)</instanceId>)", request, answer.body))
         if action == SPOT_REQUESTS:
             return _spot_requests(sorted(self._marked))
         return answer
@@ -170,8 +176,9 @@ class TrialAws(Recorder):
         return None
 
     def _start_experiment(self, asked: dict[str, Any]) -> Answer:
-        tagged = [{"Name": "tag:ebbtide-trial-target", "Values": ["spot", "rebalance"]}, {"Name": "instance-state-name", "Values": ["running"]}]
-        ((made,),) = (each["Instances"] for each in self._ec2.describe_instances(Filters=tagged)["Reservations"])
+        wanted = {"tag-key": "ebbtide-trial-target", "instance-state-name": "running"}
+        filters = [{"Name": name, "Values": [value]} for name, value in wanted.items()]
+        ((made,),) = (each["Instances"] for each in self._ec2.describe_instances(Filters=filters)["Reservations"])
         (step,) = (each["Value"] for each in made["Tags"] if each["Key"] == "ebbtide-trial-target")
         threading.Thread(target=self._interrupt, args=(made["InstanceId"], step), daemon=True).start()
         return _json({"experiment": {"id": "EXP1"}})
@@ -200,7 +207,8 @@ class TrialAws(Recorder):
     def _whole_DescribeInstanceRefreshes(self, asked: dict[str, Any]) -> Answer:
         assert self.refresh
         status = "InProgress" if self.refresh.is_alive() else "Successful"
-        return _result("DescribeInstanceRefreshes", f"<InstanceRefreshes><member><Status>{status}</Status></member></InstanceRefreshes>")
+        found = f"<member><Status>{status}</Status></member>"
+        return _result("DescribeInstanceRefreshes", f"<InstanceRefreshes>{found}</InstanceRefreshes>")
 
     def _whole_LookupEvents(self, asked: dict[str, Any]) -> Answer:
         def events(calls: list[Call], agent: str) -> list[dict[str, str]]:
