@@ -87,9 +87,9 @@ class Observation:
 class Ec2States(threading.Thread):
     """Asks EC2 about an instance and its spot request without a pause, and keeps each change."""
 
-    def __init__(self, instance: str, request: str) -> None:
+    def __init__(self, instance: str, request: str, ahead: float) -> None:
         super().__init__(daemon=True)
-        self.instance, self.request = instance, request
+        self.instance, self.request, self.ahead = instance, request, ahead
         self.changes: list[tuple[float, str, str, float | None]] = []
         """Time of the question, status of the request, state of the instance, EC2's time of the status."""
         self.ended = threading.Event()
@@ -97,7 +97,7 @@ class Ec2States(threading.Thread):
     def run(self) -> None:
         """Asks until `ended` is set."""
         while not self.ended.wait(0.2):
-            asked = time.time()
+            asked = time.time() - self.ahead
             try:
                 requests = aws("ec2", "describe-spot-instance-requests", "--spot-instance-request-ids", self.request)
                 status = requests["SpotInstanceRequests"][0].get("Status", {})

@@ -75,7 +75,7 @@ class Trial(Made):
 
         def look() -> bool:
             nonlocal since
-            now = time.time()
+            now = self.now()
             nodes = {each["metadata"]["name"]: each for each in self.cluster.items("nodes", "--selector", f"{TAG}={self.name}")}
             objects = self.cluster.items("pods,poddisruptionbudgets", "--namespace", self.name)
             pods = [each for each in objects if each["kind"] == "Pod"]
@@ -95,7 +95,8 @@ class Trial(Made):
             seen.blocked = max(seen.blocked, now - since if since else 0)
             if is_over():
                 seen.over = seen.over or now
-            return bool(seen.over)
+            # The last pod may have left since the pods were read.
+            return bool(seen.over and (seen.drained or now > seen.over + 10))
 
         self.until(f"{victim.name} is drained and the interruption is over", look, within)
         return seen
@@ -104,7 +105,7 @@ class Trial(Made):
 
     def hook(self) -> None:
         """Has the group terminate an instance: the hook must wait for the drain, by heartbeats, and then not any longer."""
-        victim, before, start = self.place(), self.metrics(), time.time()
+        victim, before, start = self.place(), self.metrics(), self.now()
         which = ("--instance-id", self.mine(victim.instance), "--no-should-decrement-desired-capacity")
         aws("autoscaling", "terminate-instance-in-auto-scaling-group", *which)
         copy = self.until("the event comes", lambda: self.first("asg-terminate", victim.instance), 120)
@@ -118,10 +119,11 @@ class Trial(Made):
         self.drain_rows("hook", victim, copy.at, seen, before, "asg-terminate")
         ended = None if not seen.over else seen.over - copy.at
         late = f"{seen.over - seen.drained:.0f} s after the last pod" if seen.over and seen.drained else "the drain did not end before it"
-        is_right = bool(seen.over and seen.drained and seen.over >= seen.drained and completed)
+        # The polls are some seconds apart.
+        is_right = bool(seen.over and seen.drained and seen.over + 5 > seen.drained and completed)
         self.row("hook: completed once the node is drained", is_right, ended, f"{late}; completions: {completed:.0f}")
         beats = self.change(before, "ebbtide_heartbeats_total", result="sent")
-        took = (seen.over or time.time()) - copy.at
+        took = (seen.over or self.now()) - copy.at
         if not beats and took < HOOK_TIMEOUT:
             self.row("hook: heartbeats", NOT_RUN, None, f"the drain took {took:.0f} s, less than the hook's timeout of {HOOK_TIMEOUT} s")
         else:
@@ -175,7 +177,7 @@ class Trial(Made):
         if not request:
             raise NotRun("the instance is not a spot instance")
         aws("ec2", "create-tags", "--resources", self.mine(victim.instance), "--tags", f"Key={TARGET},Value={step}")
-        before, states, start = self.metrics(), Ec2States(victim.instance, request), time.time()
+        before, states, start = self.metrics(), Ec2States(victim.instance, request, self.ahead), self.now()
         states.start()
         try:
             template = self.outputs["SpotTemplate" if step == "spot" else "RebalanceTemplate"]
@@ -185,7 +187,7 @@ class Trial(Made):
                 end = warned.at + 120
 
                 def is_over() -> bool:
-                    return time.time() > end + 60 or (bool(states.changes) and states.changes[-1][2] not in ("pending", "running"))
+                    return self.now() > end + 60 or (bool(states.changes) and states.changes[-1][2] not in ("pending", "running"))
 
                 seen = self.watch(victim, is_over, 300, seen)
         finally:
