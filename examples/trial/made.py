@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from calls import CallError, Cluster, Json, NotRun, Stop, aws, call
-from observed import PODS, Copy, Metrics, Victim, is_running, read
+from observed import CLOCK, PODS, Copy, Metrics, Victim, is_running, read
 from report import Report
 
 HERE = Path(__file__).resolve().parent
@@ -277,9 +277,9 @@ class Made(Report):
     def compare_clocks(self) -> None:
         """Sends a message to the queue with the copies: its time is SQS's."""
         before = time.time()
-        aws("sqs", "send-message", "--queue-url", self.outputs["CopiesUrl"], "--message-body", json.dumps({"Event": "clock"}))
+        aws("sqs", "send-message", "--queue-url", self.outputs["CopiesUrl"], "--message-body", json.dumps({"Event": CLOCK}))
         middle = (before + time.time()) / 2
-        clock = self.until("the clocks are compared", lambda: next((each for each in self.copies if each.kind == "clock"), None), 60)
+        clock = self.until("the clocks are compared", lambda: next((each for each in self.copies if each.kind == CLOCK), None), 60)
         # The program takes about a second to call.
         self.ahead = middle - clock.sent if clock and abs(middle - clock.sent) > 2 else 0.0
 

@@ -21,13 +21,16 @@ KINDS = {
     "AWS Health Event": "health",
 }
 
+CLOCK = "clock"
+"""Kind of the trial's own message."""
+
 
 @dataclass
 class Copy:
     """A copy of a message that Ebbtide's queue may get, too."""
 
     way: str
-    """How it came: `EventBridge`, `hook` (directly), or `SNS`."""
+    """How it came: `EventBridge`, `hook` (directly), `SNS`, or `trial`, whose own message compares the clocks."""
     kind: str
     at: float
     """AWS's time of the event, mostly in whole seconds."""
@@ -40,7 +43,8 @@ class Copy:
 
 def read(message: Json) -> Copy:
     """Returns a message of the queue with the copies."""
-    body, way = json.loads(message["Body"]), "hook"
+    body = json.loads(message["Body"])
+    way = "trial" if body.get("Event") == CLOCK else "hook"
     if body.get("Type") == "Notification":
         body, way = json.loads(body["Message"]), "SNS"
     detail = body

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from harness import messages
+from harness.hooks import LAUNCHING, Action, Hook
 from harness.kube import NAMESPACES, NODES
 from harness.process import Process
 from harness.queues import CREDENTIALS, REGION
@@ -168,6 +175,63 @@ def test_a_stack_and_a_namespace_of_others_are_left_alone(world: World, trial: T
     assert world.kube.find(f"{NAMESPACES}/{NAME}")["metadata"].get("deletionTimestamp") is None
     world.aws.remove(NAME)
     world.kube.delete(f"{NAMESPACES}/{NAME}")
+
+
+@pytest.fixture
+def report(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A trial that has not begun."""
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    trial = import_module("trial")
+    return trial.Trial(SimpleNamespace(name=NAME), trial.Cluster("none"))
+
+
+@pytest.mark.parametrize(
+    ("code", "result"),
+    [
+        ("marked-for-termination", "passed"),
+        # Of an interruption for lack of capacity, by AWS's documentation.
+        ("instance-terminated-no-capacity", "**FAILED**"),
+        ("fulfilled", "**FAILED**"),
+    ],
+)
+def test_a_status_that_ebbtide_does_not_read_fails(report: Any, code: str, result: str) -> None:
+    states = SimpleNamespace(changes=[(99.0, "fulfilled", "running", None), (102.5, code, "running", 101.0)])
+    report.state_rows("spot", SimpleNamespace(at=100.0), states)
+    measured, judged = report.rows
+    assert (measured.result, measured.seconds) == ("measured", None if code == "fulfilled" else 2.5)
+    assert f"+2.5 s `{code}`, running (EC2's time: +1 s)" in measured.found
+    assert judged.result == result
+
+
+@pytest.mark.parametrize(
+    ("way", "sender", "result"),
+    [
+        ("hook", "AROAEXAMPLEEXAMPLE123:AutoScaling", "passed"),
+        ("hook", "AIDAEXAMPLEEXAMPLE123", "**FAILED**"),
+        ("SNS", "AROAEXAMPLEEXAMPLE123:AutoScaling", "**FAILED**"),
+    ],
+)
+def test_a_sender_that_ebbtide_does_not_expect_fails(report: Any, way: str, sender: str, result: str) -> None:
+    report.copies = [SimpleNamespace(way=way, sender=sender)]
+    report.sender_rows()
+    (row,) = (each for each in report.rows if each.result != "not run")
+    assert row.result == result
+    assert "EXAMPLE" not in str(row), "a unique ID"
+
+
+def test_messages_are_read_whichever_way_they_come(report: Any) -> None:
+    read = import_module("observed").read
+    action = Action(Hook("group", "hook", 60, LAUNCHING), "i-1")
+    for body, way, kind, instance in (
+        (messages.spot_warning("i-1"), "EventBridge", "spot", "i-1"),
+        (messages.bare(action), "hook", LAUNCHING, "i-1"),
+        (messages.sns(messages.bare(action)), "SNS", LAUNCHING, "i-1"),
+        (messages.set_up_notification("hook", "group"), "hook", "autoscaling:TEST_NOTIFICATION", ""),
+        (messages.scheduled_change(["i-1"], timedelta(hours=1)), "EventBridge", "health", ""),
+        ({"Event": "clock"}, "trial", "clock", ""),
+    ):
+        copy = read({"Body": json.dumps(body), "Attributes": {"SentTimestamp": "1000", "SenderId": "AIDA"}})
+        assert (copy.way, copy.kind, copy.instance, copy.sent) == (way, kind, instance, 1.0)
 
 
 def test_the_trial_expects_what_the_service_reads() -> None:
