@@ -78,6 +78,8 @@ class Observation:
     """What was seen of a drain. Times are seconds since the epoch, and late by up to the pause between two polls."""
 
     cordoned: float | None = None
+    kind: str = ""
+    """Kind of the notice for which Ebbtide has cordoned the node."""
     drained: float | None = None
     evicted: float | None = None
     """The first time with fewer pods."""

@@ -84,6 +84,7 @@ class Trial(Made):
             node = nodes.get(victim.name)
             if node and node["spec"].get("unschedulable") and "ebbtide/kind" in node["metadata"]["labels"]:
                 seen.cordoned = seen.cordoned or now
+                seen.kind = seen.kind or node["metadata"]["labels"]["ebbtide/kind"]
             if len([each for each in on if "deletionTimestamp" not in each["metadata"]]) < victim.pods:
                 seen.evicted = seen.evicted or now
             if not on:
@@ -231,7 +232,7 @@ class Trial(Made):
 
     def recommendation_rows(self, recommended: Copy, warned: Copy, seen: Observation, before: Metrics) -> None:
         """Adds what Ebbtide did about a recommendation before the warning came."""
-        early = seen.cordoned is not None and seen.cordoned < warned.sent
+        early = seen.kind == "rebalance"
         ended = self.change(before, "ebbtide_notices_total", kind="rebalance")
         after = seen.cordoned - recommended.at if seen.cordoned else None
         moved = "pods were evicted" if seen.evicted and seen.evicted < warned.sent else "no pod was moved before the warning"

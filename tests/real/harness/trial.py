@@ -24,7 +24,7 @@ from .kube import NODES
 from .queues import REGION, client
 from .recorder import COMPLETE, RECEIVE, SPOT_REQUESTS, Answer, Call, Recorder, _done, _spot_requests, _xml
 from .wait import eventually
-from .world import Node, World
+from .world import Node, World, cordoned
 
 TEMPLATE = Path(__file__).parents[3] / "examples" / "trial" / "template.yaml"
 
@@ -163,6 +163,10 @@ class TrialAws(Recorder):
             return replace(answer, body=re.sub(rb"(<instanceId>i-(\w+)</instanceId>)", request, answer.body))
         if action == SPOT_REQUESTS:
             return _spot_requests(sorted(self._marked))
+        if action == "DescribeStacks":
+            made = b"<member><OutputKey>%s</OutputKey><OutputValue>EXT1</OutputValue></member>"
+            outputs = b"".join([b"<Outputs>", made % b"SpotTemplate", made % b"RebalanceTemplate"])
+            return replace(answer, body=answer.body.replace(b"<Outputs>", outputs))
         return answer
 
     def _experiments(self, action: str) -> Callable[[dict[str, Any]], Answer] | None:
@@ -186,12 +190,14 @@ class TrialAws(Recorder):
     def _interrupt(self, instance: str, step: str) -> None:
         """Recommends and warns, and ends the instance once it is drained: the two minutes would only be waited for."""
         self.world.aws.put(messages.rebalance(instance))
+        (node,) = (each for each in self.world.nodes if each.instance == instance)
         if step == "rebalance":
-            time.sleep(12)  # Two minutes on AWS. The trial compares times of whole seconds.
+            eventually("the node is cordoned", lambda: cordoned(self.world.see(node)))
+            time.sleep(12)  # Two minutes on AWS. The trial polls, and compares times of whole seconds.
         self._marked.add(instance)
         self.world.aws.put(messages.spot_warning(instance))
-        (node,) = (each for each in self.world.nodes if each.instance == instance)
         eventually("the interrupted node is empty", lambda: not self.world.pods(node))
+        self._marked.discard(instance)
         self._end(instance)
 
     def _whole_StartInstanceRefresh(self, asked: dict[str, Any]) -> Answer:
