@@ -10,7 +10,7 @@ import pytest
 
 from harness import kind
 from harness.aws import Aws
-from test_trial import as_on_aws, left, of, rows, start
+from test_trial import as_on_aws, cli, left, of, rows, start
 
 
 @pytest.fixture
@@ -28,8 +28,9 @@ def test_the_trial_on_real_kubelets(world: kind.KindWorld) -> None:
     world.queue = world.aws.apply("kind-stack", {})["QueueUrl"]
     trial = kind.KindAws(world, whole=True)
     world.service()
-    script = start(world, trial, *of(world, trial))
-    code = script.wait(2400)
+    with cli(world, trial) as user:
+        script = start(world, user, *of(world, trial))
+        code = script.wait(2400)
     log = script.log.read_text()
     print(log)
     assert code == 0

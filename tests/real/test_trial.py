@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from harness import messages
+from harness import aws_cli, messages
 from harness.hooks import LAUNCHING, Action, Hook
 from harness.kube import NAMESPACES, NODES
 from harness.process import Process
@@ -36,6 +37,30 @@ Rows = dict[str, tuple[str, str]]
 """Result and finding of each check."""
 
 
+@contextmanager
+def cli(world: World, trial: TrialAws) -> Iterator[dict[str, str]]:
+    """Yields the variables of a user with the programs aws and kubectl."""
+    programs = world.folder / "programs"
+    programs.mkdir()
+    (programs / "kubectl").symlink_to(world.control_plane.kubectl.program)
+    path = world.folder / "aws.socket"
+    aws_cli.client(programs / "aws", path)
+    variables = {
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "HOME": str(world.folder),
+        "KUBECONFIG": str(world.control_plane.kubectl.kubeconfig),
+        "AWS_ENDPOINT_URL": trial.url,
+        "AWS_DEFAULT_REGION": REGION,
+        **CREDENTIALS,
+    }
+    server = Process("aws", [sys.executable, "-m", "harness.aws_cli", str(path)], world.folder / "aws.log", variables)
+    try:
+        eventually("the AWS CLI is loaded", path.exists)
+        yield variables
+    finally:
+        server.stop()
+
+
 @pytest.fixture
 def trial(world: World, request: pytest.FixtureRequest) -> Iterator[TrialAws]:
     """AWS for the trial, and the service on the queue of deploy/aws."""
@@ -48,22 +73,15 @@ def trial(world: World, request: pytest.FixtureRequest) -> Iterator[TrialAws]:
     world.aws.remove(stack)
 
 
-def start(world: World, trial: TrialAws, *arguments: str) -> Process:
-    """Starts the script as a user does, with the programs aws and kubectl."""
-    programs = world.folder / "programs"
-    programs.mkdir(exist_ok=True)
-    real = {"aws": Path(sys.executable).parent / "aws", "kubectl": world.control_plane.kubectl.program}
-    for name, program in real.items():
-        if not (programs / name).exists():
-            (programs / name).symlink_to(program)
-    variables = {
-        "PATH": f"{programs}:{os.environ['PATH']}",
-        "HOME": str(world.folder),
-        "KUBECONFIG": str(world.control_plane.kubectl.kubeconfig),
-        "AWS_ENDPOINT_URL": trial.url,
-        "AWS_DEFAULT_REGION": REGION,
-        **CREDENTIALS,
-    }
+@pytest.fixture
+def user(world: World, trial: TrialAws) -> Iterator[dict[str, str]]:
+    """The variables of a user."""
+    with cli(world, trial) as variables:
+        yield variables
+
+
+def start(world: World, variables: dict[str, str], *arguments: str) -> Process:
+    """Starts the script as a user does."""
     command = [sys.executable, str(SCRIPT), "--name", NAME, *arguments]
     return Process("trial", command, world.folder / "trial.log", variables)
 
@@ -103,9 +121,9 @@ def left(world: World, trial: TrialAws) -> list[str]:
 
 
 @pytest.mark.parametrize("trial", [False], indirect=True)
-def test_the_trial_on_moto(world: World, trial: TrialAws) -> None:
+def test_the_trial_on_moto(world: World, trial: TrialAws, user: dict[str, str]) -> None:
     bystander = world.node()
-    script = start(world, trial, *of(world, trial))
+    script = start(world, user, *of(world, trial))
     assert script.wait(500) == 0, script.log.read_text()
     found = rows(script.log.read_text())
     assert {check for check, (result, _) in found.items() if result == "passed"} - MAYBE == {
@@ -136,8 +154,8 @@ def test_the_trial_on_moto(world: World, trial: TrialAws) -> None:
 
 
 @pytest.mark.parametrize("trial", [True], indirect=True)
-def test_the_trial_with_stand_ins_for_all_of_aws(world: World, trial: TrialAws) -> None:
-    script = start(world, trial, *of(world, trial))
+def test_the_trial_with_stand_ins_for_all_of_aws(world: World, trial: TrialAws, user: dict[str, str]) -> None:
+    script = start(world, user, *of(world, trial))
     assert script.wait(800) == 0, script.log.read_text()
     found = rows(script.log.read_text())
     assert not {check for check, (result, _) in found.items() if result == "not run"} - MAYBE
@@ -147,14 +165,14 @@ def test_the_trial_with_stand_ins_for_all_of_aws(world: World, trial: TrialAws) 
 
 
 @pytest.mark.parametrize("trial", [False], indirect=True)
-def test_ctrl_c_leaves_nothing_and_a_yes_is_needed(world: World, trial: TrialAws) -> None:
+def test_ctrl_c_leaves_nothing_and_a_yes_is_needed(world: World, trial: TrialAws, user: dict[str, str]) -> None:
     (_, *arguments) = of(world, trial)
-    refused = start(world, trial, *arguments)
+    refused = start(world, user, *arguments)
     assert refused.wait(120) == 2
     assert "nothing was changed" in refused.log.read_text()
     assert not trial.group
 
-    script = start(world, trial, "--yes", *arguments)
+    script = start(world, user, "--yes", *arguments)
     label = f"ebbtide-trial={NAME}"
     eventually("the nodes have the trial's label", lambda: len(world.kube.items(NODES, labels=label)) == 2)
     script.signal(signal.SIGINT)
@@ -164,13 +182,13 @@ def test_ctrl_c_leaves_nothing_and_a_yes_is_needed(world: World, trial: TrialAws
 
 
 @pytest.mark.parametrize("trial", [False], indirect=True)
-def test_a_stack_and_a_namespace_of_others_are_left_alone(world: World, trial: TrialAws) -> None:
+def test_a_stack_and_a_namespace_of_others_are_left_alone(world: World, trial: TrialAws, user: dict[str, str]) -> None:
     queue = world.aws.apply(NAME, {})["QueueUrl"]
     world.kube.create(NAMESPACES, {"metadata": {"name": NAME}})
-    refused = start(world, trial, *of(world, trial))
+    refused = start(world, user, *of(world, trial))
     assert refused.wait(120) == 2
     assert f"the stack {NAME} exists" in refused.log.read_text()
-    deleted = start(world, trial, "--delete")
+    deleted = start(world, user, "--delete")
     assert deleted.wait(120) == 1
     assert f"the stack {NAME}, which does not have the tag ebbtide-trial" in deleted.log.read_text()
     assert world.aws.attributes(queue)
