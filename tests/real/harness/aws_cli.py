@@ -49,7 +49,8 @@ def main(path: str) -> None:
             for own, given in zip((1, 2), outputs, strict=True):
                 os.dup2(given, own)
             try:
-                code = driver.main(json.loads(words))
+                # Version 1 of the CLI ignores AWS_ENDPOINT_URL for SQS and Health.
+                code = driver.main(["--endpoint-url", os.environ["AWS_ENDPOINT_URL"], *json.loads(words)])
             except SystemExit as end:
                 code = end.code
             sys.stdout.flush()
