@@ -25,7 +25,7 @@ def world(folder: Path, aws: Aws) -> Iterator[kind.KindWorld]:
 
 
 def test_the_trial_on_real_kubelets(world: kind.KindWorld) -> None:
-    world.queue = world.aws.apply("kind-stack", {})["QueueUrl"]
+    world.aws.rule("kind", {"source": [{"prefix": "aws."}]}, world.queues.queue_arn(world.queue))
     trial = kind.KindAws(world, whole=True)
     world.service()
     with cli(world, trial) as user:

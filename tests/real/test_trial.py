@@ -63,14 +63,13 @@ def cli(world: World, trial: TrialAws) -> Iterator[dict[str, str]]:
 
 @pytest.fixture
 def trial(world: World, request: pytest.FixtureRequest) -> Iterator[TrialAws]:
-    """AWS for the trial, and the service on the queue of deploy/aws."""
-    stack = f"{world.name}-stack"
-    world.queue = world.aws.apply(stack, {})["QueueUrl"]
+    """AWS for the trial, and the service on the world's queue, which gets all events."""
+    world.aws.rule(world.name, {"source": [{"prefix": "aws."}]}, world.queues.queue_arn(world.queue))
     made = TrialAws(world, whole=request.param)
     world.service("--events=all")
     yield made
     made.stop()
-    world.aws.remove(stack)
+    world.aws.remove_rule(world.name)
 
 
 @pytest.fixture
