@@ -176,6 +176,16 @@ def test_the_network_policy_keeps_only_the_metadata_from_pods(schemas: Path) -> 
         assert reaches(address), address
 
 
+def test_the_workload_of_the_trial_is_valid_and_pinned_to_its_nodes(schemas: Path) -> None:
+    text = (EXAMPLES / "trial" / "workload.yaml").read_text()
+    refused = conform(text, KNOWN[-1], schemas)
+    assert not refused, refused
+    pods = the("Deployment", parse(text))["spec"]["template"]["spec"]
+    assert pods["nodeSelector"] == {"ebbtide-trial": "NAME"}
+    budget = the("PodDisruptionBudget", parse(text))["spec"]
+    assert budget["maxUnavailable"] == 1, "trial.py counts on it"
+
+
 def test_the_owner_of_jobs_applies_nothing_outside_their_namespace(schemas: Path) -> None:
     names = ("hold-rbac.yaml", "hold-rbac-jobs.yaml")
     for name in names:

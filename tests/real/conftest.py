@@ -22,6 +22,9 @@ from harness.elasticmq import ElasticMq
 from harness.queues import Queues
 from harness.world import World
 
+collect_ignore = [] if "EBBTIDE_KIND" in os.environ else ["test_kind.py"]
+"""Tests that need a cluster of kind, which on-kind creates."""
+
 
 def pytest_configure() -> None:
     """Treats SIGTERM like ctrl-C, so that fixtures stop all processes."""

@@ -206,6 +206,8 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send(answer)
 
+    do_GET = do_POST
+
     def _caller(self) -> str:
         named = re.search(r"Credential=([^/]+)/", self.headers.get("Authorization", ""))
         return named[1] if named else ""
@@ -251,7 +253,7 @@ class _Handler(BaseHTTPRequestHandler):
         server = http.client.HTTPConnection(*address, timeout=60)
         try:
             headers = {key: value for key, value in self.headers.items() if key.lower() != "content-length"}
-            server.request("POST", self.path, body, headers)
+            server.request(self.command, self.path, body, headers)
             response = server.getresponse()
             content_type = response.getheader("Content-Type", "")
             return Answer(response.status, content_type, response.read())
