@@ -88,7 +88,9 @@ def covers(entry: tuple[str, str], manifest: tuple[str, str]) -> bool:
 
 def test_dependabot_knows_every_manifest() -> None:
     missed = [each for each in sorted(manifests()) if not any(covers(entry, each) for entry in entries())]
-    assert not missed, "add these to .github/dependabot.yml: " + ", ".join(f"{kind} {folder}" for kind, folder in missed)
+    assert not missed, "add these to .github/dependabot.yml: " + ", ".join(
+        f"{kind} {folder}" for kind, folder in missed
+    )
 
 
 def test_every_directory_of_dependabot_has_a_manifest() -> None:
@@ -229,7 +231,10 @@ def test_pip_requires_hashes() -> None:
 def test_advisories_must_be_readable_where_a_release_starts(reachable: bool, required: bool, passes: bool) -> None:
     """A release must not leave them out."""
     for workflow in ("ci", "weekly"):
-        assert yaml.safe_load((ROOT / f".github/workflows/{workflow}.yml").read_text())["env"]["EBBTIDE_ADVISORIES"] == "required"
+        assert (
+            yaml.safe_load((ROOT / f".github/workflows/{workflow}.yml").read_text())["env"]["EBBTIDE_ADVISORIES"]
+            == "required"
+        )
     (function,) = re.findall(r"^dependencies\(\) \{\n.*?^\}$", (ROOT / ".ci/run").read_text(), re.MULTILINE | re.DOTALL)
     deny = f'deny() {{ [[ "$*" != *"fetch db"* ]] || return {0 if reachable else 1}; }}'
     stand_ins = f"features() {{ :; }}; cargo_tool() {{ echo deny; }}; {deny}; deny_version=1"

@@ -1,4 +1,4 @@
-"""aws-node-termination-handler's set-ups, migrated: what the installed Ebbtide watches and may do, compared with NTH's own chart."""
+"""NTH's set-ups, migrated: what the installed Ebbtide watches and may do, compared with NTH's own chart."""
 
 from __future__ import annotations
 
