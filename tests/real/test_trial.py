@@ -123,7 +123,7 @@ def left(world: World, trial: TrialAws) -> list[str]:
 def test_the_trial_on_moto(world: World, trial: TrialAws, user: dict[str, str]) -> None:
     bystander = world.node()
     script = start(world, user, *of(world, trial))
-    assert script.wait(500) == 0, script.log.read_text()
+    assert script.wait(1200) == 0, script.log.read_text()
     found = rows(script.log.read_text())
     assert {check for check, (result, _) in found.items() if result == "passed"} - MAYBE == {
         "set-up: stack, instances, nodes",
@@ -155,7 +155,7 @@ def test_the_trial_on_moto(world: World, trial: TrialAws, user: dict[str, str]) 
 @pytest.mark.parametrize("trial", [True], indirect=True)
 def test_the_trial_with_stand_ins_for_all_of_aws(world: World, trial: TrialAws, user: dict[str, str]) -> None:
     script = start(world, user, *of(world, trial))
-    assert script.wait(800) == 0, script.log.read_text()
+    assert script.wait(2000) == 0, script.log.read_text()
     found = rows(script.log.read_text())
     assert not {check for check, (result, _) in found.items() if result == "not run"} - MAYBE
     as_on_aws(found)
@@ -167,7 +167,7 @@ def test_the_trial_with_stand_ins_for_all_of_aws(world: World, trial: TrialAws, 
 def test_ctrl_c_leaves_nothing_and_a_yes_is_needed(world: World, trial: TrialAws, user: dict[str, str]) -> None:
     (_, *arguments) = of(world, trial)
     refused = start(world, user, *arguments)
-    assert refused.wait(120) == 2
+    assert refused.wait(600) == 2
     assert "nothing was changed" in refused.log.read_text()
     assert not trial.group
 
@@ -175,7 +175,7 @@ def test_ctrl_c_leaves_nothing_and_a_yes_is_needed(world: World, trial: TrialAws
     label = f"ebbtide-trial={NAME}"
     eventually("the nodes have the trial's label", lambda: len(world.kube.items(NODES, labels=label)) == 2)
     script.signal(signal.SIGINT)
-    assert script.wait(300) == 130, script.log.read_text()
+    assert script.wait(900) == 130, script.log.read_text()
     assert rows(script.log.read_text())["the trial"] == ("not run", "interrupted by the user")
     assert not left(world, trial)
 
@@ -185,10 +185,10 @@ def test_a_stack_and_a_namespace_of_others_are_left_alone(world: World, trial: T
     queue = world.aws.apply(NAME, {})["QueueUrl"]
     world.kube.create(NAMESPACES, {"metadata": {"name": NAME}})
     refused = start(world, user, *of(world, trial))
-    assert refused.wait(120) == 2
+    assert refused.wait(600) == 2
     assert f"the stack {NAME} exists" in refused.log.read_text()
     deleted = start(world, user, "--delete")
-    assert deleted.wait(120) == 1
+    assert deleted.wait(600) == 1
     assert f"the stack {NAME}, which does not have the tag ebbtide-trial" in deleted.log.read_text()
     assert world.aws.attributes(queue)
     assert world.kube.find(f"{NAMESPACES}/{NAME}")["metadata"].get("deletionTimestamp") is None
