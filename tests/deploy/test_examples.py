@@ -327,7 +327,7 @@ def install(page: str, of_stack: str, folder: Path) -> str:
     return ran.read_text()
 
 
-@pytest.mark.parametrize("page", ["install.md", "migrating.md"])
+@pytest.mark.parametrize("page", ["install.md", "migrating-helm.md", "migrating-kops.md"])
 def test_an_empty_output_stops_the_command(page: str, tmp_path: Path) -> None:
     given = install(page, "queueUrl: of-stack", tmp_path)
     assert given.startswith("install ebbtide") and given.endswith("queueUrl: of-stack\n"), given
