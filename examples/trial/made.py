@@ -187,7 +187,7 @@ class Made(Report):
         try:
             aws("fis", "get-action", "--id", ACTION)
         except CallError as error:
-            self.injects = f"{ACTION}: {error}"
+            self.injects = f"{ACTION}: {error}"[:160]
         self.parameters["FaultInjection"] = "false" if self.injects else "true"
         self.region = group["AutoScalingGroupARN"].split(":")[3]
         kubernetes = json.loads(cluster.run("get", "--raw", "/version"))["gitVersion"]

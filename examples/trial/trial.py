@@ -138,7 +138,10 @@ class Trial(Made):
     def drain_rows(self, step: str, victim: Victim, at: float, seen: Observation, before: Metrics, kind: str) -> None:
         """Adds what holds for each drain."""
         cordon = None if seen.cordoned is None else seen.cordoned - at
-        self.row(f"{step}: cordon", cordon is not None, cordon, "after the event's time" if cordon is not None else "no cordon by Ebbtide was seen")
+        # Polls may miss a short drain. Ebbtide counts its cordons, and how late they were.
+        counted, late = (self.change(before, f"ebbtide_cordon_delay_seconds_{part}", kind=kind) for part in ("count", "sum"))
+        found = f"Ebbtide's own count: {counted:.0f}, {late:.1f} s after the notice" if counted else "not counted by Ebbtide for this notice"
+        self.row(f"{step}: cordon", cordon is not None or counted > 0, late if counted else cordon, found)
         self.until("the drain is counted", lambda: self.change(before, "ebbtide_notices_total", kind=kind, outcome="drained"), 30)
         drained = self.change(before, "ebbtide_notices_total", kind=kind, outcome="drained")
         took = None if seen.drained is None else seen.drained - at
