@@ -78,13 +78,13 @@ pub async fn run(nodes: usize, answer: Answer) -> Limited {
     let show = |code: &str| {
         (0..nodes).for_each(|n| stage.world.aws.ec2.set_spot_request(&instance(n), code, "terminate", warned));
     };
-    show(if matches!(answer, Answer::Late | Answer::Denies) { "fulfilled" } else { "marked-for-termination" });
+    show(if matches!(answer, Answer::Late | Answer::Denies) { "fulfilled" } else { "instance-terminated-no-capacity" });
     for n in 0..nodes {
         stage.spot(n);
     }
     sleep(s(30)).await;
     if answer == Answer::Late {
-        show("marked-for-termination");
+        show("instance-terminated-no-capacity");
     }
     sleep(s(30)).await;
     if answer == Answer::Throttles {

@@ -34,7 +34,13 @@ TARGET = "ebbtide-trial-target"
 HOOK_TIMEOUT = 60
 """Heartbeat timeout of the terminating hook in template.yaml, in seconds."""
 
-CONFIRMING = ("marked-for-",)
+CONFIRMING = (
+    "marked-for-",
+    "instance-terminated-no-capacity",
+    "instance-terminated-by-price",
+    "instance-terminated-launch-group-constraint",
+    "instance-terminated-by-experiment",
+)
 """Prefixes of a spot request's status that confirm a warning to Ebbtide: src/pipeline/interruption/confirmation.rs."""
 
 ROLE_SESSION = re.compile(r"AROA\w+:.+")

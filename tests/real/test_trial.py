@@ -209,7 +209,8 @@ def report(monkeypatch: pytest.MonkeyPatch) -> Any:
     [
         ("marked-for-termination", "passed"),
         # Of an interruption for lack of capacity, by AWS's documentation.
-        ("instance-terminated-no-capacity", "**FAILED**"),
+        ("instance-terminated-no-capacity", "passed"),
+        ("instance-terminated-by-user", "**FAILED**"),
         ("fulfilled", "**FAILED**"),
     ],
 )
@@ -255,7 +256,9 @@ def test_messages_are_read_whichever_way_they_come(report: Any) -> None:
 
 def test_the_trial_expects_what_the_service_reads() -> None:
     script = SCRIPT.read_text()
-    (prefix,) = re.findall(r'^CONFIRMING = \("([^"]+)",\)$', script, re.MULTILINE)
-    assert f'"{prefix}"' in (SOURCE / "interruption" / "confirmation.rs").read_text()
+    (prefixes,) = re.findall(r"^CONFIRMING = \((.*?)\)$", script, re.MULTILINE | re.DOTALL)
+    source = (SOURCE / "interruption" / "confirmation.rs").read_text()
+    (statuses,) = re.findall(r"^const INTERRUPTED: .*?= \[(.*?)\];$", source, re.MULTILINE | re.DOTALL)
+    assert re.findall(r'"([^"]+)"', prefixes) == [each.rstrip("*") for each in re.findall(r'"([^"]+)"', statuses)]
     (role,) = re.findall(r'^ROLE_SESSION = re.compile\(r"([A-Z]+)', script, re.MULTILINE)
     assert f'"{role}"' in (SOURCE / "queue.rs").read_text()

@@ -29,11 +29,17 @@ const MAX_INSTANCES: usize = 200;
 /// Maximum number of spot warnings in a call, which is about all of them: this only bounds memory.
 const MAX_WARNINGS: usize = 10_000;
 
-/// Prefix of the statuses of a spot request whose instance is about to end.
-const MARKED: &str = "marked-for-";
-
-/// These statuses, as values of EC2's filter: the two that are documented, and what else there may be for a hibernation.
-const MARKS: [&str; 3] = ["marked-for-termination", "marked-for-stop", "marked-for-*"];
+/// The statuses of a spot request whose instance EC2 interrupts, as values of EC2's filter: a `*` stands for any end. An interruption for
+/// lack of capacity that terminates has its last status from the start, two minutes before the instance ends; a stop or a hibernation is marked
+/// first: <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instances-request-status-lifecycle.html>. A user's own end is no
+/// interruption.
+const INTERRUPTED: [&str; 5] = [
+    "marked-for-*",
+    "instance-terminated-no-capacity",
+    "instance-terminated-by-price",
+    "instance-terminated-launch-group-constraint",
+    "instance-terminated-by-experiment",
+];
 
 /// Interval between turns. All unconfirmed notices are asked about again in the same turn, so that a thousand share a few calls.
 const TURN: Duration = Duration::from_secs(5);
@@ -63,7 +69,7 @@ const SPOT_REQUESTS: Operation = Operation::new("ec2", "DescribeSpotInstanceRequ
 /// spot warning only once its two minutes are over.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Proof {
-    /// The spot request is marked for termination since then, or for hibernation, which starts at once.
+    /// The spot request shows the interruption since then; a hibernation starts at once.
     SpotRequest {
         /// AWS's time of the warning.
         at: Timestamp,
@@ -300,8 +306,8 @@ impl Ec2Queries {
         questions.iter().map(answer).collect()
     }
 
-    /// Spot instances that are about to end, by the status of their requests. One call shows those of the account in its region, because a mark
-    /// lasts for two minutes: <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html>.
+    /// Spot instances that are about to end, by the status of their requests. One call shows those of the account in its region: EC2 deletes
+    /// the requests of terminated instances after four hours.
     async fn marked_requests(&self, questions: &[Question]) -> ProvenQuestions {
         let mut by_instance: HashMap<&str, Vec<&Question>> = HashMap::new();
         for question in questions {
@@ -310,7 +316,7 @@ impl Ec2Queries {
         let mut proven = HashSet::new();
         let mut page = None;
         let is_marked =
-            Filter::builder().name("status-code").set_values(Some(MARKS.map(str::to_owned).to_vec())).build();
+            Filter::builder().name("status-code").set_values(Some(INTERRUPTED.map(str::to_owned).to_vec())).build();
         loop {
             let request = self.ec2.describe_spot_instance_requests().filters(is_marked.clone());
             let request = request.set_next_token(page.take());
@@ -397,7 +403,8 @@ fn shows(request: &SpotInstanceRequest, proof: &Proof) -> bool {
         !hibernates || request.instance_interruption_behavior() == Some(&InstanceInterruptionBehavior::Hibernate);
     let is_new =
         since.is_none_or(|since| at.saturating_add(SPOT_TOLERANCE).is_ok_and(|at| at.as_second() >= since.secs()));
-    code.starts_with(MARKED) && does && is_new
+    let is_code = |status: &&str| status.strip_suffix('*').map_or(code == *status, |start| code.starts_with(start));
+    INTERRUPTED.iter().any(is_code) && does && is_new
 }
 
 /// Whether a message's time, if it names one, is near EC2's.

@@ -317,7 +317,7 @@ def _members(held: list[Action]) -> Answer:
 def _spot_requests(instances: list[str]) -> Answer:
     items = "".join(
         f"<item><spotInstanceRequestId>sir-{id[2:]}</spotInstanceRequestId><instanceId>{id}</instanceId>"
-        f"<status><code>marked-for-termination</code></status></item>"
+        f"<status><code>instance-terminated-no-capacity</code></status></item>"
         for id in instances
     )
     return _xml(f"{SPOT_REQUESTS}Response", 200, f"<spotInstanceRequestSet>{items}</spotInstanceRequestSet>")

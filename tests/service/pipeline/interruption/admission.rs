@@ -7,7 +7,8 @@ use ebbtide_sim::kube::{By, Limit, Pod};
 use ebbtide_sim::messages::{self, Wrapping};
 use tokio::time::sleep;
 
-pub(super) const MARKED: &str = "marked-for-termination";
+/// The status of a spot request whose instance EC2 terminates for lack of capacity, from the warning on.
+pub(super) const MARKED: &str = "instance-terminated-no-capacity";
 pub(super) const LIMITED: [&str; 4] = ["--max-draining", "1", "--on", "rebalance=drain"];
 pub(super) const VERIFIED: [&str; 2] = ["--verify", "always"];
 

@@ -1,6 +1,6 @@
 //! The limit that a queue has by default: it holds back what AWS denies, and loses nothing real.
 
-use super::admission::{MARKED, request, untouched, unusual};
+use super::admission::{MARKED, VERIFIED, request, untouched, unusual};
 use crate::harness::{Replica, Stage, instance, node, s};
 use ebbtide_sim::aws::HookSpec;
 use ebbtide_sim::fault::{Fault, Rule};
@@ -75,6 +75,32 @@ async fn a_real_storm_is_drained_in_time_whatever_keeps_aws_from_its_word() {
         stage.world.faults.clear();
         stage.until_handled(s(58)).await;
         replica.all_ended("spot", &[("drained", 60)]);
+        stage.rest(&[&replica]).await;
+    }
+}
+
+/// AWS's guide, "State changes for a Spot request": an interruption for lack of capacity has its last status from the warning on.
+#[tokio::test(start_paused = true)]
+async fn each_status_of_an_interruption_confirms_a_warning_and_no_other_does() {
+    for (code, is_confirmed) in [
+        ("marked-for-termination", true),
+        ("marked-for-stop", true),
+        ("marked-for-stop-by-experiment", true),
+        ("instance-terminated-no-capacity", true),
+        ("instance-terminated-by-price", true),
+        ("instance-terminated-launch-group-constraint", true),
+        ("instance-terminated-by-experiment", true),
+        ("instance-terminated-by-user", false),
+        ("instance-terminated-by-schedule", false),
+        ("request-canceled-and-instance-running", false),
+        ("fulfilled", false),
+    ] {
+        let stage = Stage::new(1, 1);
+        let replica = stage.start(&VERIFIED).await;
+        request(&stage, 0, code);
+        stage.spot(0);
+        stage.until_handled(s(200)).await;
+        assert_eq!(stage.cordoned(0), is_confirmed, "{code}");
         stage.rest(&[&replica]).await;
     }
 }

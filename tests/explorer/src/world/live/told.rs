@@ -200,7 +200,10 @@ impl Live<'_> {
         seen.shown.insert(n);
         let told_at = self.stage.world.clock.now() - s(notice.proof.unwrap_or_default()) - s(notice.age);
         match notice.kind {
-            Kind::Spot(action) => ec2.set_spot_request(&id, "marked-for-termination", action, told_at),
+            Kind::Spot(action) => {
+                let code = if action == "terminate" { "instance-terminated-no-capacity" } else { "marked-for-stop" };
+                ec2.set_spot_request(&id, code, action, told_at);
+            }
             Kind::State(state) => ec2.set_state(&id, state),
             Kind::Change(code, after) => {
                 let start = told_at + jiff::SignedDuration::from_secs(after);

@@ -59,17 +59,20 @@ impl Ec2 {
         self.state().failing.remove(&(instance.to_owned(), check.to_owned()));
     }
 
-    /// Sets the status of the spot request of an instance, such as `fulfilled` or `marked-for-termination`, as of then, and what an
+    /// Sets the status of the spot request of an instance, such as `fulfilled` or `marked-for-stop`, as of then, and what an
     /// interruption does with the instance: `terminate`, `stop` or `hibernate`.
     pub fn set_spot_request(&self, instance: &str, code: &str, behavior: &str, since: Timestamp) {
         let request = SpotRequest { code: code.to_owned(), behavior: behavior.to_owned(), since };
         self.state().spot_requests.insert(instance.to_owned(), request);
     }
 
-    /// Marks the instance's spot request for termination as of then, unless a status was set.
+    /// Lets EC2 terminate the instance for lack of capacity as of then, unless a status was set.
     pub fn interrupt(&self, instance: &str, since: Timestamp) {
-        let marked =
-            || SpotRequest { code: "marked-for-termination".to_owned(), behavior: "terminate".to_owned(), since };
+        let marked = || SpotRequest {
+            code: "instance-terminated-no-capacity".to_owned(),
+            behavior: "terminate".to_owned(),
+            since,
+        };
         self.state().spot_requests.entry(instance.to_owned()).or_insert_with(marked);
     }
 
@@ -89,6 +92,11 @@ impl Ec2 {
         let (id, instance_type) = (id.to_owned(), instance_type.to_owned());
         self.state().reservations.push(Reservation { id, is_block, instance_type, ends });
     }
+}
+
+/// Whether a filter's value fits, in which a `*` stands for any end.
+fn is_like(code: &str, value: &str) -> bool {
+    value.strip_suffix('*').map_or(code == value, |start| code.starts_with(start))
 }
 
 impl State {
@@ -145,7 +153,8 @@ impl State {
         let [Filter { name: "status-code", values, .. }] = filters else {
             return Err(Refusal::new("InvalidParameterValue", "The simulation knows the filter status-code only"));
         };
-        let found = self.spot_requests.iter().filter(|(_, request)| values.contains(request.code.as_str()));
+        let found =
+            self.spot_requests.iter().filter(|(_, request)| values.iter().any(|value| is_like(&request.code, value)));
         Ok(answer_flat("DescribeSpotInstanceRequests", |xml| {
             xml.nest("spotInstanceRequestSet", |xml| {
                 for (instance, SpotRequest { code, behavior, since }) in found {
