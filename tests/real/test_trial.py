@@ -119,6 +119,7 @@ def left(world: World, trial: TrialAws) -> list[str]:
     return spaces + [each for each in made if each == NAME or each.startswith((f"{NAME}-", "i-"))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trial", [False], indirect=True)
 def test_the_trial_on_moto(world: World, trial: TrialAws, user: dict[str, str]) -> None:
     bystander = world.node()
@@ -152,6 +153,7 @@ def test_the_trial_on_moto(world: World, trial: TrialAws, user: dict[str, str]) 
     assert not world.see(bystander)["spec"].get("taints")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trial", [True], indirect=True)
 def test_the_trial_with_stand_ins_for_all_of_aws(world: World, trial: TrialAws, user: dict[str, str]) -> None:
     script = start(world, user, *of(world, trial))
@@ -163,6 +165,7 @@ def test_the_trial_with_stand_ins_for_all_of_aws(world: World, trial: TrialAws, 
     assert not left(world, trial)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trial", [False], indirect=True)
 def test_ctrl_c_leaves_nothing_and_a_yes_is_needed(world: World, trial: TrialAws, user: dict[str, str]) -> None:
     (_, *arguments) = of(world, trial)
@@ -180,6 +183,7 @@ def test_ctrl_c_leaves_nothing_and_a_yes_is_needed(world: World, trial: TrialAws
     assert not left(world, trial)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trial", [False], indirect=True)
 def test_a_stack_and_a_namespace_of_others_are_left_alone(world: World, trial: TrialAws, user: dict[str, str]) -> None:
     queue = world.aws.apply(NAME, {})["QueueUrl"]
