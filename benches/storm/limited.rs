@@ -3,6 +3,7 @@
 use crate::LATENCY;
 use crate::harness::{Stage, instance, node, s};
 use crate::storm::last;
+use ebbtide_sim::aws::Ec2;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::Pod;
 use std::time::Duration;
@@ -78,13 +79,13 @@ pub async fn run(nodes: usize, answer: Answer) -> Limited {
     let show = |code: &str| {
         (0..nodes).for_each(|n| stage.world.aws.ec2.set_spot_request(&instance(n), code, "terminate", warned));
     };
-    show(if matches!(answer, Answer::Late | Answer::Denies) { "fulfilled" } else { "instance-terminated-no-capacity" });
+    show(if matches!(answer, Answer::Late | Answer::Denies) { "fulfilled" } else { Ec2::INTERRUPTED });
     for n in 0..nodes {
         stage.spot(n);
     }
     sleep(s(30)).await;
     if answer == Answer::Late {
-        show("instance-terminated-no-capacity");
+        show(Ec2::INTERRUPTED);
     }
     sleep(s(30)).await;
     if answer == Answer::Throttles {

@@ -205,16 +205,15 @@ pub fn convert(text: &str) -> Result<Migration, ValuesError> {
     let mut values = Values::default();
     for row in table().rows() {
         let Conversion { settings, remark } = NthValue::new(&nth, mode, row).convert();
-        match &row.agents {
-            Some(agents) if mode == Mode::Imds => {
-                if !is_empty(&nth[&row.nth]) {
-                    remarks.push(self::remark(Topic::New, &row.nth, PLACED));
-                    place_agents(&nth, &row.nth, agents, &mut values);
-                }
+        if row.agents && mode == Mode::Imds {
+            if !is_empty(&nth[&row.nth]) {
+                remarks.push(self::remark(Topic::New, &row.nth, PLACED));
+                place_agents(&nth, &row.nth, &mut values);
             }
-            _ => settings.into_iter().for_each(|(path, value)| {
+        } else {
+            for (path, value) in settings {
                 values.put(&path, value, &row.nth);
-            }),
+            }
         }
         remarks.extend(remark.map(|(topic, text)| Remark { topic, key: row.nth.clone(), text }));
     }
@@ -242,8 +241,9 @@ pub fn convert(text: &str) -> Result<Migration, ValuesError> {
 }
 
 /// Sets where the agent's pods run: by NTH's value for both modes, unless its DaemonSet has one of its own.
-fn place_agents(nth: &Value, key: &str, own: &str, values: &mut Values) {
-    let Some(row) = table().rows().find(|row| row.nth == own && is_empty(&nth[own])) else { return };
+fn place_agents(nth: &Value, key: &str, values: &mut Values) {
+    let own = pods::linux(key);
+    let Some(row) = table().rows().find(|row| row.nth == own && is_empty(&nth[&own])) else { return };
     let value = NthValue { value: &nth[key], ..NthValue::new(nth, Mode::Imds, row) };
     for (path, value) in row.how.convert(&value).settings {
         values.put(&path, value, key);

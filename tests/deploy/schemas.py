@@ -67,9 +67,9 @@ def write(folder: Path) -> None:
 
 def _schemas_of(module: str, file: str) -> Iterator[tuple[str, str]]:
     """Yields the schema of each version of the kind that a file of a module defines, with the name of its own file."""
-    crd = yaml.load((source(module) / file).read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))[
-        "spec"
-    ]  # some are large
+    # Some are large.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    crd = yaml.load((source(module) / file).read_text(), loader)["spec"]
     for served in (each for each in crd["versions"] if each["served"]):
         schema = strict(served["schema"]["openAPIV3Schema"])
         # Every object has these, and some definitions leave them out.

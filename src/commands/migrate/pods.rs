@@ -95,7 +95,7 @@ pub fn given(nth: &NthValue<'_>, key: &str) -> Map<String, Value> {
 }
 
 /// Returns NTH's name of a value for its DaemonSet on Linux.
-fn linux(key: &str) -> String {
+pub fn linux(key: &str) -> String {
     let (first, rest) = key.split_at(1);
     format!("linux{}{rest}", first.to_uppercase())
 }

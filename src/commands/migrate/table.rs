@@ -62,8 +62,9 @@ pub struct Row {
     /// Values that take the effect from this.
     #[serde(default)]
     pub(super) unless: Vec<String>,
-    /// In IMDS mode the value is of the agents alone: the row of NTH's DaemonSet that converts it, unless that has a value of its own.
-    pub(super) agents: Option<String>,
+    /// In IMDS mode the value is of the agents alone, unless NTH's DaemonSet has one of its own.
+    #[serde(default)]
+    pub(super) agents: bool,
     pub(super) how: How,
     #[serde(default)]
     pub(super) cases: Vec<Case>,

@@ -416,7 +416,7 @@ impl fmt::Display for Plan {
 }
 
 impl Flags {
-    /// Whether AWS is asked about messages, of which some are forged.
+    /// Whether the replicas ask AWS to confirm messages. Some messages are forged then.
     #[must_use]
     pub const fn asks_aws(&self) -> bool {
         self.limit.is_some() || self.shapes

@@ -3,7 +3,7 @@
 use crate::harness::{Replica, Stage, instance, node, s};
 use ebbtide::telemetry::history::Since;
 use ebbtide::telemetry::history::report::{Interruption, Report, State};
-use ebbtide_sim::aws::HookSpec;
+use ebbtide_sim::aws::{Ec2, HookSpec};
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::{Interrupt, Pod};
 use ebbtide_sim::messages::{self, Wrapping};
@@ -412,12 +412,7 @@ async fn notices_that_aws_denies_are_told_while_they_wait() {
     let waiting = report(&replica).interruptions.into_iter().filter(|row| row.phase == "waiting").collect::<Vec<_>>();
     assert_eq!(waiting.len(), 6);
     assert!(waiting.iter().all(|row| row.problem.as_deref() == Some("AWS does not confirm it")), "{waiting:#?}");
-    stage.world.aws.ec2.set_spot_request(
-        &instance(7),
-        "instance-terminated-no-capacity",
-        "terminate",
-        stage.world.clock.now(),
-    );
+    stage.world.aws.ec2.set_spot_request(&instance(7), Ec2::INTERRUPTED, "terminate", stage.world.clock.now());
     sleep(s(10)).await;
     assert!(health(&replica).1.starts_with("5 notices are"), "{}", health(&replica).1);
     stage.until_handled(s(130)).await;

@@ -1,14 +1,13 @@
 //! The limits for who may write to the queue: `--max-draining` and `--verify`.
 
 use crate::harness::{Replica, Stage, instance, node, s};
-use ebbtide_sim::aws::HookSpec;
+use ebbtide_sim::aws::{Ec2, HookSpec};
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::{By, Limit, Pod};
 use ebbtide_sim::messages::{self, Wrapping};
 use tokio::time::sleep;
 
-/// The status of a spot request whose instance EC2 terminates for lack of capacity, from the warning on.
-pub(super) const MARKED: &str = "instance-terminated-no-capacity";
+pub(super) const MARKED: &str = Ec2::INTERRUPTED;
 pub(super) const LIMITED: [&str; 4] = ["--max-draining", "1", "--on", "rebalance=drain"];
 pub(super) const VERIFIED: [&str; 2] = ["--verify", "always"];
 

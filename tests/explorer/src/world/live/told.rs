@@ -4,7 +4,7 @@ use super::{Event, Live};
 use crate::harness::{instance, node, s};
 use crate::oracle::Sent;
 use crate::plan::{Kind, Notice, Owner, Target, Teller};
-use ebbtide_sim::aws::HookSpec;
+use ebbtide_sim::aws::{Ec2, HookSpec};
 use ebbtide_sim::messages;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::NodeCondition;
@@ -201,7 +201,7 @@ impl Live<'_> {
         let told_at = self.stage.world.clock.now() - s(notice.proof.unwrap_or_default()) - s(notice.age);
         match notice.kind {
             Kind::Spot(action) => {
-                let code = if action == "terminate" { "instance-terminated-no-capacity" } else { "marked-for-stop" };
+                let code = if action == "terminate" { Ec2::INTERRUPTED } else { "marked-for-stop" };
                 ec2.set_spot_request(&id, code, action, told_at);
             }
             Kind::State(state) => ec2.set_state(&id, state),

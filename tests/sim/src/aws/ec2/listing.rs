@@ -59,6 +59,9 @@ impl Ec2 {
         self.state().failing.remove(&(instance.to_owned(), check.to_owned()));
     }
 
+    /// The status of a spot request whose instance EC2 terminates for lack of capacity, from the warning on.
+    pub const INTERRUPTED: &str = "instance-terminated-no-capacity";
+
     /// Sets the status of the spot request of an instance, such as `fulfilled` or `marked-for-stop`, as of then, and what an
     /// interruption does with the instance: `terminate`, `stop` or `hibernate`.
     pub fn set_spot_request(&self, instance: &str, code: &str, behavior: &str, since: Timestamp) {
@@ -68,11 +71,8 @@ impl Ec2 {
 
     /// Lets EC2 terminate the instance for lack of capacity as of then, unless a status was set.
     pub fn interrupt(&self, instance: &str, since: Timestamp) {
-        let marked = || SpotRequest {
-            code: "instance-terminated-no-capacity".to_owned(),
-            behavior: "terminate".to_owned(),
-            since,
-        };
+        let code = Self::INTERRUPTED.to_owned();
+        let marked = || SpotRequest { code, behavior: "terminate".to_owned(), since };
         self.state().spot_requests.entry(instance.to_owned()).or_insert_with(marked);
     }
 
