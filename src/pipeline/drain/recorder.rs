@@ -263,6 +263,25 @@ mod tests {
         );
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_drain_is_held_without_a_break_from_its_first_pod_until_none_is_held() {
+        let facts = Facts::to(Vec::new());
+        let node = Node::for_tests("node-1");
+        let recorder = recorder(&node, &facts);
+        let (since, start) = (recorder.held_since(), Instant::now());
+        let leaves = |name| recorder.set(&pod(name), PodState::Terminating(RemovalCause::Evicted));
+        let held = |name| recorder.set(&pod(name), PodState::Refused("budget".into()));
+        held("a");
+        tokio::time::advance(Duration::from_secs(3)).await;
+        held("b");
+        leaves("a");
+        assert_eq!(*since.borrow(), Some(start), "b is still held");
+        leaves("b");
+        assert_eq!(*since.borrow(), None);
+        held("c");
+        assert_eq!(*since.borrow(), Some(start + Duration::from_secs(3)), "the time starts over");
+    }
+
     #[test]
     fn at_the_deadline_the_worst_state_decides() {
         let facts = Facts::to(Vec::new());
