@@ -77,6 +77,10 @@ pub struct PoolRef<'a> {
     pub group: &'a str,
 }
 
+/// Time for which pods of a drain are held back, without a break, before the drain counts as blocked. Most budgets allow an eviction as soon
+/// as another pod is Ready: that is no news.
+pub const MIN_BLOCKED_TIME: Duration = Duration::from_secs(5);
+
 /// The pod that a fact is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PodRef<'a> {
@@ -86,6 +90,15 @@ pub struct PodRef<'a> {
     pub name: &'a str,
     /// Its UID.
     pub uid: &'a str,
+}
+
+/// A pod that is held back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldPod<'a> {
+    /// The pod.
+    pub pod: PodRef<'a>,
+    /// What holds it, in a sentence.
+    pub by: &'a str,
 }
 
 impl fmt::Display for PodRef<'_> {
@@ -252,6 +265,11 @@ pub enum Fact<'a> {
     PodBlocked { on: NodeRef<'a>, pod: PodRef<'a>, by: &'a str, until: Duration, hard: bool },
     /// A blocked pod no longer is.
     PodUnblocked { on: NodeRef<'a>, pod: PodRef<'a> },
+    /// Pods of a drain have been held back for [`MIN_BLOCKED_TIME`]: these, now. `until` is the time left until the drain's deadline, which is
+    /// `hard` if the node goes then.
+    DrainBlocked { on: NodeRef<'a>, pods: &'a [HeldPod<'a>], until: Duration, hard: bool },
+    /// No pod of a blocked drain is held back any more. Not emitted at the drain's end.
+    DrainUnblocked { on: NodeRef<'a> },
     /// A pod came back to the cordoned Node, as others of its owner before, and is left there; emitted once for each owner. It `tolerates`
     /// the cordon, or bypassed the scheduler.
     PodComesBack { on: NodeRef<'a>, pod: PodRef<'a>, tolerates: bool },

@@ -125,6 +125,7 @@ impl Drainer {
         let outcome = tokio::select! {
             biased;
             never = drain.follow_marks() => match never {},
+            never = drain.follow_blocks() => match never {},
             outcome = drain.work() => outcome,
             () = drain.ended() => drain.recorder.outcome_at_deadline(),
         };

@@ -262,6 +262,8 @@ impl Inner {
             }
             Fact::PodBlocked { on, pod, by, .. } => state.change_drain(&on, |drain| drain.holds(&pod, by, now)),
             Fact::PodUnblocked { on, pod } => state.change_drain(&on, |drain| drain.frees(&pod)),
+            Fact::DrainBlocked { on, .. } => state.change_drain(&on, |drain| drain.is_blocked = true),
+            Fact::DrainUnblocked { on } => state.change_drain(&on, |drain| drain.is_blocked = false),
             Fact::DrainRetried { on, step, error, .. } => state.change_all(&on, |entry| {
                 entry.fails(&format_args!("{step} fails: {error}"));
             }),

@@ -1,7 +1,7 @@
 //! Facts as Kubernetes Events, and as the Node's condition `EbbtideDraining`.
 //!
 //! [`EventSubscriber`] notes facts and returns at once; [`EventWriter`], a task, writes. A drain that nothing blocks costs no call.
-//! One that is blocked for [`MIN_BLOCKED_TIME`] costs five at most: an Event on its Node, one on a pod, the condition, and at its end
+//! One that is blocked costs five at most: an Event on its Node, one on a pod, the condition, and at its end
 //! a patch of the Node's Event and one of the condition. What can't be written is left out and emitted as a fact: no drain ever
 //! waits for it.
 
@@ -13,7 +13,7 @@ mod writer;
 
 pub use writer::EventWriter;
 
-use crate::fact::{DrainOutcome, Fact, NodeRef, NoticeRef, PodRef, Subscriber, Wait, WaitOutcome};
+use crate::fact::{DrainOutcome, Fact, HeldPod, NodeRef, NoticeRef, PodRef, Subscriber, Wait, WaitOutcome};
 use crate::telemetry::bounded::bounded;
 use clap::ValueEnum;
 use std::sync::Arc;
@@ -23,9 +23,6 @@ use text::MAX_NOTE_LENGTH;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use waits::{AnnouncementState, RunningWait, WaitKey};
-
-/// Minimum time that a drain is blocked before an Event reports it. Most budgets allow an eviction as soon as another pod is ready.
-pub const MIN_BLOCKED_TIME: Duration = Duration::from_secs(5);
 
 /// Maximum number of facts that wait for the task: a thousand nodes blocked at once, by a few pods each.
 const MAX_BACKLOG: usize = 4096;
@@ -84,13 +81,11 @@ enum DrainEvent {
     },
     Blocked {
         node: ObjectRef,
-        pod: BlockedPod,
+        pods: Vec<BlockedPod>,
         deadline: DrainDeadline,
-        at: Instant,
     },
     Unblocked {
         node_uid: Arc<str>,
-        pod_uid: Arc<str>,
     },
     Ended {
         node: ObjectRef,
@@ -203,12 +198,11 @@ impl DrainEvent {
             Fact::DrainBegun { on, pods, until, hard, .. } => {
                 Self::Begun { node: ObjectRef::node(on), pods, deadline: DrainDeadline::after(until, hard) }
             }
-            Fact::PodBlocked { on, pod, by, until, hard } => {
-                let pod = BlockedPod { pod: ObjectRef::pod(pod), reason: bounded(&by, MAX_REASON_LENGTH).into() };
-                let deadline = DrainDeadline::after(until, hard);
-                Self::Blocked { node: ObjectRef::node(on), pod, deadline, at: Instant::now() }
+            Fact::DrainBlocked { on, pods, until, hard } => {
+                let pods = pods.iter().map(BlockedPod::of).collect();
+                Self::Blocked { node: ObjectRef::node(on), pods, deadline: DrainDeadline::after(until, hard) }
             }
-            Fact::PodUnblocked { on, pod } => Self::Unblocked { node_uid: on.uid.into(), pod_uid: pod.uid.into() },
+            Fact::DrainUnblocked { on } => Self::Unblocked { node_uid: on.uid.into() },
             Fact::DrainEnded { on, outcome, report, come_back, has_condition, .. } => Self::Ended {
                 node: ObjectRef::node(on),
                 end: DrainEnd::Of(outcome),
@@ -256,6 +250,12 @@ impl DrainEvent {
 impl WaitKey {
     fn of(about: NoticeRef<'_>, wait: Wait) -> Self {
         Self { message: about.message.into(), wait }
+    }
+}
+
+impl BlockedPod {
+    fn of(HeldPod { pod, by }: &HeldPod<'_>) -> Self {
+        Self { pod: ObjectRef::pod(*pod), reason: bounded(by, MAX_REASON_LENGTH).into() }
     }
 }
 

@@ -44,7 +44,7 @@ pub(super) const MIN_OFTEN_RECEIVES: u32 = 5;
 pub struct Metrics {
     registry: Registry,
     pub(super) all: All,
-    /// The running drains, and the pods that block them.
+    /// The running drains, and which are blocked.
     drains: WatchedDrains,
     /// The pools that have a series.
     pools: Mutex<Pools>,

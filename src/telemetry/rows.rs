@@ -512,6 +512,10 @@ impl Subscriber for Rows {
                 change!(pods_blocked.dec());
                 on!(debug, on, %pod, "pod no longer held back");
             }
+            Fact::DrainBlocked { on, pods, until, hard } => {
+                on!(debug, on, pods = pods.len(), left = %Words(*until), hard, "drain is blocked");
+            }
+            Fact::DrainUnblocked { on } => on!(debug, on, "drain no longer blocked"),
             Fact::Deletion { on, pod, grace, result } => {
                 count!(deletions[label(*result, "deleted")]);
                 match result {

@@ -3,9 +3,9 @@
 //! Names come from the cluster, and are hostile: control characters would steer the terminal, so they are shown as `?`.
 
 use crate::cli::text::{clean, wrapped};
+use crate::fact::MIN_BLOCKED_TIME;
 use crate::runtime::duration::Words;
 use crate::telemetry::history::report::{Drain, ELSEWHERE, Interruption, MARKED, Report, State};
-use crate::telemetry::kube_events::MIN_BLOCKED_TIME;
 use jiff::{SignedDuration, Timestamp};
 use std::fmt::Write;
 use std::time::Duration;

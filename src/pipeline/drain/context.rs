@@ -2,7 +2,7 @@
 
 use super::deadline::Plan;
 use super::{Deadline, Deadlines, Drainer, Recorder};
-use crate::fact::Fact;
+use crate::fact::{Fact, MIN_BLOCKED_TIME};
 use crate::pipeline::node::Node;
 use crate::runtime::clock;
 use std::convert::Infallible;
@@ -38,6 +38,23 @@ impl Drain<'_> {
             None
         };
         index.until_node(self.node, take).await
+    }
+
+    /// Emits when the drain becomes blocked, and when it no longer is.
+    pub(super) async fn follow_blocks(&self) -> Infallible {
+        let mut since = self.recorder.held_since();
+        loop {
+            let held_since = *since.borrow_and_update();
+            tokio::select! {
+                biased;
+                // The recorder outlives this.
+                Ok(()) = since.changed() => continue,
+                () = clock::until(held_since.map(|since| since + MIN_BLOCKED_TIME)) => {}
+            }
+            self.recorder.drain_blocked();
+            let _ = since.changed().await;
+            self.recorder.drain_unblocked();
+        }
     }
 
     /// Returns the end of the drain by the current plan.

@@ -4,11 +4,12 @@ use super::deadline::Plan;
 use super::report::{PodState, RemovalCause, Report};
 use super::select::{Selection, StayReason};
 use super::wire::{PodAddresses, PodId};
-use crate::fact::{DrainOutcome, Fact, Facts};
+use crate::fact::{DrainOutcome, Fact, Facts, HeldPod};
 use crate::pipeline::node::Node;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -24,7 +25,7 @@ impl Progress {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Record {
     pods: BTreeMap<PodId, PodState>,
     /// Number of pods that are gone.
@@ -39,6 +40,11 @@ struct Record {
 }
 
 impl Record {
+    /// Returns the pods that are held, and by what.
+    fn held(&self) -> impl Iterator<Item = (&PodId, &str)> {
+        self.pods.iter().filter_map(|(pod, state)| Some((pod, &**state.held_by()?)))
+    }
+
     fn outcome(&self) -> DrainOutcome {
         let any = |wanted: fn(&PodState) -> bool| self.pods.values().any(wanted);
         if any(|state| matches!(state, PodState::Refused(_))) {
@@ -58,11 +64,13 @@ pub(super) struct Recorder<'a> {
     facts: &'a Facts,
     plan: watch::Receiver<Plan>,
     progress: Progress,
+    /// Since when pods have been held without a break.
+    held_since: watch::Sender<Option<Instant>>,
 }
 
 impl<'a> Recorder<'a> {
     pub(super) fn new(node: &'a Node, facts: &'a Facts, plan: watch::Receiver<Plan>, progress: Progress) -> Self {
-        Self { node, facts, plan, progress }
+        Self { node, facts, plan, progress, held_since: watch::Sender::default() }
     }
 
     /// Records the state of a pod. Emits a fact when the pod becomes held, when it no longer is, and when it is gone.
@@ -75,14 +83,18 @@ impl<'a> Recorder<'a> {
         let goes = is_gone(entry) && !is_gone(&before);
         record.gone += usize::from(goes);
         let (pods, gone) = (record.pods.len(), record.gone);
+        match (before.held_by(), &held_by) {
+            (None, Some(_)) => self.held_since.send_modify(|since| *since = since.or_else(|| Some(Instant::now()))),
+            (Some(_), None) if record.held().next().is_none() => drop(self.held_since.send_replace(None)),
+            _ => {}
+        }
         drop(record);
         if goes {
             self.facts.emit(&Fact::DrainProgress { on: self.node.named(), pods, gone });
         }
         match (before.held_by(), held_by) {
             (None, Some(by)) => {
-                let end = self.plan.borrow().end();
-                let (until, hard) = (end.at().saturating_duration_since(Instant::now()), end.is_hard());
+                let (until, hard) = self.left();
                 let (on, pod) = (self.node.named(), pod.named());
                 self.facts.emit(&Fact::PodBlocked { on, pod, by: &by, until, hard });
             }
@@ -181,6 +193,30 @@ impl<'a> Recorder<'a> {
         Report { outcome, pods, left_alone: *left_alone, come_back, error, addresses }
     }
 
+    /// Since when pods have been held without a break; `None` without one. Follows changes.
+    pub(super) fn held_since(&self) -> watch::Receiver<Option<Instant>> {
+        self.held_since.subscribe()
+    }
+
+    /// Emits that the drain is blocked.
+    pub(super) fn drain_blocked(&self) {
+        let record = self.progress.0.lock().clone();
+        let pods: Vec<_> = record.held().map(|(pod, by)| HeldPod { pod: pod.named(), by }).collect();
+        let (until, hard) = self.left();
+        self.facts.emit(&Fact::DrainBlocked { on: self.node.named(), pods: &pods, until, hard });
+    }
+
+    /// Emits that the drain no longer is.
+    pub(super) fn drain_unblocked(&self) {
+        self.facts.emit(&Fact::DrainUnblocked { on: self.node.named() });
+    }
+
+    /// Returns the time that is left until the deadline, and whether that is hard.
+    fn left(&self) -> (Duration, bool) {
+        let end = self.plan.borrow().end();
+        (end.at().saturating_duration_since(Instant::now()), end.is_hard())
+    }
+
     fn unblocked(&self, pod: &PodId) {
         self.facts.emit(&Fact::PodUnblocked { on: self.node.named(), pod: pod.named() });
     }
@@ -189,11 +225,7 @@ impl<'a> Recorder<'a> {
 impl Drop for Recorder<'_> {
     fn drop(&mut self) {
         let record = self.progress.0.lock();
-        for (pod, state) in &record.pods {
-            if state.held_by().is_some() {
-                self.unblocked(pod);
-            }
-        }
+        record.held().for_each(|(pod, _)| self.unblocked(pod));
         if !record.ended {
             self.facts.emit(&Fact::DrainAbandoned { on: self.node.named() });
         }
@@ -229,6 +261,25 @@ mod tests {
             "2 of 4 pods gone; default/b is held back: The disruption budget web needs 2 healthy pods; \
              default/c is still terminating; default/d was deleted before the deadline: The disruption budget db"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_drain_is_held_without_a_break_from_its_first_pod_until_none_is_held() {
+        let facts = Facts::to(Vec::new());
+        let node = Node::for_tests("node-1");
+        let recorder = recorder(&node, &facts);
+        let (since, start) = (recorder.held_since(), Instant::now());
+        let leaves = |name| recorder.set(&pod(name), PodState::Terminating(RemovalCause::Evicted));
+        let held = |name| recorder.set(&pod(name), PodState::Refused("budget".into()));
+        held("a");
+        tokio::time::advance(Duration::from_secs(3)).await;
+        held("b");
+        leaves("a");
+        assert_eq!(*since.borrow(), Some(start), "b is still held");
+        leaves("b");
+        assert_eq!(*since.borrow(), None);
+        held("c");
+        assert_eq!(*since.borrow(), Some(start + Duration::from_secs(3)), "the time starts over");
     }
 
     #[test]

@@ -100,6 +100,8 @@ pub(super) struct Drain {
     pub pods: usize,
     pub gone: usize,
     left_alone: usize,
+    pub is_blocked: bool,
+    /// The pods that are held back.
     blocked: Vec<BlockedPod>,
     blocked_more: usize,
     /// `None` while it runs.
@@ -294,6 +296,7 @@ impl Drain {
             pods,
             gone: 0,
             left_alone,
+            is_blocked: false,
             blocked: Vec::new(),
             blocked_more: 0,
             outcome: None,
@@ -321,15 +324,14 @@ impl Drain {
     }
 
     pub(super) fn ends(&mut self, outcome: Outcome, report: &dyn Display) {
-        (self.blocked, self.blocked_more) = (Vec::new(), 0);
+        (self.is_blocked, self.blocked, self.blocked_more) = (false, Vec::new(), 0);
         self.outcome = Some(outcome);
         self.report = bounded(report, MAX_REPORT).into();
     }
 
-    /// Returns a pod that has been held back since before `then`, and what holds it.
-    pub(super) fn held_since(&self, then: Timestamp) -> Option<(&str, &str)> {
-        let held = self.blocked.iter().find(|blocked| blocked.since <= then)?;
-        Some((&held.pod, &held.by))
+    /// Returns the pod that has been held back for longest of those that are named, and what holds it.
+    pub(super) fn held(&self) -> Option<(&str, &str)> {
+        self.blocked.first().map(|held| (&*held.pod, &*held.by))
     }
 
     pub(super) fn node(&self) -> &str {

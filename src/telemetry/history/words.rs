@@ -3,7 +3,6 @@
 use super::report::{Basis, Health, HeldDrain, Last, RecordedDrain, State as Word};
 use super::state::State;
 use crate::fact::Category;
-use crate::telemetry::kube_events::MIN_BLOCKED_TIME;
 use jiff::Timestamp;
 
 /// Number of Nodes that a sentence names.
@@ -24,10 +23,8 @@ pub(super) fn basis(
     (failing, unwatched): (Option<Category>, bool),
     now: Timestamp,
 ) -> Basis {
-    // Most budgets allow an eviction as soon as another pod is Ready: that is no news.
-    let then = now.checked_sub(MIN_BLOCKED_TIME).unwrap_or(now);
     let drains = state.drains().filter(|drain| drain.outcome.is_none());
-    let mut blocked = drains.clone().filter_map(|drain| Some((drain, drain.held_since(then)?)));
+    let mut blocked = drains.clone().filter(|drain| drain.is_blocked);
     let (failed, last_failed) = state.failures.recent(now);
     Basis {
         replicas: 1,
@@ -43,10 +40,9 @@ pub(super) fn basis(
         denied: state.denied(),
         draining: drains.count(),
         blocked: blocked.clone().count(),
-        held: blocked.next().map(|(drain, (pod, by))| HeldDrain {
-            node: drain.node().to_owned(),
-            pod: pod.to_owned(),
-            by: by.to_owned(),
+        held: blocked.find_map(|drain| {
+            let (pod, by) = drain.held()?;
+            Some(HeldDrain { node: drain.node().to_owned(), pod: pod.to_owned(), by: by.to_owned() })
         }),
         failed,
         last_failed,

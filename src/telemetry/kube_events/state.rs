@@ -1,7 +1,7 @@
 //! The state of one drain, and what is written about it next. Pure: one step for each fact, and no call.
 
 use super::waits::{WaitState, WaitsEnd};
-use super::{BlockedPod, DrainDeadline, DrainEnd, MIN_BLOCKED_TIME, ObjectRef, Scope, text};
+use super::{BlockedPod, DrainDeadline, DrainEnd, ObjectRef, Scope, text};
 use crate::runtime::clock::Clock;
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -51,10 +51,6 @@ pub(super) struct DrainState {
     pub deadline: DrainDeadline,
     /// `None` while a write, which owns the record, is under way.
     pub record: Option<Record>,
-    /// The blocked pods, in order of their facts. Empty once they are announced.
-    blocked: Vec<BlockedPod>,
-    /// The time at which the drain will have been blocked for long enough.
-    due: Option<Instant>,
     /// Whether an announcement has reported the drain as blocked.
     is_block_announced: bool,
     pub waits: WaitState,
@@ -66,7 +62,8 @@ pub(super) struct DrainState {
 struct PendingAnnouncements {
     /// The start, with the number of pods.
     begun: Option<usize>,
-    blocked: bool,
+    /// The block, with the pods.
+    blocked: Vec<BlockedPod>,
     ended: Option<PendingEnd>,
     returned: bool,
 }
@@ -87,8 +84,6 @@ impl DrainState {
             waits: WaitState::default(),
             deadline,
             record: Some(Record::default()),
-            blocked: Vec::new(),
-            due: None,
             is_block_announced: false,
             pending: PendingAnnouncements::default(),
         }
@@ -102,35 +97,16 @@ impl DrainState {
         self.pending.begun = pods;
     }
 
-    /// A pod is blocked. If it is the first, returns the time at which the drain will have been blocked for long enough.
-    pub(super) fn block(&mut self, pod: BlockedPod, deadline: DrainDeadline, at: Instant) -> Option<Instant> {
-        let is_known = self.blocked.iter().any(|known| known.pod.uid == pod.pod.uid);
-        if self.phase != Phase::Running || self.is_block_announced || is_known {
-            return None;
-        }
-        self.blocked.push(pod);
-        self.deadline = deadline;
-        if self.due.is_some() {
-            return None;
-        }
-        self.due = Some(at + MIN_BLOCKED_TIME);
-        self.due
-    }
-
-    /// A pod is no longer blocked.
-    pub(super) fn unblock(&mut self, pod_uid: &str) {
-        self.blocked.retain(|blocked| &*blocked.pod.uid != pod_uid);
-        if self.blocked.is_empty() {
-            self.due = None;
-            self.pending.blocked = false;
+    /// The drain is blocked. That is announced once.
+    pub(super) fn block(&mut self, pods: Vec<BlockedPod>, deadline: DrainDeadline) {
+        if self.phase == Phase::Running && !self.is_block_announced {
+            (self.pending.blocked, self.deadline) = (pods, deadline);
         }
     }
 
-    /// A timer has come to its end. Returns whether the drain has been blocked, or the interruption has waited, for long enough.
-    pub(super) fn is_due(&mut self, at: Instant) -> bool {
-        let due = self.due == Some(at);
-        self.pending.blocked |= due;
-        due || self.waits.has_more()
+    /// The drain is no longer blocked.
+    pub(super) fn unblock(&mut self) {
+        self.pending.blocked.clear();
     }
 
     /// The drain ended. `has_condition`: the Node's condition is True, whichever replica set it. `is_notable`: the end is announced in each
@@ -154,14 +130,12 @@ impl DrainState {
     /// Changes the phase. What was pending in the phase before is out of date.
     fn enter(&mut self, phase: Phase) {
         self.phase = phase;
-        self.blocked = Vec::new();
-        self.due = None;
         self.pending = PendingAnnouncements::default();
     }
 
     pub(super) fn has_more(&self) -> bool {
         let PendingAnnouncements { begun, blocked, ended, returned } = &self.pending;
-        begun.is_some() || *blocked || ended.is_some() || *returned || self.waits.has_more()
+        begun.is_some() || !blocked.is_empty() || ended.is_some() || *returned || self.waits.has_more()
     }
 
     /// Returns the next announcement, and the record, which comes back after the write. `None` while a write is under way: announcements
@@ -191,12 +165,12 @@ impl DrainState {
         if let Some(pods) = self.pending.begun.take() {
             return Some(Announcement::Begun { message: text::begun(pods, deadline) });
         }
-        if std::mem::take(&mut self.pending.blocked) {
+        let blocked = std::mem::take(&mut self.pending.blocked);
+        if !blocked.is_empty() {
             let until = text::until(deadline, self.deadline.is_hard);
-            let message = text::blocked(&self.blocked, &until);
-            let first = std::mem::take(&mut self.blocked).into_iter().next()?;
-            (self.is_block_announced, self.due) = (true, None);
-            return Some(Announcement::Blocked { message, first, until });
+            let message = text::blocked(&blocked, &until);
+            self.is_block_announced = true;
+            return blocked.into_iter().next().map(|first| Announcement::Blocked { message, first, until });
         }
         self.waits.begun(clock).map(|message| Announcement::Waiting { message })
     }
@@ -218,11 +192,10 @@ mod tests {
         BlockedPod { pod: object(uid), reason: "budget".into() }
     }
 
-    fn begun() -> (DrainState, DrainDeadline, Instant, Clock) {
-        let now = Instant::now();
-        let deadline = DrainDeadline { at: now + Duration::from_mins(2), is_hard: true };
+    fn begun() -> (DrainState, DrainDeadline, Clock) {
+        let deadline = DrainDeadline { at: Instant::now() + Duration::from_mins(2), is_hard: true };
         let clock = Clock::showing("2026-11-21T12:00:00Z".parse().unwrap());
-        (DrainState::new(object("node"), Phase::Running, deadline), deadline, now, clock)
+        (DrainState::new(object("node"), Phase::Running, deadline), deadline, clock)
     }
 
     /// Takes the next announcement, and returns the record as after its write.
@@ -233,28 +206,22 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_time_starts_over_when_no_pod_is_blocked_any_more() {
-        let (mut drain, deadline, now, clock) = begun();
-        let due = drain.block(blocked("a"), deadline, now);
-        assert_eq!(due, Some(now + MIN_BLOCKED_TIME));
-        assert_eq!(drain.block(blocked("b"), deadline, now + MIN_BLOCKED_TIME / 2), None, "it was blocked before");
-        drain.unblock("a");
-        assert!(drain.is_due(now + MIN_BLOCKED_TIME), "b is still blocked");
-        drain.unblock("b");
-        assert!(write(&mut drain, clock).is_none(), "unblocked while it waited for its write");
-        let later = now + MIN_BLOCKED_TIME * 2;
-        assert_eq!(drain.block(blocked("a"), deadline, later), Some(later + MIN_BLOCKED_TIME));
-        assert!(!drain.is_due(now + MIN_BLOCKED_TIME), "an old timer");
-        assert!(drain.is_due(later + MIN_BLOCKED_TIME));
+    async fn a_block_is_announced_once_and_not_when_it_is_over() {
+        let (mut drain, deadline, clock) = begun();
+        drain.block(vec![blocked("a")], deadline);
+        drain.unblock();
+        assert!(!drain.has_more() && write(&mut drain, clock).is_none(), "unblocked while it waited for its write");
+        drain.block(vec![blocked("a"), blocked("b")], deadline);
         assert!(matches!(write(&mut drain, clock), Some(Announcement::Blocked { .. })));
-        assert_eq!(drain.block(blocked("c"), deadline, later), None, "a block is announced once");
+        drain.unblock();
+        drain.block(vec![blocked("c")], deadline);
+        assert!(write(&mut drain, clock).is_none(), "a block is announced once");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_drain_without_announcements_needs_no_end() {
-        let (mut drain, deadline, now, clock) = begun();
-        let due = drain.block(blocked("a"), deadline, now).unwrap();
-        assert!(drain.is_due(due));
+        let (mut drain, deadline, clock) = begun();
+        drain.block(vec![blocked("a")], deadline);
         drain.end(DRAINED, "1 of 1 pods gone".to_owned(), false, false);
         assert!(drain.next_announcement(Scope::Blocked, clock).is_none() && !drain.has_more());
         drain.end(DRAINED, "1 of 1 pods gone".to_owned(), true, false);
@@ -264,9 +231,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_end_of_the_next_drain_settles_a_waiting_end() {
-        let (mut drain, deadline, now, clock) = begun();
-        let due = drain.block(blocked("a"), deadline, now).unwrap();
-        assert!(drain.is_due(due));
+        let (mut drain, deadline, clock) = begun();
+        drain.block(vec![blocked("a")], deadline);
         let Some((_, record)) = drain.next_announcement(Scope::Blocked, clock) else { panic!("an announcement") };
         assert_eq!((record.condition, record.event), (false, None));
         drain.end(DrainEnd::Of(DrainOutcome::Blocked), "0 of 1 pods gone".to_owned(), false, false);

@@ -1,7 +1,7 @@
 //! The waits of one Node's interruptions, and which of them have lasted for long enough to be announced. Pure.
 
-use super::{MIN_BLOCKED_TIME, text};
-use crate::fact::{Wait, WaitOutcome};
+use super::text;
+use crate::fact::{MIN_BLOCKED_TIME, Wait, WaitOutcome};
 use crate::runtime::clock::Clock;
 use tokio::time::Instant;
 

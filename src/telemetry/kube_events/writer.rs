@@ -48,7 +48,7 @@ pub struct EventWriter {
     drains: HashMap<Arc<str>, DrainState>,
     /// The Nodes whose waits are announced, and some more.
     announced_waits: HashSet<Arc<str>>,
-    /// The times at which a drain may have been blocked for long enough, in order.
+    /// The times at which a wait will have lasted for long enough to be announced, in order.
     timers: VecDeque<(Instant, Arc<str>)>,
     /// The Nodes with something to write.
     queue: VecDeque<Arc<str>>,
@@ -126,16 +126,15 @@ impl EventWriter {
                 let uid = Arc::clone(&drain.node.uid);
                 self.queue.push_back(uid);
             }
-            DrainEvent::Blocked { node, pod, deadline, at } => {
+            DrainEvent::Blocked { node, pods, deadline } => {
                 let Some(drain) = self.drain_of(node, deadline, true) else { return };
-                if let Some(due) = drain.block(pod, deadline, at) {
-                    let uid = Arc::clone(&drain.node.uid);
-                    self.timers.push_back((due, uid));
-                }
+                drain.block(pods, deadline);
+                let uid = Arc::clone(&drain.node.uid);
+                self.queue.push_back(uid);
             }
-            DrainEvent::Unblocked { node_uid, pod_uid } => {
+            DrainEvent::Unblocked { node_uid } => {
                 if let Some(drain) = self.drains.get_mut(&node_uid) {
-                    drain.unblock(&pod_uid);
+                    drain.unblock();
                 }
             }
             DrainEvent::Ended { node, end, report, has_condition, is_notable } => {
@@ -208,13 +207,13 @@ impl EventWriter {
         Some(self.drains.entry(Arc::clone(&node.uid)).or_insert_with(|| DrainState::new(node, phase, deadline)))
     }
 
-    /// Queues the drain of the first timer, if it is still blocked.
+    /// Queues the Node of the first timer, if its waits are to be announced.
     fn timer(&mut self) {
         let Some((at, node)) = self.timers.pop_front() else { return };
         if self.drains.get(&node).is_some_and(|state| state.waits.is_due(at)) {
             self.decide(&node, at);
         }
-        if self.drains.get_mut(&node).is_some_and(|drain| drain.is_due(at)) {
+        if self.drains.get(&node).is_some_and(|state| state.waits.has_more()) {
             self.queue.push_back(node);
         }
     }
@@ -303,7 +302,7 @@ impl EventWriter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fact::{NodeRef, PodRef, Subscriber};
+    use crate::fact::{HeldPod, NodeRef, PodRef, Subscriber};
     use crate::telemetry::kube_events::{MAX_BACKLOG, Scope, event_subscriber};
     use parking_lot::Mutex;
     use tokio::time::timeout;
@@ -360,9 +359,9 @@ mod tests {
         let mut writer = writer(backlog, Arc::default());
         let block = |writer: &mut EventWriter, n: usize| {
             let uid = n.to_string();
-            let pod = PodRef { namespace: "default", name: "web", uid: "p" };
+            let pod = HeldPod { pod: PodRef { namespace: "default", name: "web", uid: "p" }, by: "budget" };
             let on = NodeRef { uid: &uid, ..ON };
-            let fact = Fact::PodBlocked { on, pod, by: "budget", until: Duration::from_mins(2), hard: true };
+            let fact = Fact::DrainBlocked { on, pods: &[pod], until: Duration::from_mins(2), hard: true };
             writer.take(DrainEvent::of(&fact).unwrap());
         };
         let tracked = |writer: &EventWriter| (writer.drains.len(), writer.backlog.dropped.load(Ordering::Relaxed));

@@ -1,8 +1,7 @@
-//! The drains at risk: a pod has been held back for a while, and at most half of their time is left. They are counted at a scrape, because
-//! the time passes without facts.
+//! The drains at risk: those that are blocked, with at most half of their time left. They are counted at a scrape, because the time passes
+//! without facts.
 
 use crate::fact::{DeadlineType, Fact};
-use crate::telemetry::kube_events::MIN_BLOCKED_TIME;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,8 +16,7 @@ struct WatchedDrain {
     begun: Instant,
     deadline: Instant,
     kind: DeadlineType,
-    /// Since when each blocked pod has been blocked, by its UID.
-    blocked: HashMap<Box<str>, Instant>,
+    is_blocked: bool,
 }
 
 impl WatchedDrains {
@@ -27,18 +25,14 @@ impl WatchedDrains {
         match *fact {
             Fact::DrainBegun { on, until, hard, .. } => {
                 let (deadline, kind) = (after(now, until), DeadlineType::of(hard));
-                let drain = WatchedDrain { begun: now, deadline, kind, blocked: HashMap::new() };
+                let drain = WatchedDrain { begun: now, deadline, kind, is_blocked: false };
                 self.0.lock().insert(on.uid.into(), drain);
             }
             Fact::DrainDeadlineMoved { on, until, hard } => self.change(on.uid, |drain| {
                 (drain.deadline, drain.kind) = (after(now, until), DeadlineType::of(hard));
             }),
-            Fact::PodBlocked { on, pod, .. } => self.change(on.uid, |drain| {
-                drain.blocked.entry(pod.uid.into()).or_insert(now);
-            }),
-            Fact::PodUnblocked { on, pod } => self.change(on.uid, |drain| {
-                drain.blocked.remove(pod.uid);
-            }),
+            Fact::DrainBlocked { on, .. } => self.change(on.uid, |drain| drain.is_blocked = true),
+            Fact::DrainUnblocked { on } => self.change(on.uid, |drain| drain.is_blocked = false),
             Fact::DrainEnded { on, .. } | Fact::DrainAbandoned { on } => {
                 self.0.lock().remove(on.uid);
             }
@@ -61,9 +55,7 @@ impl WatchedDrains {
 
 impl WatchedDrain {
     fn is_at_risk(&self, now: Instant) -> bool {
-        let half = self.begun + self.deadline.saturating_duration_since(self.begun) / 2;
-        let first = self.blocked.values().min();
-        now >= half && first.is_some_and(|first| now.duration_since(*first) >= MIN_BLOCKED_TIME)
+        self.is_blocked && now >= self.begun + self.deadline.saturating_duration_since(self.begun) / 2
     }
 }
 

@@ -102,10 +102,8 @@ pub(super) struct Episode {
     /// The messages of the notices that are being acted on.
     running: Vec<Box<str>>,
     pub hold: Option<Hold>,
-    /// When the drain will have been blocked for long enough.
-    pub blocked_due: Option<Instant>,
-    /// The blocked pods, by UID.
-    blocked: Vec<(Box<str>, BlockedPod)>,
+    /// The pods that were held back when the drain became blocked; none while it is not.
+    pub blocked: Vec<BlockedPod>,
     pub report: Option<Box<str>>,
     /// The end that matters most.
     pub end: Option<End>,
@@ -126,7 +124,6 @@ impl Episode {
             sent: Phases::NONE,
             is_folded: false,
             hold: None,
-            blocked_due: None,
             blocked: Vec::new(),
             report: None,
             end: None,
@@ -166,27 +163,10 @@ impl Episode {
         };
     }
 
-    pub(super) fn block(&mut self, uid: Box<str>, blocked: BlockedPod) {
-        self.blocked.retain(|(known, _)| *known != uid);
-        self.blocked.push((uid, blocked));
-    }
-
-    /// Removes a blocked pod. Without one the time starts over.
-    pub(super) fn unblock(&mut self, uid: &str) {
-        self.blocked.retain(|(known, _)| **known != *uid);
-        if self.blocked.is_empty() {
-            self.blocked_due = None;
-        }
-    }
-
     /// Returns the first blocked pods, and the number of the others.
     pub(super) fn blocked(&self, most: usize) -> (Vec<BlockedPod>, usize) {
-        let first = self.blocked.iter().take(most).map(|(_, blocked)| blocked.clone()).collect();
+        let first = self.blocked.iter().take(most).cloned().collect();
         (first, self.blocked.len().saturating_sub(most))
-    }
-
-    pub(super) const fn is_blocked(&self) -> bool {
-        !self.blocked.is_empty()
     }
 
     /// A notice ended. Of several ends the one that matters most is kept.
@@ -198,7 +178,6 @@ impl Episode {
             self.end = Some(end);
         }
         if self.is_over() {
-            self.blocked_due = None;
             self.blocked.clear();
         }
     }
@@ -213,7 +192,7 @@ impl Episode {
         let verdict = self.end.as_ref().map(|end| Verdict::on(end.outcome));
         match phase {
             NotificationPhase::Notice => !self.is_over() || verdict >= Some(Verdict::Done),
-            NotificationPhase::Blocked => self.is_blocked() && self.blocked_due.is_none(),
+            NotificationPhase::Blocked => !self.blocked.is_empty(),
             NotificationPhase::Failed => verdict == Some(Verdict::Failed),
             NotificationPhase::Done => match verdict.filter(|_| self.is_over()) {
                 Some(Verdict::Done | Verdict::Settled) if pages => !self.sent.is_empty() || self.is_again,

@@ -1,6 +1,7 @@
 //! The facts that notifications are made of, with owned values, and the subscriber that notes them.
 
-use crate::fact::{Action, Fact, NoticeKind, NoticeOutcome, NoticeRef, PodRef, PoolRef, Subscriber};
+use super::notification::BlockedPod;
+use crate::fact::{Action, Fact, HeldPod, NoticeKind, NoticeOutcome, NoticeRef, PoolRef, Subscriber};
 use crate::telemetry::bounded::bounded;
 use std::fmt::Display;
 use std::sync::Arc;
@@ -56,17 +57,14 @@ pub(super) enum Event {
         about: About,
         already: bool,
     },
-    PodBlocked {
+    DrainBlocked {
         instance: Box<str>,
         node: Box<str>,
-        pod: Box<str>,
-        uid: Box<str>,
-        by: Box<str>,
+        pods: Vec<BlockedPod>,
         deadline: (Instant, bool),
     },
-    PodUnblocked {
+    DrainUnblocked {
         instance: Box<str>,
-        uid: Box<str>,
     },
     DrainEnded {
         instance: Box<str>,
@@ -136,15 +134,17 @@ impl Event {
                 Self::Begun { about: About::of(about), action, deadline, pool: pool.map(Pool::of).unwrap_or_default() }
             }
             Fact::NodeCordoned { about, already, .. } => Self::Cordoned { about: About::of(about), already },
-            Fact::PodBlocked { on, pod: pod @ PodRef { uid, .. }, by, until, hard } => Self::PodBlocked {
-                instance: name(on.instance),
-                node: name(on.node),
-                pod: text(&pod),
-                uid: name(uid),
-                by: text(&by),
-                deadline: deadline(until, hard),
-            },
-            Fact::PodUnblocked { on, pod } => Self::PodUnblocked { instance: name(on.instance), uid: name(pod.uid) },
+            Fact::DrainBlocked { on, pods, until, hard } => {
+                let node = name(on.node);
+                let blocked = |held: &HeldPod<'_>| BlockedPod {
+                    node: node.to_string(),
+                    pod: text(&held.pod).into(),
+                    by: text(&held.by).into(),
+                };
+                let pods = pods.iter().map(blocked).collect();
+                Self::DrainBlocked { instance: name(on.instance), node, pods, deadline: deadline(until, hard) }
+            }
+            Fact::DrainUnblocked { on } => Self::DrainUnblocked { instance: name(on.instance) },
             Fact::DrainEnded { on, report, .. } => {
                 Self::DrainEnded { instance: name(on.instance), report: text(&report) }
             }

@@ -91,13 +91,18 @@ impl FoldedStorm {
         self.storm.begins(episode.about.kind, clock.timestamp_of(episode.begun));
         self.nodes += 1;
         self.running += 1;
+        self.block(episode);
         if episode.is_over() {
             self.end(episode, clock);
         }
     }
 
-    /// A drain has been blocked for long enough.
-    pub(super) fn block(&mut self, episode: &Episode) {
+    /// Counts a node whose drain is blocked, once.
+    pub(super) fn block(&mut self, episode: &mut Episode) {
+        if episode.blocked.is_empty() || episode.sent.has(Blocked) {
+            return;
+        }
+        episode.sent = episode.sent.with(Blocked);
         let (blocked, more) = episode.blocked(MAX_BLOCKED.saturating_sub(self.blocked.len()));
         self.blocked.extend(blocked);
         self.blocked_more += more;

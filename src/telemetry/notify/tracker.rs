@@ -8,14 +8,13 @@ use super::NotifySettings;
 use super::episode::{End, Episode, Hold, Work};
 use super::event::{About, Event, Pool};
 use super::format::Format;
-use super::notification::{BlockedPod, Notification};
+use super::notification::Notification;
 use super::phases::Phases;
 use super::storm::{FoldedStorm, MAX_CALM, MAX_TAIL, WINDOW};
 use super::words::Writer;
-use crate::fact::NotificationPhase::{self, Blocked, Done, Failed, Notice};
+use crate::fact::NotificationPhase::{self, Done, Failed, Notice};
 use crate::fact::{Action, NoticeOutcome};
 use crate::runtime::clock::Clock;
-use crate::telemetry::kube_events::MIN_BLOCKED_TIME;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -124,21 +123,20 @@ impl Tracker {
             Event::Test { message } => self.tests.add(message),
             Event::Begun { about, action, deadline, pool } => self.begin(about, action, deadline, pool),
             Event::Cordoned { about, already } => self.cordoned(&about, already),
-            Event::PodBlocked { instance, node, pod, uid, by, deadline } => {
+            Event::DrainBlocked { instance, node, pods, deadline } => {
                 let key = (instance, Work::Drain);
                 let Some(episode) = self.nodes.get_mut(&key).filter(|episode| !episode.is_over()) else { return };
                 episode.deadline = Some(deadline);
-                episode.about.node.get_or_insert_with(|| node.clone());
-                episode.block(uid, BlockedPod { node: node.into(), pod: pod.into(), by: by.into() });
-                if episode.blocked_due.is_none() && !episode.sent.has(Blocked) {
-                    let due = Instant::now() + MIN_BLOCKED_TIME;
-                    episode.blocked_due = Some(due);
-                    self.timers.push(Reverse((due, key)));
+                episode.about.node.get_or_insert(node);
+                episode.blocked = pods;
+                if let Some(storm) = self.storm.as_mut().filter(|_| episode.is_folded) {
+                    storm.block(episode);
                 }
+                self.report(&key);
             }
-            Event::PodUnblocked { instance, uid } => {
+            Event::DrainUnblocked { instance } => {
                 if let Some(episode) = self.nodes.get_mut(&(instance, Work::Drain)) {
-                    episode.unblock(&uid);
+                    episode.blocked.clear();
                 }
             }
             Event::DrainEnded { instance, report } => {
@@ -278,11 +276,6 @@ impl Tracker {
 
     fn look_at(&mut self, key: &Key, now: Instant) {
         let Some(episode) = self.nodes.get_mut(key) else { return };
-        let is_blocked = episode.blocked_due.take_if(|due| *due <= now).is_some() && episode.is_blocked();
-        if let Some(storm) = self.storm.as_mut().filter(|_| episode.is_folded && is_blocked) {
-            episode.sent = episode.sent.with(Blocked);
-            storm.block(episode);
-        }
         episode.hold.take_if(|hold| hold.until <= now);
         self.report(key);
     }

@@ -87,7 +87,8 @@ impl Writer {
         let id = format!("{}/{}/{phase}", about.instance, about.message);
         let is_end = matches!(phase, NotificationPhase::Done | NotificationPhase::Failed);
         let end = episode.end.as_ref().filter(|_| is_end);
-        let (blocked, blocked_more) = episode.blocked(MAX_BLOCKED);
+        let (blocked, blocked_more) =
+            if phase == NotificationPhase::Blocked { episode.blocked(MAX_BLOCKED) } else { (Vec::new(), 0) };
         let deadline = episode.deadline.filter(|_| !is_end);
         let mut notification = Notification {
             test: episode.is_test,

@@ -5,7 +5,7 @@
 
 use super::span::{Event, Span, Status, Trace, Value};
 use super::trace_id;
-use crate::fact::{Fact, HeartbeatResult, LeaseEnd, MessageRelease, NodeRef, NoticeRef, PoolRef, Subscriber, Wait};
+use crate::fact::{Fact, HeartbeatResult, LeaseEnd, MessageRelease, NodeRef, NoticeRef, PoolRef, Subscriber};
 use crate::runtime::clock::Clock;
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// Maximum number of unfinished traces, and of messages. What comes then is not traced, and counted.
@@ -90,8 +91,6 @@ struct MessageRecord {
 struct OpenTrace {
     trace: Trace,
     message: Box<str>,
-    drain: Option<Timestamp>,
-    waits: Vec<(Wait, Timestamp)>,
     /// When the notice ended.
     ended: Option<Timestamp>,
 }
@@ -123,14 +122,13 @@ impl Recorder {
                 let how = if already { "it was before" } else { "cordoned" };
                 self.after_the_rest(about, now, "cordon", None, &how);
             }
-            Fact::DrainBegun { on, .. } => self.of_node(on, |open| open.drain = Some(now)),
             Fact::PodBlocked { on, pod, by, .. } => self.of_node(on, |open| {
                 let attributes = vec![("k8s.pod.name", Value::text(&pod)), ("ebbtide.blocked_by", Value::text(&by))];
                 open.trace.happened(Event { name: "pod blocked", at: now, attributes });
             }),
-            Fact::DrainEnded { on, outcome, gone, report, .. } => self.of_node(on, |open| {
+            Fact::DrainEnded { on, outcome, gone, took, report, .. } => self.of_node(on, |open| {
                 // A notice may have joined after the start.
-                let begin = open.drain.take().unwrap_or(open.trace.whole.end);
+                let begin = before(now, took).max(open.trace.whole.end);
                 let attributes = vec![
                     ("ebbtide.outcome", Value::text(&outcome)),
                     ("ebbtide.pods_gone", Value::number(gone)),
@@ -139,22 +137,13 @@ impl Recorder {
                 open.part("evict", begin, now, Status::of(!outcome.is_success(), &outcome), attributes);
             }),
             Fact::DrainAbandoned { on } => self.of_node(on, |open| {
-                if let Some(begin) = open.drain.take() {
-                    open.part("evict", begin, now, Status::of(true, &"abandoned"), Vec::new());
-                }
+                open.part("evict", open.last_end(), now, Status::of(true, &"abandoned"), Vec::new());
             }),
-            Fact::WaitBegun { about, wait, .. } => {
-                if let Some(open) = self.open_of(about) {
-                    open.waits.push((wait, now));
-                }
-            }
-            Fact::WaitEnded { about, wait, outcome, left, .. } => {
+            Fact::WaitEnded { about, wait, outcome, took, left, .. } => {
                 let Some(open) = self.open_of(about) else { return };
-                let Some(at) = open.waits.iter().position(|(known, _)| *known == wait) else { return };
-                let (_, begin) = open.waits.swap_remove(at);
                 let mut attributes = vec![("ebbtide.outcome", Value::text(&outcome))];
                 attributes.extend(left.map(|left| ("ebbtide.left", Value::text(&left))));
-                open.part(wait.as_str(), begin, now, Status::Ok, attributes);
+                open.part(wait.as_str(), before(now, took), now, Status::Ok, attributes);
             }
             Fact::Heartbeat { about, result, error } if result != HeartbeatResult::Sent => {
                 self.event(about, now, "heartbeat failed", error);
@@ -205,7 +194,7 @@ impl Recorder {
         let status = Status::of(true, &"given up");
         let whole = Span { name: "interruption", begin, end: now, attributes, status };
         let trace = Trace { id, whole, parts: Vec::new(), events: Vec::new(), missing_events: 0 };
-        let mut open = OpenTrace { trace, message: message.into(), drain: None, waits: Vec::new(), ended: None };
+        let mut open = OpenTrace { trace, message: message.into(), ended: None };
         if let Some(received) = received {
             open.part("receive", received.sent, received.at, Status::Ok, Vec::new());
             open.part("resolve", received.at, now, Status::Ok, Vec::new());
@@ -232,7 +221,7 @@ impl Recorder {
         outcome: &dyn Display,
     ) {
         let Some(open) = self.open_of(about) else { return };
-        let begin = open.trace.parts.iter().map(|part| part.end).max().unwrap_or(open.trace.whole.begin);
+        let begin = open.last_end();
         let status = error.map_or(Status::Ok, |error| Status::of(true, error));
         open.part(name, begin, now, status, vec![("ebbtide.outcome", Value::text(outcome))]);
     }
@@ -283,7 +272,17 @@ impl Recorder {
     }
 }
 
+/// Returns the time at which something that `took` this long began.
+fn before(now: Timestamp, took: Duration) -> Timestamp {
+    now.checked_sub(took).unwrap_or(now)
+}
+
 impl OpenTrace {
+    /// Returns the end of its last part.
+    fn last_end(&self) -> Timestamp {
+        self.trace.parts.iter().map(|part| part.end).max().unwrap_or(self.trace.whole.begin)
+    }
+
     fn part(
         &mut self,
         name: &'static str,

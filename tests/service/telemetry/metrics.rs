@@ -2,7 +2,7 @@
 
 use crate::drains::blocked_pods;
 use crate::harness::{Replica, Stage, s};
-use ebbtide::fact::{Fact, Facts, NodeRef, PodRef, Subscriber};
+use ebbtide::fact::{Fact, Facts, HeldPod, NodeRef, PodRef, Subscriber};
 use ebbtide::runtime::Tasks;
 use ebbtide::telemetry::{Metrics, Rows};
 use ebbtide_sim::kube::Pod;
@@ -133,9 +133,9 @@ async fn a_drain_that_was_given_up_is_forgotten_with_its_pods() {
     let metrics = Arc::new(Metrics::new());
     let rows = Rows::counted(Arc::clone(&metrics));
     let on = NodeRef { node: "node-0", uid: "node-0", instance: "i-0" };
-    let pod = PodRef { namespace: "default", name: "web", uid: "web" };
+    let pod = HeldPod { pod: PodRef { namespace: "default", name: "web", uid: "web" }, by: "budget" };
     rows.note(&Fact::DrainBegun { on, pods: 1, left_alone: 0, until: s(10), hard: true });
-    rows.note(&Fact::PodBlocked { on, pod, by: "budget", until: s(10), hard: true });
+    rows.note(&Fact::DrainBlocked { on, pods: &[pod], until: s(10), hard: true });
     sleep(s(6)).await;
     let at_risk = "ebbtide_drains_at_risk{deadline=\"hard\"} 1";
     assert!(page(&metrics).contains(at_risk), "{}", page(&metrics));

@@ -1,5 +1,7 @@
 use super::*;
-use crate::fact::{Action, NodeRef, NoticeKind, NoticeOutcome, NoticeRef, NotificationPhase, PodRef, Subscriber};
+use crate::fact::{
+    Action, HeldPod, NodeRef, NoticeKind, NoticeOutcome, NoticeRef, NotificationPhase, PodRef, Subscriber,
+};
 use crate::telemetry::notify::{Format, PhaseChoice, Phases, notify_subscriber};
 use crate::telemetry::outbound::Receiver;
 use aws_smithy_runtime_api::client::http::{HttpConnector, HttpConnectorFuture};
@@ -193,8 +195,8 @@ impl HttpConnector for Recorder {
 async fn interrupted(subscriber: &impl Subscriber, n: usize, outcome: NoticeOutcome) {
     let (instance, message, node) = (format!("i-{n}"), format!("m-{n}"), format!("node-{n}"));
     let about = NoticeRef { kind: NoticeKind::Spot, instance: &instance, node: Some(&node), message: &message };
-    let (on, pod) =
-        (NodeRef { node: &node, uid: "u", instance: &instance }, PodRef { namespace: "x", name: "db", uid: "p" });
+    let on = NodeRef { node: &node, uid: "u", instance: &instance };
+    let pod = HeldPod { pod: PodRef { namespace: "x", name: "db", uid: "p" }, by: "a budget" };
     let until = Duration::from_mins(2);
     subscriber.note(&Fact::NoticeBegun {
         about,
@@ -204,8 +206,9 @@ async fn interrupted(subscriber: &impl Subscriber, n: usize, outcome: NoticeOutc
         again: false,
         pool: None,
     });
-    subscriber.note(&Fact::PodBlocked { on, pod, by: "a budget", until, hard: true });
-    sleep(Duration::from_secs(10)).await;
+    sleep(Duration::from_secs(5)).await;
+    subscriber.note(&Fact::DrainBlocked { on, pods: &[pod], until, hard: true });
+    sleep(Duration::from_secs(5)).await;
     subscriber.note(&Fact::NoticeEnded { about, outcome, took: until, waited: "" });
     sleep(Duration::from_secs(3)).await;
 }

@@ -1,6 +1,7 @@
 use super::*;
 use crate::fact::NoticeKind;
 use crate::telemetry::notify::PhaseChoice;
+use crate::telemetry::notify::notification::BlockedPod;
 use crate::telemetry::outbound::{Receiver, Secret};
 use NotificationPhase::{Blocked as IsBlocked, Done as IsDone, Failed as HasFailed, Notice as IsNotice};
 use tokio::time::advance;
@@ -82,15 +83,17 @@ fn ended(n: usize, message: &str, outcome: NoticeOutcome) -> Event {
     Event::Ended { about: about(n, message), outcome, took: 42 * S, waited: "volumes: met".into() }
 }
 
-fn blocked(n: usize, pod: &str) -> Event {
+fn blocked(n: usize, pods: &[&str]) -> Event {
     let deadline = (Instant::now() + 110 * S, true);
-    let (instance, node) = (format!("i-{n}").into(), format!("node-{n}").into());
-    let by = "The disruption budget db needs 2 healthy pods and has 2 currently".into();
-    Event::PodBlocked { instance, node, pod: format!("default/{pod}").into(), uid: pod.into(), by, deadline }
+    let (instance, node) = (format!("i-{n}"), format!("node-{n}"));
+    let by = "The disruption budget db needs 2 healthy pods and has 2 currently";
+    let blocked = |pod: &&str| BlockedPod { node: node.clone(), pod: format!("default/{pod}"), by: by.to_owned() };
+    let pods = pods.iter().map(blocked).collect();
+    Event::DrainBlocked { instance: instance.into(), node: node.into(), pods, deadline }
 }
 
-fn unblocked(n: usize, pod: &str) -> Event {
-    Event::PodUnblocked { instance: format!("i-{n}").into(), uid: pod.into() }
+fn unblocked(n: usize) -> Event {
+    Event::DrainUnblocked { instance: format!("i-{n}").into() }
 }
 
 fn phases(told: &[Notification]) -> Vec<NotificationPhase> {
@@ -118,15 +121,12 @@ async fn each_phase_is_told_once_in_words() {
     assert!(stage.note(begun(1, "m2")).is_empty() && stage.note(begun(1, "m1")).is_empty());
     assert!(stage.pass(4 * S).await.is_empty());
 
-    assert!(stage.note(blocked(1, "db-0")).is_empty());
-    stage.note(blocked(1, "db-1"));
-    assert!(stage.pass(Duration::from_millis(4999)).await.is_empty(), "not before 5 s");
-    let told = stage.pass(Duration::from_millis(1)).await;
+    let told = stage.note(blocked(1, &["db-0", "db-1"]));
     assert_eq!(ids(&told), ["i-1/m1/blocked"]);
     let pods: Vec<_> = told[0].blocked.iter().map(|pod| (pod.node.as_str(), pod.pod.as_str())).collect();
     assert_eq!(pods, [("node-1", "default/db-0"), ("node-1", "default/db-1")]);
     assert!(told[0].text.starts_with("The drain of node node-1 (spot) is blocked. default/db-0 is held back: "));
-    assert!(stage.note(blocked(1, "db-2")).is_empty() && stage.pass(20 * S).await.is_empty(), "once");
+    assert!(stage.note(blocked(1, &["db-2"])).is_empty() && stage.pass(20 * S).await.is_empty(), "once");
 
     stage.note(Event::DrainEnded { instance: "i-1".into(), report: "3 of 3 pods gone".into() });
     assert!(stage.note(ended(1, "m1", NoticeOutcome::Drained)).is_empty(), "the other notice goes on");
@@ -169,17 +169,17 @@ async fn what_is_not_ours_is_never_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_short_block_is_not_told() {
+async fn a_block_that_is_over_is_not_told() {
     let mut stage = Stage::telling("blocked");
     stage.note(begun(1, "m"));
-    stage.note(blocked(1, "db-0"));
-    stage.pass(3 * S).await;
-    stage.note(unblocked(1, "db-0"));
-    stage.note(blocked(1, "db-0"));
-    assert!(stage.pass(Duration::from_millis(4900)).await.is_empty(), "the time starts over");
-    assert_eq!(phases(&stage.pass(S).await), [IsBlocked]);
+    stage.note(blocked(1, &["db-0"]));
+    stage.note(unblocked(1));
+    assert!(stage.pass(10 * S).await.is_empty(), "it was kept back, and is over");
+    assert_eq!(phases(&stage.note(blocked(1, &["db-0"]))), [IsBlocked]);
+    stage.note(unblocked(1));
+    assert!(stage.note(blocked(1, &["db-0"])).is_empty(), "once for each drain");
     stage.note(begun(2, "m"));
-    stage.note(blocked(2, "db-0"));
+    stage.note(blocked(2, &["db-0"]));
     stage.note(ended(2, "m", NoticeOutcome::Drained));
     assert!(stage.pass(10 * S).await.is_empty(), "it has ended");
 }
@@ -258,7 +258,7 @@ async fn pager_duty_hears_of_the_end_of_what_alarmed_somebody() {
     stage.note(ended(2, "again", NoticeOutcome::Drained));
     assert_eq!(ids(&stage.pass(3 * S).await), ["i-2/again/done"], "another replica may have told");
     stage.note(begun(3, "m"));
-    stage.note(blocked(3, "db-0"));
+    stage.note(blocked(3, &["db-0"]));
     assert_eq!(phases(&stage.pass(6 * S).await), [IsBlocked]);
     assert_eq!(phases(&stage.note(ended(3, "m", NoticeOutcome::NothingToDrain))), [IsDone], "the node is gone");
 }
@@ -287,12 +287,12 @@ async fn a_storm_is_told_at_its_begin_when_blocked_and_at_its_end() {
     assert_eq!(told[0].title, "Many nodes are interrupted: 100 notices");
     assert!(told[0].text.starts_with("100 notices (100 spot) since 12:00:00Z."), "{}", told[0].text);
 
-    stage.note(blocked(7, "db-7"));
-    stage.note(blocked(8, "db-8"));
+    stage.note(blocked(7, &["db-7"]));
+    stage.note(blocked(8, &["db-8"]));
     let told = stage.pass(30 * S).await;
     assert_eq!(phases(&told), [IsBlocked]);
     assert!(told[0].text.contains("Blocked drains: 2. default/db-7 is held back: "), "{}", told[0].text);
-    stage.note(blocked(9, "db-9"));
+    stage.note(blocked(9, &["db-9"]));
     assert!(stage.pass(30 * S).await.is_empty(), "once");
 
     for n in 0..75 {
@@ -488,9 +488,8 @@ async fn a_storm_counts_all_its_blocked_drains() {
     let mut stage = Stage::telling("blocked");
     for n in 0..30 {
         drop(stage.note(begun(n, &format!("m{n}"))));
-        for pod in 0..5 {
-            drop(stage.note(blocked(n, &format!("db-{n}-{pod}"))));
-        }
+        let pods: Vec<_> = (0..5).map(|pod| format!("db-{n}-{pod}")).collect();
+        drop(stage.note(blocked(n, &pods.iter().map(String::as_str).collect::<Vec<_>>())));
     }
     let told = stage.pass(30 * S).await;
     assert_eq!(told.len(), 1);
@@ -576,7 +575,7 @@ async fn a_storm_that_is_handed_over_is_not_done() {
 async fn alarm(first: &mut Stage) -> String {
     for n in 0..30 {
         drop(first.note(begun(n, "m")));
-        drop(first.note(blocked(n, "db")));
+        drop(first.note(blocked(n, &["db"])));
     }
     let told = first.pass(30 * S).await;
     assert_eq!(phases(&told), [IsBlocked]);
