@@ -2,14 +2,11 @@
 //!
 //!     cargo run --example shell-files -- FOLDER
 //!
-//! A release's archives hold these files. The program itself has no code for them, so that it stays small.
+//! A release's archives hold these files, for packages. `ebbtide completion` writes the same completions.
 
-use clap::builder::PossibleValuesParser;
-use clap::{Arg, Command};
-use clap_complete::Shell;
-use ebbtide::cli::Cli;
-use ebbtide::fact::NoticeKind;
-use std::fs::create_dir_all;
+use ebbtide::cli::Shell;
+use ebbtide::commands::completion::{command, script};
+use std::fs::{create_dir_all, write};
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
@@ -32,31 +29,17 @@ fn write_all(folder: &Path) -> io::Result<()> {
     let (completions, manual) = (folder.join("completions"), folder.join("man"));
     create_dir_all(&completions)?;
     create_dir_all(&manual)?;
-    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-        clap_complete::generate_to(shell, &mut command(), "ebbtide", &completions)?;
+    // The names by which each shell finds them.
+    for (shell, name) in [(Shell::Bash, "ebbtide.bash"), (Shell::Zsh, "_ebbtide"), (Shell::Fish, "ebbtide.fish")] {
+        write(completions.join(name), script(shell))?;
     }
     clap_mangen::generate_to(command(), &manual)
-}
-
-/// Returns the whole command line, the same for each target and commit.
-fn command() -> Command {
-    let with_pairs = |arg: Arg| match arg.get_id().as_str() {
-        "on" => arg.value_parser(PossibleValuesParser::new(pairs())).hide_possible_values(true),
-        _ => arg,
-    };
-    Cli::complete().version(env!("CARGO_PKG_VERSION")).mut_subcommands(|command| command.mut_args(with_pairs))
-}
-
-/// Returns the values that `--on` takes. The service checks them itself, to report all wrong settings together.
-fn pairs() -> Vec<&'static str> {
-    let of = |kind: NoticeKind| kind.actions().iter().map(move |action| format!("{kind}={action}"));
-    // clap takes names of values that live as long as the process.
-    NoticeKind::ALL.into_iter().flat_map(of).map(|pair| &*pair.leak()).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ebbtide::cli::Cli;
     use std::collections::BTreeMap;
     use std::fs;
     use std::path::PathBuf;

@@ -23,6 +23,7 @@
 /// One-off commands: they ask, simulate or test, and end.
 pub mod commands {
     pub mod cluster;
+    pub mod completion;
     pub mod doctor;
     pub mod migrate;
     pub mod notify;
@@ -74,6 +75,7 @@ pub mod cli {
     pub use answer::Answer;
     pub use flags::agent::Agent as AgentFlags;
     pub use flags::borrowed::ServiceFlags;
+    pub use flags::completion::Shell;
     pub use flags::doctor::Doctor;
     pub use flags::{Cli, Command, LogFormat, Run};
     pub use output::Output;

@@ -8,7 +8,7 @@ use ebbtide::cli::{Doctor, ServiceFlags};
 use ebbtide::clients::connect;
 use ebbtide::clients::connect::ClusterChoice;
 use ebbtide::commands::cluster::chosen;
-use ebbtide::commands::{doctor, migrate, notify, send, simulate, status, undo};
+use ebbtide::commands::{completion, doctor, migrate, notify, send, simulate, status, undo};
 use ebbtide::fact::{Facts, Subscriber};
 use ebbtide::pipeline::QueueUrl;
 use ebbtide::runtime::Clock;
@@ -47,6 +47,7 @@ fn main() -> ExitCode {
         Command::Undo(flags) => run_command(undo::undo(flags)),
         Command::Notify(flags) => run_command(notify::notify(flags)),
         Command::Migrate(arguments) => print(migrate::run(&arguments)),
+        Command::Completion(flags) => print(completion::completion(&flags)),
     }
 }
 

@@ -108,7 +108,7 @@ impl Cli {
             Chosen::Doctor(doctor) => doctor.borrowed.run.refused = refused,
             Chosen::Simulate(simulate) => simulate.borrowed.run.refused = refused,
             Chosen::Notify(notify) => notify.refused = refused,
-            Chosen::Send(_) | Chosen::Status(_) | Chosen::Undo(_) | Chosen::Migrate(_) => {
+            Chosen::Send(_) | Chosen::Status(_) | Chosen::Undo(_) | Chosen::Migrate(_) | Chosen::Completion(_) => {
                 return refused.is_empty().then_some(self);
             }
         }

@@ -4,6 +4,7 @@ mod admission;
 pub mod agent;
 pub mod borrowed;
 pub mod cluster;
+pub mod completion;
 pub mod doctor;
 pub mod migrate;
 pub mod notify;
@@ -107,6 +108,9 @@ pub enum Command {
         after_help = "Exit codes: 0 with values, 1 if they can't be written, 2 if the file is not a values file; with --strict 3 if a value was lost or differs."
     )]
     Migrate(migrate::Migrate),
+    /// Write what a shell completes: load it by `source <(ebbtide completion bash)`
+    #[command(after_help = "Exit codes: 0, or 1 if the output can't be written, 2 for another shell.")]
+    Completion(completion::Completion),
 }
 
 /// The flags of `ebbtide run`.
