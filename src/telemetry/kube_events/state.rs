@@ -4,7 +4,6 @@ use super::waits::{WaitState, WaitsEnd};
 use super::{BlockedPod, DrainDeadline, DrainEnd, ObjectRef, Scope, text};
 use crate::runtime::clock::Clock;
 use std::sync::Arc;
-use tokio::time::Instant;
 
 /// An announcement about a drain.
 #[derive(Debug)]
@@ -181,6 +180,7 @@ mod tests {
     use super::*;
     use crate::fact::DrainOutcome;
     use std::time::Duration;
+    use tokio::time::Instant;
 
     const DRAINED: DrainEnd = DrainEnd::Of(DrainOutcome::Drained);
 
