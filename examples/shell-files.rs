@@ -29,7 +29,7 @@ fn write_all(folder: &Path) -> io::Result<()> {
     let (completions, manual) = (folder.join("completions"), folder.join("man"));
     create_dir_all(&completions)?;
     create_dir_all(&manual)?;
-    // The names by which each shell finds them.
+    // Each shell looks for a name of its own.
     for (shell, name) in [(Shell::Bash, "ebbtide.bash"), (Shell::Zsh, "_ebbtide"), (Shell::Fish, "ebbtide.fish")] {
         write(completions.join(name), script(shell))?;
     }
