@@ -42,6 +42,7 @@ def test_the_umbrella_chart_installs_ebbtide_with_its_values(helm: Helm, schemas
     made = helm.template(*repository, chart=umbrella, release="platform")
     bound_to_the_stack(parse(made), STACK)
     assert environment(parse(made))["EBBTIDE_DRAIN_TIMEOUT"] == "asg-terminate=30m"
+    assert the("Deployment", parse(made))["metadata"]["name"] == "ebbtide", "the documentation's commands name it"
     refused = conform(made, KNOWN[-1], schemas)
     assert not refused, refused
     assert helm.template("--set", "ebbtide.enabled=false", chart=umbrella).strip() == ""
