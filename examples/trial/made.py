@@ -150,8 +150,10 @@ class Made(Report):
         """Reads what the trial needs, asks for consent, and changes nothing."""
         options, cluster = self.options, self.cluster
         server = cluster.run("config", "view", "--minify", "--output", "jsonpath={.clusters[0].cluster.server}")
-        replicas = self.metrics()
-        version = {has["version"] for name, has, _ in replicas.samples if name == "ebbtide_build_info"}
+        if any(map(is_dry_run, self.replicas())):
+            raise Stop(f"Ebbtide in the namespace {options.namespace} is a dry run, which drains nothing: set settings.dryRun to false first")
+        metrics = self.metrics()
+        version = {has["version"] for name, has, _ in metrics.samples if name == "ebbtide_build_info"}
         if not version:
             raise Stop(f"no ready Ebbtide in the namespace {options.namespace} of {cluster.context}: install it first, see docs/install.md")
         identity = aws("sts", "get-caller-identity")
@@ -193,7 +195,7 @@ class Made(Report):
         kubernetes = json.loads(cluster.run("get", "--raw", "/version"))["gitVersion"]
         self.head = (
             f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC, {self.region}, Kubernetes {kubernetes}, Ebbtide {', '.join(sorted(version))} "
-            f"({replicas.sum('ebbtide_build_info'):.0f} replicas), {call(['aws', '--version'], 60).split()[0]}, instances {kind}"
+            f"({metrics.sum('ebbtide_build_info'):.0f} replicas), {call(['aws', '--version'], 60).split()[0]}, instances {kind}"
         )
         self.confirm(server, identity["Account"], kind)
 
@@ -342,12 +344,15 @@ class Made(Report):
                 except OSError as error:
                     raise CallError(f"{url}: {error}") from error
             return found
-        namespace = self.options.namespace
-        for pod in self.cluster.items("pods", "--namespace", namespace, "--selector", "app.kubernetes.io/name=ebbtide"):
-            name = pod["metadata"]["name"]
+        for pod in self.replicas():
             if is_running(pod):
-                found.add(self.cluster.run("get", "--raw", f"/api/v1/namespaces/{namespace}/pods/{name}:8080/proxy/metrics"))
+                address = f"{pod['metadata']['name']}:{metrics_port(pod)}"
+                found.add(self.cluster.run("get", "--raw", f"/api/v1/namespaces/{self.options.namespace}/pods/{address}/proxy/metrics"))
         return found
+
+    def replicas(self) -> list[Json]:
+        """Returns the pods of Ebbtide."""
+        return self.cluster.items("pods", "--namespace", self.options.namespace, "--selector", "app.kubernetes.io/name=ebbtide")
 
     # Clean-up.
 
@@ -401,3 +406,16 @@ class Made(Report):
 def is_tagged(made: Json, name: str) -> bool:
     """Returns whether a stack or a group is the trial's of this name."""
     return any((tag["Key"], tag["Value"]) == (TAG, name) for tag in made.get("Tags", []))
+
+
+def metrics_port(pod: Json) -> int:
+    """Returns the port of a replica's metrics, by its name in the chart."""
+    ports = (port for container in pod["spec"]["containers"] for port in container.get("ports", []))
+    return next((port["containerPort"] for port in ports if port.get("name") == "metrics"), 8080)
+
+
+def is_dry_run(pod: Json) -> bool:
+    """Returns whether a replica runs with --dry-run, as the chart or its extraArgs set it."""
+    containers = pod["spec"]["containers"]
+    by_flag = any(word in ("--dry-run", "--dry-run=true") for each in containers for word in each.get("args", []))
+    return by_flag or any(variable == {"name": "EBBTIDE_DRY_RUN", "value": "true"} for each in containers for variable in each.get("env", []))

@@ -74,7 +74,7 @@ def points(kind: str) -> Schema:
     return text("|".join(here))
 
 
-TIME: Schema = {**text(DURATION), "type": ["string", "integer"]}
+TIME: Schema = {**text(f"{DURATION}|[0-9]+"), "type": ["string", "integer"]}
 """The schema of a duration. Seconds without a unit are refused by templates/validate.yaml, which says what to write."""
 
 NUMBER_OR_SHARE: Schema = {**text("[1-9][0-9]*|[1-9][0-9]?%|100%"), "type": ["string", "integer"], "minimum": 1}
@@ -86,7 +86,7 @@ FORMS: dict[str, Schema] = {
     "KIND=DURATION": by_kind(lambda kind: TIME),
     "[KIND=]POINT": or_by_kind(text("|".join(POINTS)), points),
     "KIND=now|DURATION-before": mapping({"scheduledChange": text(f"now|{DURATION}-before")}),
-    "auto|off|DURATION": {**text(f"auto|off|{DURATION}"), "type": ["string", "boolean", "integer"]},
+    "auto|off|DURATION": {**text(f"auto|off|{DURATION}|[0-9]+"), "type": ["string", "boolean", "integer"]},
     "CODE=ACTION": {
         "type": "object",
         "additionalProperties": False,

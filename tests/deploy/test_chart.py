@@ -790,6 +790,14 @@ def test_the_notes_name_the_role_if_aws_is_called(hook: str) -> None:
     assert ("create-pod-identity-association" in said) == bool(hook)
 
 
+def test_the_notes_annotate_a_service_account_that_the_chart_does_not_create() -> None:
+    account = "serviceAccount: {create: %s, name: mine, annotations: {eks.amazonaws.com/role-arn: arn:aws:iam::123456789012:role/r}}"
+    assert "IRSA: arn:aws:iam::123456789012:role/r" in notes(QUEUE + account % "true")
+    said = notes(QUEUE + account % "false")
+    assert "arn:aws" not in said and "--set serviceAccount" not in said
+    assert "kubectl --namespace default annotate serviceaccount mine eks.amazonaws.com/role-arn=ROLE" in said
+
+
 def test_without_rbac_create_the_chart_creates_no_roles() -> None:
     kinds = {each["kind"] for each in HELM4.objects("--set", "rbac.create=false", values=EVERYTHING)}
     assert not [kind for kind in kinds if "Role" in kind]

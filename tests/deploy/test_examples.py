@@ -11,6 +11,8 @@ import subprocess
 import textwrap
 import tomllib
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from importlib import import_module
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,7 @@ def test_the_umbrella_chart_installs_ebbtide_with_its_values(helm: Helm, schemas
     made = helm.template(*repository, chart=umbrella, release="platform")
     bound_to_the_stack(parse(made), STACK)
     assert environment(parse(made))["EBBTIDE_DRAIN_TIMEOUT"] == "asg-terminate=30m"
+    assert the("Deployment", parse(made))["metadata"]["name"] == "ebbtide", "the documentation's commands name it"
     refused = conform(made, KNOWN[-1], schemas)
     assert not refused, refused
     assert helm.template("--set", "ebbtide.enabled=false", chart=umbrella).strip() == ""
@@ -184,6 +187,59 @@ def test_the_workload_of_the_trial_is_valid_and_pinned_to_its_nodes(schemas: Pat
     assert pods["nodeSelector"] == {"ebbtide-trial": "NAME"}
     budget = the("PodDisruptionBudget", parse(text))["spec"]
     assert budget["maxUnavailable"] == 1, "trial.py counts on it"
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module of the trial that reads Ebbtide's pods."""
+    monkeypatch.syspath_prepend(str(EXAMPLES / "trial"))
+    return import_module("made")
+
+
+@pytest.mark.parametrize(
+    ("values", "port", "is_dry"),
+    [
+        ("", 8080, False),
+        ("{admin: {port: 18080}, settings: {dryRun: true}}", 18080, True),
+        ("extraArgs: [--dry-run]", 8080, True),
+    ],
+)
+def test_the_trial_reads_port_and_dry_run_from_the_pods(made: Any, values: str, port: int, is_dry: bool) -> None:
+    queue = ("--set", "queueUrl=https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide")
+    pod = the("Deployment", HELM4.objects(*queue, values=values))["spec"]["template"]
+    assert (made.metrics_port(pod), made.is_dry_run(pod)) == (port, is_dry)
+
+
+CREATE = {
+    "AWS::AutoScaling::AutoScalingGroup": "autoscaling:CreateAutoScalingGroup",
+    "AWS::AutoScaling::LifecycleHook": "autoscaling:PutLifecycleHook",
+    "AWS::Events::Rule": "events:PutRule",
+    "AWS::FIS::ExperimentTemplate": "fis:CreateExperimentTemplate",
+    "AWS::IAM::Policy": "iam:PutRolePolicy",
+    "AWS::IAM::Role": "iam:CreateRole",
+    "AWS::SNS::Topic": "sns:CreateTopic",
+    "AWS::SQS::Queue": "sqs:CreateQueue",
+    "AWS::SQS::QueuePolicy": "sqs:SetQueueAttributes",
+}
+"""The permission with which CloudFormation creates a resource."""
+
+
+def test_the_policy_of_the_trial_permits_its_calls_and_its_stack() -> None:
+    trial = EXAMPLES / "trial"
+    code = "".join(each.read_text() for each in trial.glob("*.py"))
+    calls = {f"{service}:{action.title().replace('-', '')}" for service, action in re.findall(r'\baws\("([a-z0-9]+)", "([a-z0-9-]+)"', code)}
+    assert len(calls) > 25
+    # This call needs no permission; a batch needs that of the single call.
+    calls = {each.removesuffix("Batch") for each in calls - {"sts:GetCallerIdentity"}}
+    kinds = set(re.findall(r"^    Type: (AWS::.*)$", (trial / "template.yaml").read_text(), re.MULTILINE))
+    statements = json.loads((trial / "policy.json").read_text())["Statement"]
+    actions = {each["Sid"]: [each["Action"]] if isinstance(each["Action"], str) else each["Action"] for each in statements}
+    permitted = [action for each in actions.values() for action in each]
+    needed = calls | {CREATE[kind] for kind in kinds}
+    assert [each for each in sorted(needed) if not any(fnmatchcase(each, action) for action in permitted)] == []
+    # Only what reads, and Auto Scaling's check of the launch template, applies to all resources.
+    assert {each["Sid"] for each in statements if each["Resource"] == "*"} == {"Look", "UseLaunchTemplate"}
+    assert all(re.match(r"\w+:(Describe|Lookup)", each) for each in actions["Look"])
 
 
 def test_the_owner_of_jobs_applies_nothing_outside_their_namespace(schemas: Path) -> None:

@@ -444,7 +444,7 @@ SECONDS = [
 
 @pytest.mark.parametrize("path", SECONDS)
 def test_seconds_without_a_unit_are_refused_with_the_right_form(path: str) -> None:
-    for number in (600, 0):
+    for number in (600, 0, "600", "010"):
         done = HELM4.try_template(values=QUEUE + yaml.safe_dump(nested(path.split("."), number)))
         assert f"{path} is {number}, without a unit: write {number}s for seconds, or another unit" in done.stderr
 

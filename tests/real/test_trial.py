@@ -243,6 +243,14 @@ def test_a_sender_that_ebbtide_does_not_expect_fails(report: Any, way: str, send
     assert "EXAMPLE" not in str(row), "a unique ID"
 
 
+def test_a_dry_run_is_refused(report: Any) -> None:
+    report.options.namespace = "ebbtide"
+    pod = {"spec": {"containers": [{"env": [{"name": "EBBTIDE_DRY_RUN", "value": "true"}]}]}}
+    report.cluster = SimpleNamespace(run=lambda *_: "", items=lambda *_: [pod])
+    with pytest.raises(import_module("calls").Stop, match="ebbtide is a dry run, which drains nothing"):
+        report.check()
+
+
 def test_messages_are_read_whichever_way_they_come(report: Any) -> None:
     read = import_module("observed").read
     action = Action(Hook("group", "hook", 60, LAUNCHING), "i-1")

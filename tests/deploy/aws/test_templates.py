@@ -79,6 +79,26 @@ def test_exactly_the_calls_in_the_code_are_permitted() -> None:
     assert doctor <= of_doctor, "a permission of doctor and simulate that neither uses"
 
 
+NTHS_OWN = {
+    "autoscaling:CompleteLifecycleAction",
+    "autoscaling:DescribeAutoScalingInstances",
+    "autoscaling:DescribeTags",
+    "ec2:DescribeInstances",
+    "sqs:DeleteMessage",
+    "sqs:ReceiveMessage",
+}
+"""The permissions of aws-node-termination-handler's role, by its README."""
+
+
+def test_nths_role_gets_what_it_lacks() -> None:
+    page = (ROOT / "docs" / "migrating-helm.md").read_text().replace("'\"$NTH_QUEUE_ARN\"'", "arn")
+    (document,) = re.findall(r"--policy-document '([^']*)'", page)
+    made = policies(stack())
+    service = set().union(*(allowed(made[f"{name}Policy"]) for name in ("Service", "Lifecycle", "Verify")))
+    added = allowed(json.loads(document))
+    assert added - {"sqs:GetQueueAttributes"} <= service <= added | NTHS_OWN
+
+
 def test_an_existing_key_needs_only_decrypt() -> None:
     assert "KeyPolicy" not in policies(stack())
     made = policies(stack(Encryption="new-key"))["KeyPolicy"]
