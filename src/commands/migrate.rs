@@ -15,6 +15,7 @@ mod pods;
 mod read;
 mod table;
 mod value;
+mod workload;
 mod write;
 
 pub use read::ValuesError;
