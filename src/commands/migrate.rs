@@ -13,6 +13,7 @@ mod converters;
 mod form;
 mod pods;
 mod read;
+mod selectors;
 mod table;
 mod value;
 mod workload;
@@ -271,7 +272,9 @@ fn unknown(nth: &Value, remarks: &mut Vec<Remark>) {
         let text = if groups.contains(name.as_str()) {
             "must be a map, and is left out".to_owned()
         } else {
-            match nearest(&name, &known) {
+            // The name of ours for the same, or else a typing error.
+            let same = table().rows().find(|row| row.ours.contains(&name)).map(|row| &*row.nth);
+            match same.or_else(|| nearest(&name, &known)) {
                 _ if OLDER.contains(&&*name) => {
                     "is of an older chart, is no longer read by NTH, and is left out".to_owned()
                 }
