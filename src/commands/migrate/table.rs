@@ -13,6 +13,8 @@ use std::sync::LazyLock;
 pub struct Table {
     /// The names of our chart's values, in their order.
     pub(super) order: Vec<String>,
+    /// Names of NTH's values that other charts have, too.
+    pub(super) shared: Vec<String>,
     /// Values of ours that keep a behaviour of NTH, because our default is another.
     pub(super) kept: Vec<Kept>,
     /// The sections of the README of NTH's chart.

@@ -1,6 +1,6 @@
 //! NTH's Deployment or DaemonSet, whose container has the values as variables or arguments.
 
-use super::form::{Found, scalar};
+use super::form::Found;
 use super::pods::NTH;
 use super::table::table;
 use super::{Topic, remark};
@@ -130,4 +130,13 @@ fn variable_of(key: &str) -> String {
         variable.extend(letter.to_uppercase());
     }
     variable
+}
+
+/// Returns the value that a text stands for, as the chart has it.
+fn scalar(text: &str) -> Value {
+    match text {
+        "true" => Value::Bool(true),
+        "false" => Value::Bool(false),
+        _ => text.parse::<i64>().map_or_else(|_| json!(text), |number| json!(number)),
+    }
 }
