@@ -400,6 +400,10 @@ spec:
     let application =
         |source: &str| format!("apiVersion: argoproj.io/v1alpha1\nkind: Application\nspec: {{source: {source}}}");
     let chart = "chart: aws-node-termination-handler";
+    let deployment = format!(
+        "{}\n        envFrom: [{{configMapRef: {{name: c}}}}]",
+        daemons.trim().replace("DaemonSet", "Deployment")
+    );
     // What is not read may say the mode.
     for object in [
         release("{valuesFrom: [{kind: ConfigMap, name: v}]}"),
@@ -408,6 +412,7 @@ spec:
         application(&format!("{{{chart}, helm: {{valueFiles: [a.yaml]}}}}")),
         application(&format!("{{{chart}, helm: {{fileParameters: [{{name: a, path: b}}]}}}}")),
         application("{helm: {values: \"a: 1\"}}"),
+        deployment,
     ] {
         let error = convert(&object).expect_err(&object).to_string();
         assert!(

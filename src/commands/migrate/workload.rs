@@ -2,9 +2,11 @@
 
 use super::form::Found;
 use super::pods::NTH;
-use super::table::table;
+use super::table::{How, table};
+use super::value::is_empty;
 use super::{Topic, remark};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
+use std::path::Path;
 
 /// Variables of NTH that do not have the name of their value.
 const VARIABLES: [(&str, &str); 5] = [
@@ -15,8 +17,15 @@ const VARIABLES: [(&str, &str); 5] = [
     ("PROBES_SERVER_ENDPOINT", "probes.httpGet.path"),
 ];
 
-/// Fields of a pod that the chart has as values of the same name.
-const POD_FIELDS: [&str; 5] = ["nodeSelector", "tolerations", "affinity", "priorityClassName", "dnsPolicy"];
+/// Fields of a pod, with the values that NTH's chart has for them in its Deployment and in its DaemonSet.
+const POD_FIELDS: [(&str, &str, &str); 6] = [
+    ("nodeSelector", "nodeSelector", "daemonsetNodeSelector"),
+    ("tolerations", "tolerations", "daemonsetTolerations"),
+    ("affinity", "affinity", "daemonsetAffinity"),
+    ("priorityClassName", "priorityClassName", "daemonsetPriorityClassName"),
+    ("dnsPolicy", "dnsPolicy", "linuxDnsPolicy"),
+    ("imagePullSecrets", "image.pullSecrets", "image.pullSecrets"),
+];
 
 impl Found {
     /// Returns what NTH's container is given by arguments and variables, and where its pods run; `None` if there is no such container, or
@@ -34,32 +43,37 @@ impl Found {
         let mut found = Self::plain(json!({}));
         found.take_variables(container);
         found.take_arguments(container);
-        let mut selector = pod["nodeSelector"].clone();
-        if let Some(selector) = selector.as_object_mut() {
-            selector.remove("kubernetes.io/os");
-        }
-        for field in POD_FIELDS {
-            let value = if field == "nodeSelector" { &selector } else { &pod[field] };
+        found.refer("envFrom", &container["envFrom"], "a values file of NTH's chart");
+        let is_daemon_set = kind == "DaemonSet";
+        for (field, deployment, daemon_set) in POD_FIELDS {
+            let mut value = pod[field].clone();
+            if let Some(selector) = value.as_object_mut() {
+                selector.remove("kubernetes.io/os");
+            }
             // The API server fills in the policy.
-            let is_filled_in = field == "dnsPolicy" && value == "ClusterFirst";
-            let is_given = !value.is_null() && value.as_object().is_none_or(|map| !map.is_empty()) && !is_filled_in;
-            if is_given {
-                found.set(field, value.clone());
+            if !is_empty(&value) && !(field == "dnsPolicy" && value == "ClusterFirst") {
+                found.set(if is_daemon_set { daemon_set } else { deployment }, value);
             }
         }
-        if !container["resources"].as_object().is_none_or(Map::is_empty) {
+        if !is_empty(&container["resources"]) {
             found.set("resources", container["resources"].clone());
         }
-        if pod["imagePullSecrets"].as_array().is_some_and(|secrets| !secrets.is_empty()) {
-            found.set("image.pullSecrets", pod["imagePullSecrets"].clone());
-        }
-        if kind == "Deployment" && spec["replicas"].is_u64() {
+        if is_daemon_set {
+            found.set("useHostNetwork", json!(pod["hostNetwork"] == true));
+        } else if spec["replicas"].is_u64() {
             found.set("replicas", spec["replicas"].clone());
         }
         if let Some(account) = pod["serviceAccountName"].as_str() {
+            let env = container["env"].as_array().into_iter().flatten();
+            let role =
+                env.filter(|variable| variable["name"] == "AWS_ROLE_ARN").find_map(|role| role["value"].as_str());
+            let shown = role.map_or_else(
+                || format!("the object shows its name, {account}, not its role"),
+                |role| format!("the object's role is {role}"),
+            );
             let text = format!(
-                "the object shows its name, {account}, not its role: give Ebbtide's ServiceAccount the role, by serviceAccount.annotations or an \
-                 association of EKS Pod Identity"
+                "{shown}: give Ebbtide's ServiceAccount that role or one of its own, by serviceAccount.annotations or an association of EKS Pod \
+                 Identity"
             );
             found.remarks.push(remark(Topic::Missing, "serviceAccount", &text));
         }
@@ -71,6 +85,11 @@ impl Found {
             let (name, from) = (variable["name"].as_str().unwrap_or_default(), &variable["valueFrom"]);
             let secret = from["secretKeyRef"]["name"].as_str();
             match (variable["value"].as_str(), secret) {
+                (Some(file), _) if is_carried(name) && is_mounted(file, container) => {
+                    let text = "names a file in a volume of NTH's pods, which is not carried over: set extraVolumes, \
+                                extraVolumeMounts and extraEnv";
+                    self.remarks.push(remark(Topic::Lost, name, text));
+                }
                 (Some(value), _) => self.take(name, value, variable),
                 (None, Some(secret)) if name == "WEBHOOK_URL" => self.set("webhookURLSecretName", json!(secret)),
                 // The pod's own names.
@@ -130,6 +149,17 @@ fn variable_of(key: &str) -> String {
         variable.extend(letter.to_uppercase());
     }
     variable
+}
+
+/// Whether an extra variable would be copied.
+fn is_carried(name: &str) -> bool {
+    table().rows().any(|row| matches!(&row.how, How::Env(rules) if rules.takes(name)))
+}
+
+/// Whether a text is the path of a file in a volume of the container.
+fn is_mounted(path: &str, container: &Value) -> bool {
+    let mounts = container["volumeMounts"].as_array().into_iter().flatten();
+    mounts.filter_map(|mount| mount["mountPath"].as_str()).any(|mount| Path::new(path).starts_with(mount))
 }
 
 /// Returns the value that a text stands for, as the chart has it.
