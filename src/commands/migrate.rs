@@ -11,10 +11,13 @@
 mod cases;
 mod converters;
 mod form;
+mod helm_set;
 mod pods;
 mod read;
+mod selectors;
 mod table;
 mod value;
+mod workload;
 mod write;
 
 pub use read::ValuesError;
@@ -30,7 +33,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fmt;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Write;
 use table::Mode;
 use value::{Conversion, NthValue, is_empty, switch};
@@ -68,6 +71,15 @@ const HEAD: &str = "\
 # Values for Ebbtide's chart, by `ebbtide migrate` from values of aws-node-termination-handler.
 # Each comment names the value of origin. Settings that are not here keep Ebbtide's default.
 ";
+
+/// The line below them for a parent chart.
+const NESTED: &str = "\
+# For a parent chart with Ebbtide's chart as `ebbtide`. For Ebbtide's chart alone: sed -n 's/^  //p'
+";
+
+/// The remark on the values of a parent chart.
+const PARENT: &str = "has NTH's values, so Ebbtide's are under `ebbtide`: add Ebbtide's chart to the parent chart by that name. It runs in the \
+                      parent's namespace, which the role's trust policy must name";
 
 /// The result of a conversion of a values file.
 #[derive(Debug)]
@@ -178,7 +190,11 @@ pub fn run(Migrate { values, output_file, strict }: &Migrate) -> Answer {
         return Answer { output: migration.values, remarks, problems: String::new(), code };
     };
     // A file that a user has edited is not overwritten.
-    match File::create_new(output).and_then(|mut file| file.write_all(migration.values.as_bytes())) {
+    let written = File::create_new(output).and_then(|mut file| {
+        // A part of the values would keep the next try from its place.
+        file.write_all(migration.values.as_bytes()).inspect_err(|_| drop(fs::remove_file(output)))
+    });
+    match written {
         Ok(()) => Answer { remarks, code, ..Answer::default() },
         Err(error) => Answer::failed(&format!(
             "{} can't be written: {error}; give --output-file another name, or remove the file",
@@ -192,17 +208,17 @@ pub fn run(Migrate { values, output_file, strict }: &Migrate) -> Answer {
 /// # Errors
 /// The reason why the text is not a values file.
 pub fn convert(text: &str) -> Result<Migration, ValuesError> {
-    let Found { values: nth, mut remarks } = Found::of(read::values(text)?)?;
     if text.trim().is_empty() {
-        remarks.push(remark(
-            Topic::Differs,
-            "values",
-            "there are none, so that these are NTH's defaults, in IMDS mode",
-        ));
+        return Err(ValuesError::Empty);
+    }
+    let Found { values: mut nth, parent, mut remarks, .. } = Found::of(read::values(text)?)?;
+    let mut values = Values::default();
+    if let Some(parent) = &parent {
+        remarks.push(remark(Topic::New, parent, PARENT));
+        nest(&mut nth, &mut values);
     }
     let is_queue = switch(&nth["enableSqsTerminationDraining"]) == Some(true);
     let mode = if is_queue { Mode::Queue } else { Mode::Imds };
-    let mut values = Values::default();
     for row in table().rows() {
         let Conversion { settings, remark } = NthValue::new(&nth, mode, row).convert();
         if row.agents && mode == Mode::Imds {
@@ -237,7 +253,22 @@ pub fn convert(text: &str) -> Result<Migration, ValuesError> {
     }
     unknown(&nth, &mut remarks);
     remarks.sort_by_key(|remark| remark.topic);
-    Ok(Migration { values: format!("{HEAD}{values}"), remarks })
+    let nested = if values.is_nested { NESTED } else { "" };
+    Ok(Migration { values: format!("{HEAD}{nested}{values}"), remarks })
+}
+
+/// Puts our values under the name of our chart, with the names of objects that they have without a parent chart, and its switch for NTH.
+fn nest(nth: &mut Value, values: &mut Values) {
+    values.is_nested = true;
+    values.put(
+        "fullnameOverride",
+        json!("ebbtide"),
+        "the name in Ebbtide's documents; by default it begins with the release's",
+    );
+    if let Some(on) = switch(&nth["enabled"]) {
+        values.put("enabled", json!(on), "enabled");
+        nth["enabled"] = Value::Null;
+    }
 }
 
 /// Sets where the agent's pods run: by NTH's value for both modes, unless its DaemonSet has one of its own.
@@ -254,7 +285,7 @@ fn place_agents(nth: &Value, key: &str, values: &mut Values) {
 fn unknown(nth: &Value, remarks: &mut Vec<Remark>) {
     let known: Vec<&str> = table().rows().map(|row| &*row.nth).collect();
     let groups: BTreeSet<&str> = known.iter().filter_map(|key| key.split_once('.')).map(|(group, _)| group).collect();
-    let given = || nth.as_object().into_iter().flatten();
+    let given = || nth.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
     for (name, _) in given().filter(|(name, _)| name.contains('.')) {
         remarks.push(remark(Topic::Unknown, name, "is one name with a dot, which is left out; write a map in a map"));
     }
@@ -270,7 +301,9 @@ fn unknown(nth: &Value, remarks: &mut Vec<Remark>) {
         let text = if groups.contains(name.as_str()) {
             "must be a map, and is left out".to_owned()
         } else {
-            match nearest(&name, &known) {
+            // The name of ours for the same, or else a typing error.
+            let same = table().rows().find(|row| row.ours.contains(&name)).map(|row| &*row.nth);
+            match same.or_else(|| nearest(&name, &known)) {
                 _ if OLDER.contains(&&*name) => {
                     "is of an older chart, is no longer read by NTH, and is left out".to_owned()
                 }

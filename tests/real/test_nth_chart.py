@@ -335,7 +335,8 @@ def test_a_set_up_is_migrated_and_installed_without_an_edit(world: World, name: 
     migrated = world.ask("migrate", str(file))
     assert migrated.returncode == 0, migrated.stderr
     assert "unknown" not in migrated.stderr
-    with installed("helm4", f"set-up-{name}", plane, world.folder, yaml.safe_load(migrated.stdout)) as ours:
+    values: Object = yaml.safe_load(migrated.stdout)
+    with installed("helm4", f"set-up-{name}", plane, world.folder, values.get("ebbtide", values)) as ours:
         made = list(ours.made().values())
         service = dict(environment([each for each in made if each["kind"] == "Deployment"]))
         pods = ours.deployment()["spec"]["template"]["spec"]

@@ -2,9 +2,11 @@
 
 use super::Topic;
 use super::pods;
+use super::selectors;
 use super::table::{Env, How, Mode, table};
 use super::value::{Conversion, NthValue, is_empty, number, switch, texts};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 /// Maximum duration in seconds: the longest life of a hook.
 const MAX_SECONDS: i64 = 48 * 3600;
@@ -44,8 +46,10 @@ impl How {
                 Value::Array(list) if list.iter().all(Value::is_object) => nth.set(list.clone()),
                 _ => Conversion::wrong("a list of maps"),
             },
+            Self::Named => named(nth),
             Self::Labels => pods::labels(nth),
             Self::Annotations => pods::annotations(nth),
+            Self::Affinity => selectors::affinity(nth),
             Self::Tolerations => pods::tolerations(nth),
             Self::Resources => pods::resources(nth),
             Self::Budget => pods::budget(nth),
@@ -71,12 +75,20 @@ fn text(nth: &NthValue<'_>) -> Conversion {
     }
 }
 
-fn word(nth: &NthValue<'_>, words: &[String]) -> Conversion {
-    let given = nth.value.as_str().unwrap_or_default().to_lowercase();
-    match words {
-        _ if words.contains(&given) => nth.set(given),
-        [others @ .., last] => Conversion::wrong(&format!("{} or {last}", others.join(", "))),
-        [] => Conversion::default(),
+fn word(nth: &NthValue<'_>, words: &BTreeMap<String, String>) -> Conversion {
+    match words.get(&nth.value.as_str().unwrap_or_default().to_lowercase()) {
+        Some(ours) => nth.set(ours.as_str()),
+        None => Conversion::wrong(&format!("one of {}", words.keys().cloned().collect::<Vec<_>>().join(", "))),
+    }
+}
+
+fn named(nth: &NthValue<'_>) -> Conversion {
+    match nth.value {
+        Value::Array(list) if list.iter().all(|item| item.is_object() || item.is_string()) => {
+            let with_name = |item: &Value| if item.is_string() { json!({ "name": item }) } else { item.clone() };
+            nth.set(list.iter().map(with_name).collect::<Vec<_>>())
+        }
+        _ => Conversion::wrong("a list of maps"),
     }
 }
 
@@ -131,11 +143,6 @@ fn webhook(nth: &NthValue<'_>, secret: Option<&str>) -> Conversion {
     conversion
 }
 
-/// Whether NTH has a webhook.
-fn has_webhook(nth: &NthValue<'_>) -> bool {
-    nth.is_on("webhookURL") || nth.is_on("webhookURLSecretName")
-}
-
 /// Reads the headers, a JSON object in a text. Ebbtide sends the content type itself.
 fn headers(nth: &NthValue<'_>) -> Conversion {
     let Some(text) = nth.value.as_str() else { return Conversion::wrong("a text") };
@@ -144,7 +151,7 @@ fn headers(nth: &NthValue<'_>) -> Conversion {
             && value.as_str().is_some_and(|value| value.starts_with("application/json"))
     };
     match serde_json::from_str(text) {
-        _ if text.is_empty() || !has_webhook(nth) => Conversion::default(),
+        _ if text.is_empty() => Conversion::default(),
         Ok(Value::Object(headers)) if headers.iter().all(is_own) => Conversion::default(),
         Ok(Value::Object(_)) => nth.remark(Topic::Lost),
         _ => Conversion::wrong("a JSON object of headers"),
@@ -153,7 +160,7 @@ fn headers(nth: &NthValue<'_>) -> Conversion {
 
 fn proxy(nth: &NthValue<'_>) -> Conversion {
     match nth.value.as_str() {
-        Some(proxy) if proxy.is_empty() || !has_webhook(nth) => Conversion::default(),
+        Some("") => Conversion::default(),
         Some(proxy) if proxy.contains('@') => nth.remark(Topic::Lost),
         // NTH's help writes it so.
         Some(proxy) => nth.set(proxy.replacen("tcp://", "http://", 1)),
@@ -172,21 +179,19 @@ fn metadata_url(nth: &NthValue<'_>) -> Conversion {
 }
 
 /// Copies environment variables, except NTH's own.
-fn env(nth: &NthValue<'_>, Env { ours, except, needless }: &Env) -> Conversion {
+fn env(nth: &NthValue<'_>, rules: &Env) -> Conversion {
     let Some(list) = nth.value.as_array() else { return Conversion::wrong("a list of maps") };
     let (mut kept, mut left, mut differences) = (Vec::new(), Vec::new(), Vec::new());
     for env in list {
         let (name, from) = (env["name"].as_str().unwrap_or_default(), &env["valueFrom"]);
-        let is = |known: &String| known == name;
-        let ours = ours.iter().any(|prefix| name.starts_with(prefix)) && !except.iter().any(is);
         // A resourceFieldRef may name NTH's container, which our pods don't have.
         let plain = env["value"].is_string() || from.is_object() && from["resourceFieldRef"].is_null();
-        if ours && plain {
+        if rules.takes(name) && plain {
             if from["secretKeyRef"].is_object() || from["configMapKeyRef"].is_object() {
                 differences.push(format!("the source of {name} must exist in Ebbtide's namespace as well"));
             }
             kept.push(env.clone());
-        } else if !needless.iter().any(is) {
+        } else if !rules.needless.iter().any(|known| known == name) {
             left.push(if name.is_empty() { "a variable without a name" } else { name });
         }
     }

@@ -1,30 +1,28 @@
 //! The forms in which people have NTH's values: a values file, the values of a parent chart, or an object of Kubernetes, Argo CD or Flux.
 
+use super::helm_set::{self, Place};
 use super::pods::NTH;
 use super::read::{ValuesError, values};
 use super::table::table;
-use super::{Remark, Topic, remark};
-use serde_json::{Map, Value, json};
+use super::value::is_empty;
+use super::{OLDER, Remark, Topic, remark};
+use crate::cli::text::clean;
+use serde_json::{Map, Value};
 
 /// The first lines of `helm get values`, which are no values.
 const HEADERS: [&str; 2] = ["USER-SUPPLIED VALUES", "COMPUTED VALUES"];
 
-/// Variables of NTH that do not have the name of their value.
-const VARIABLES: [(&str, &str); 5] = [
-    ("METADATA_URL", "instanceMetadataURL"),
-    ("GRACE_PERIOD", "podTerminationGracePeriod"),
-    ("UPTIME_FROM_FILE", "procUptimeFile"),
-    ("PROBES_SERVER_PORT", "probes.httpGet.port"),
-    ("PROBES_SERVER_ENDPOINT", "probes.httpGet.path"),
-];
-
-/// Fields of a pod that the chart has as values of the same name.
-const POD_FIELDS: [&str; 5] = ["nodeSelector", "tolerations", "affinity", "priorityClassName", "dnsPolicy"];
+/// The value that decides the mode.
+const DECIDES: &str = "enableSqsTerminationDraining";
 
 /// NTH's values, with remarks on what is not in them.
 pub(super) struct Found {
     pub values: Value,
+    /// The name under which a parent chart has them.
+    pub parent: Option<String>,
     pub remarks: Vec<Remark>,
+    /// They are not all: others are in files or objects that are not read.
+    is_partial: bool,
 }
 
 impl Found {
@@ -47,15 +45,43 @@ impl Found {
                 Self::among(items.into_iter().flatten().filter_map(Value::as_object).collect())
             }
             (true, Some(kind)) => Self::of_object(kind, &first)?.ok_or_else(|| ValuesError::Object(kind.to_owned())),
-            _ => Ok(Self::plain(match first.get_mut(NTH) {
-                Some(values @ Value::Object(_)) => values.take(),
-                _ => first.into(),
-            })),
+            _ => {
+                let other = first.keys().find(|name| !is_nths(name) && *name != "global").map(|name| clean(name));
+                Self::of_values(first, other.is_none())?.ok_or(ValuesError::Foreign(other.unwrap_or_default()))
+            }
         }
     }
 
-    fn plain(values: Value) -> Self {
-        Self { values, remarks: Vec::new() }
+    pub(super) fn plain(values: Value) -> Self {
+        Self { values, parent: None, remarks: Vec::new(), is_partial: false }
+    }
+
+    /// Returns the values that a parent chart has for NTH's, under the chart's name or an alias, or else those of NTH's chart itself: if
+    /// they are known to be its own, or have a name that no other chart has.
+    fn of_values(mut values: Map<String, Value>, are_nths: bool) -> Result<Option<Self>, ValuesError> {
+        let has_own = |map: &Map<String, Value>| map.keys().any(|name| is_nths_alone(name));
+        let parent = if matches!(values.get(NTH), Some(Value::Object(_) | Value::Null)) {
+            Some(NTH.to_owned())
+        } else if has_own(&values) {
+            None
+        } else {
+            let mut below = values
+                .iter()
+                .filter(|(name, value)| !is_nths(name) && value.as_object().is_some_and(has_own))
+                .map(|(name, _)| name.clone());
+            match (below.next(), below.next()) {
+                (Some(one), Some(other)) => return Err(ValuesError::Several(clean(&one), clean(&other))),
+                (None, _) if !are_nths => return Ok(None),
+                (name, _) => name,
+            }
+        };
+        let below = parent.as_ref().and_then(|name| values.remove(name));
+        let values = match below {
+            Some(Value::Object(below)) => below,
+            Some(_) => Map::new(),
+            None => values,
+        };
+        Ok(Some(Self { parent, ..Self::plain(values.into()) }))
     }
 
     /// Returns the values of NTH's only object among these, as in a manifest or a list of `kubectl get`.
@@ -71,183 +97,94 @@ impl Found {
         }
     }
 
-    /// Returns the values of an object; `None` if it has none of NTH's.
+    /// Returns the values of an object; `None` if it does not show NTH's, or not the one that decides the mode.
     fn of_object(kind: &str, object: &Map<String, Value>) -> Result<Option<Self>, ValuesError> {
         let spec = object.get("spec").unwrap_or(&Value::Null);
-        match kind {
-            "Deployment" | "DaemonSet" => Ok(Self::of_workload(kind, spec)),
-            "HelmRelease" => Ok(Some(Self::of_release(spec))),
-            "Application" => Self::of_application(spec).map(Some),
-            _ => Ok(None),
-        }
-    }
-
-    /// Returns what NTH's container is given by arguments and variables, and where its pods run; `None` if there is no such container, or
-    /// if it is for Windows.
-    fn of_workload(kind: &str, spec: &Value) -> Option<Self> {
-        let pod = &spec["template"]["spec"];
-        let containers = pod["containers"].as_array()?;
-        let is_nth = |container: &&Value| {
-            ["name", "image"].iter().any(|field| container[*field].as_str().is_some_and(|text| text.contains(NTH)))
+        let found = match kind {
+            "Deployment" | "DaemonSet" => Self::of_workload(kind, spec),
+            "HelmRelease" => Self::of_release(spec)?,
+            "Application" => Self::of_application(spec)?,
+            _ => None,
         };
-        let container = containers.iter().find(is_nth)?;
-        if pod["nodeSelector"]["kubernetes.io/os"] == "windows" {
-            return None;
-        }
-        let mut found = Self::plain(json!({}));
-        found.take_variables(container);
-        found.take_arguments(container);
-        let mut selector = pod["nodeSelector"].clone();
-        if let Some(selector) = selector.as_object_mut() {
-            selector.remove("kubernetes.io/os");
-        }
-        for field in POD_FIELDS {
-            let value = if field == "nodeSelector" { &selector } else { &pod[field] };
-            // The API server fills in the policy.
-            let is_filled_in = field == "dnsPolicy" && value == "ClusterFirst";
-            let is_given = !value.is_null() && value.as_object().is_none_or(|map| !map.is_empty()) && !is_filled_in;
-            if is_given {
-                found.set(field, value.clone());
-            }
-        }
-        if !container["resources"].as_object().is_none_or(Map::is_empty) {
-            found.set("resources", container["resources"].clone());
-        }
-        if pod["imagePullSecrets"].as_array().is_some_and(|secrets| !secrets.is_empty()) {
-            found.set("image.pullSecrets", pod["imagePullSecrets"].clone());
-        }
-        if kind == "Deployment" && spec["replicas"].is_u64() {
-            found.set("replicas", spec["replicas"].clone());
-        }
-        if let Some(account) = pod["serviceAccountName"].as_str() {
-            let text = format!(
-                "the object shows its name, {account}, not its role: give Ebbtide's ServiceAccount the role, by serviceAccount.annotations or an \
-                 association of EKS Pod Identity"
-            );
-            found.remarks.push(remark(Topic::Missing, "serviceAccount", &text));
-        }
-        Some(found)
-    }
-
-    fn take_variables(&mut self, container: &Value) {
-        for variable in container["env"].as_array().into_iter().flatten() {
-            let (name, from) = (variable["name"].as_str().unwrap_or_default(), &variable["valueFrom"]);
-            let secret = from["secretKeyRef"]["name"].as_str();
-            match (variable["value"].as_str(), secret) {
-                (Some(value), _) => self.take(name, value, variable),
-                (None, Some(secret)) if name == "WEBHOOK_URL" => self.set("webhookURLSecretName", json!(secret)),
-                // The pod's own names.
-                (None, _) if from["fieldRef"].is_object() => {}
-                (None, _) => self.take_extra(variable),
-            }
-        }
-    }
-
-    fn take_arguments(&mut self, container: &Value) {
-        let given = ["command", "args"].iter().flat_map(|field| container[*field].as_array().into_iter().flatten());
-        let mut given = given.filter_map(Value::as_str).peekable();
-        while let Some(argument) = given.next() {
-            let Some(flag) = argument.strip_prefix("--").or_else(|| argument.strip_prefix('-')) else { continue };
-            let (flag, value) = match flag.split_once('=') {
-                Some((flag, value)) => (flag, value),
-                None => (flag, given.next_if(|next| !next.starts_with('-')).unwrap_or("true")),
-            };
-            let name = flag.replace('-', "_").to_uppercase();
-            self.take(&name, value, &json!({ "name": name, "value": value }));
-        }
-    }
-
-    /// Takes a variable: as the value of its name, or else as one of the chart's extra variables.
-    fn take(&mut self, name: &str, value: &str, variable: &Value) {
-        if value.is_empty() {
-            return;
-        }
-        let known = table().rows().map(|row| &*row.nth).find(|key| variable_of(key) == name);
-        let aliases = || VARIABLES.iter().find(|(variable, _)| *variable == name).map(|(_, key)| *key);
-        match known.or_else(aliases) {
-            Some(key) => self.set(key, scalar(value)),
-            None => self.take_extra(variable),
-        }
-    }
-
-    fn take_extra(&mut self, variable: &Value) {
-        if let Value::Array(all) = &mut self.values["extraEnv"] {
-            all.push(variable.clone());
-        } else {
-            self.set("extraEnv", json!([variable]));
-        }
+        Ok(found.filter(|found| !found.is_partial || !found.values[DECIDES].is_null()))
     }
 
     /// Sets a value by its name with dots.
-    fn set(&mut self, name: &str, value: Value) {
-        let mut place = &mut self.values;
-        for part in name.split('.') {
-            if !place.is_object() {
-                *place = json!({});
-            }
-            place = &mut place[part];
+    pub(super) fn set(&mut self, name: &str, value: Value) {
+        if let Some(place) = Place::of(name) {
+            place.set(&mut self.values, value);
         }
-        *place = value;
     }
 
-    fn of_release(spec: &Value) -> Self {
-        let values = if spec["values"].is_object() { spec["values"].clone() } else { json!({}) };
-        let mut found = Self::plain(values);
-        if spec["valuesFrom"].as_array().is_some_and(|from| !from.is_empty()) {
-            let text = "names ConfigMaps or Secrets, which are not read; give the output of helm get values instead";
-            found.remarks.push(remark(Topic::Missing, "spec.valuesFrom", text));
+    /// Remarks on files and objects that are not read.
+    pub(super) fn refer(&mut self, name: &str, to: &Value, instead: &str) {
+        if !is_empty(to) {
+            let text = format!("names what is not read, so that its values are missing here; give {instead} instead");
+            self.remarks.push(remark(Topic::Missing, name, &text));
+            self.is_partial = true;
         }
-        found
     }
 
-    fn of_application(spec: &Value) -> Result<Self, ValuesError> {
+    fn of_release(spec: &Value) -> Result<Option<Self>, ValuesError> {
+        let chart = &spec["chart"]["spec"];
+        let values = spec["values"].as_object().cloned().unwrap_or_default();
+        let mut found = Self::of_values(values, chart["chart"] == NTH)?;
+        if let Some(found) = &mut found {
+            found.refer("spec.valuesFrom", &spec["valuesFrom"], "the output of helm get values");
+            found.refer("spec.chart.spec.valuesFiles", &chart["valuesFiles"], "the output of helm get values");
+        }
+        Ok(found)
+    }
+
+    fn of_application(spec: &Value) -> Result<Option<Self>, ValuesError> {
         let sources = spec["sources"].as_array().into_iter().flatten();
         let is_nth = |source: &&Value| source["chart"] == NTH;
         let source = sources.into_iter().find(is_nth).unwrap_or(&spec["source"]);
         let helm = &source["helm"];
-        let mut found = Self::plain(json!({}));
-        if let Some(text) = helm["values"].as_str() {
-            found.values = values(text)?.into_iter().next().unwrap_or_default().into();
-        }
-        // As Argo CD does: values of the object win, and parameters over these.
-        if let Value::Object(all) = &helm["valuesObject"] {
-            all.iter().for_each(|(name, value)| found.values[name] = value.clone());
-        }
+        // As Argo CD does: an object replaces the text, and parameters win over both.
+        let mut given = match (&helm["valuesObject"], helm["values"].as_str()) {
+            (Value::Object(object), _) => Self::plain(object.clone().into()),
+            (_, text) => Self::plain(values(text.unwrap_or_default())?.into_iter().next().unwrap_or_default().into()),
+        };
         for parameter in helm["parameters"].as_array().into_iter().flatten() {
-            if let (Some(name), Some(value)) = (parameter["name"].as_str(), parameter["value"].as_str()) {
-                found.set(name, scalar(value));
-            }
+            given.take_parameter(parameter);
         }
-        if helm["valueFiles"].as_array().is_some_and(|files| !files.is_empty()) {
-            let text =
-                "names files of the repository, which are not read; give these, or the output of helm get values";
-            found.remarks.push(remark(Topic::Missing, "spec.source.helm.valueFiles", text));
+        let values = if let Value::Object(values) = given.values { values } else { Map::new() };
+        let mut found = Self::of_values(values, source["chart"] == NTH)?;
+        if let Some(found) = &mut found {
+            found.remarks.append(&mut given.remarks);
+            for files in ["valueFiles", "fileParameters"] {
+                let name = format!("spec.source.helm.{files}");
+                found.refer(&name, &helm[files], "the files, or the output of argocd app manifests");
+            }
         }
         Ok(found)
     }
-}
 
-/// Returns the variable of a value: `QUEUE_URL` of `queueURL`.
-fn variable_of(key: &str) -> String {
-    let letters: Vec<char> = key.chars().collect();
-    let mut variable = String::new();
-    for (n, letter) in letters.iter().enumerate() {
-        let before = n.checked_sub(1).map(|before| letters[before]);
-        let starts = before.is_some_and(|before| !before.is_uppercase())
-            || before.is_some() && letters.get(n + 1).is_some_and(|next| next.is_lowercase());
-        if letter.is_uppercase() && starts {
-            variable.push('_');
+    /// Sets the value of a parameter of an Application.
+    fn take_parameter(&mut self, parameter: &Value) {
+        let (name, is_text) = (parameter["name"].as_str().unwrap_or_default(), parameter["forceString"] == true);
+        let text = match &parameter["value"] {
+            Value::String(text) => text.clone(),
+            Value::Null => String::new(),
+            other => other.to_string(),
+        };
+        if let Some(place) = Place::of(name) {
+            place.set(&mut self.values, helm_set::value(&text, is_text));
+        } else {
+            let text =
+                format!("{name:?} is not a name for helm --set, which Argo CD requires; correct it and try again");
+            self.remarks.push(remark(Topic::Lost, "spec.source.helm.parameters", &text));
         }
-        variable.extend(letter.to_uppercase());
     }
-    variable
 }
 
-/// Returns the value that a text stands for, as the chart has it.
-fn scalar(text: &str) -> Value {
-    match text {
-        "true" => Value::Bool(true),
-        "false" => Value::Bool(false),
-        _ => text.parse::<i64>().map_or_else(|_| json!(text), |number| json!(number)),
-    }
+/// Whether a name is one of NTH's values, now or in older charts.
+fn is_nths(name: &str) -> bool {
+    OLDER.contains(&name) || table().rows().any(|row| row.nth.split('.').next() == Some(name))
+}
+
+/// Whether a name is one of NTH's values, and not of other charts' as well.
+fn is_nths_alone(name: &str) -> bool {
+    is_nths(name) && !table().shared.iter().any(|shared| shared == name)
 }

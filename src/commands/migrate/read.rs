@@ -9,12 +9,27 @@ const MAX_YAML_NODES: usize = 20_000;
 /// The reason why a text is not a values file, with what to give instead.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ValuesError {
+    /// There is no text, as of a pipe whose first command has failed.
+    #[error(
+        "is empty: did the command before it fail? Give a values file of NTH's chart; {{}} stands for NTH's defaults"
+    )]
+    Empty,
     /// The document is not a map.
     #[error("is not a map of values; give a values file of NTH's chart")]
     NotAMap,
-    /// The file is an object without NTH's values.
+    /// The file has a name that NTH's chart does not have, and none that only NTH's chart has.
     #[error(
-        "is a {0} without NTH's values; give a values file of NTH's chart, or its Deployment, DaemonSet, HelmRelease or Application as YAML"
+        "has {0}, which NTH's chart does not have, and no value that only NTH's chart has; give a values file of NTH's chart, or of its parent \
+         chart"
+    )]
+    Foreign(String),
+    /// A parent chart has NTH's values under two names.
+    #[error("has NTH's values under {0} and under {1}; give what is under one of the names")]
+    Several(String, String),
+    /// The object does not show NTH's values.
+    #[error(
+        "is of kind {0} and does not show NTH's values: files and objects that it names are not read; give a values file of NTH's chart, or its \
+         Deployment, DaemonSet, HelmRelease or Application as YAML"
     )]
     Object(String),
     /// The file has several objects; this number of them have NTH's values.

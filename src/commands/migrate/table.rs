@@ -4,6 +4,7 @@
 use super::Topic;
 use serde::Deserialize;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 /// The table.
@@ -12,6 +13,8 @@ use std::sync::LazyLock;
 pub struct Table {
     /// The names of our chart's values, in their order.
     pub(super) order: Vec<String>,
+    /// Names of NTH's values that other charts have, too.
+    pub(super) shared: Vec<String>,
     /// Values of ours that keep a behaviour of NTH, because our default is another.
     pub(super) kept: Vec<Kept>,
     /// The sections of the README of NTH's chart.
@@ -38,6 +41,8 @@ pub(super) struct Kept {
 pub struct Section {
     /// What the section's values are for.
     pub name: String,
+    /// The mode that alone reads them.
+    pub(super) mode: Option<Mode>,
     /// The rows.
     pub rows: Vec<Row>,
 }
@@ -54,7 +59,8 @@ pub struct Row {
     /// The names of our values that replace it; empty if there are none.
     #[serde(default)]
     pub ours: Vec<String>,
-    /// The mode that alone reads the value.
+    /// The mode of its section.
+    #[serde(skip)]
     pub(super) mode: Option<Mode>,
     /// Values that give this its effect: one of them must have an effect.
     #[serde(default, rename = "if")]
@@ -101,7 +107,7 @@ pub(super) struct Case {
     pub from_value: Option<String>,
     /// This value has an effect.
     pub on: Option<String>,
-    /// A pod selector in the value selects other pods of Ebbtide's.
+    /// A pod selector in the value selects other pods of Ebbtide's than it did of NTH's.
     #[serde(default)]
     pub foreign_selectors: bool,
     /// The value is not the URL of a queue.
@@ -124,8 +130,8 @@ pub(super) enum How {
     Text,
     /// A text for which empty is a value, too.
     TextOrEmpty,
-    /// One of these words.
-    Word(Vec<String>),
+    /// One of these words, with ours for it.
+    Word(BTreeMap<String, String>),
     /// A switch: the values of ours if it is on, and if it is off.
     Switch {
         #[serde(default)]
@@ -143,10 +149,14 @@ pub(super) enum How {
     Map,
     /// A list of maps.
     ListOfMaps,
+    /// A list of maps with a name, or of names, as older charts of NTH take them.
+    Named,
     /// Labels of pods.
     Labels,
     /// Annotations of pods.
     Annotations,
+    /// An affinity of pods.
+    Affinity,
     /// Tolerations of pods.
     Tolerations,
     /// Requests and limits of pods.
@@ -181,6 +191,13 @@ pub(super) struct Env {
     pub needless: Vec<String>,
 }
 
+impl Env {
+    /// Whether a variable is copied.
+    pub fn takes(&self, name: &str) -> bool {
+        self.ours.iter().any(|prefix| name.starts_with(prefix)) && !self.except.iter().any(|known| known == name)
+    }
+}
+
 impl Table {
     /// Returns every row.
     pub fn rows(&self) -> impl Iterator<Item = &Row> {
@@ -191,7 +208,12 @@ impl Table {
 /// Returns the table.
 #[must_use]
 pub fn table() -> &'static Table {
-    static TABLE: LazyLock<Table> =
-        LazyLock::new(|| serde_saphyr::from_str(include_str!("rows.yaml")).expect("rows.yaml must be a table"));
+    static TABLE: LazyLock<Table> = LazyLock::new(|| {
+        let mut table: Table = serde_saphyr::from_str(include_str!("rows.yaml")).expect("rows.yaml must be a table");
+        for section in &mut table.sections {
+            section.rows.iter_mut().for_each(|row| row.mode = section.mode);
+        }
+        table
+    });
     &TABLE
 }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::cli::Cli;
 use clap::Parser;
+use pods::NTH;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use table::Case;
@@ -95,8 +96,16 @@ fn each_error_is_one_sentence() {
     let wide = format!("a: [{}]", "1,".repeat(50_000));
     let table = [
         ("just words", "is not a map of values"),
-        ("apiVersion: v1\nkind: ConfigMap", "is a ConfigMap without NTH's values; give"),
-        ("apiVersion: apps/v1\nkind: Deployment", "is a Deployment without NTH's values; give"),
+        ("", "is empty: did the command before it fail?"),
+        (" \n\n", "is empty: did the command before it fail?"),
+        (
+            "a: {b: 1}\nglobal: {}",
+            "has a, which NTH's chart does not have, and no value that only NTH's chart has; give",
+        ),
+        ("image: {}\nplatform: {nth: {queueURL: x}}", "has platform, which NTH's chart does not have, and"),
+        ("a: {queueURL: x}\nb: {taintNode: true}", "has NTH's values under a and under b; give"),
+        ("apiVersion: v1\nkind: ConfigMap", "is of kind ConfigMap and does not show NTH's values: "),
+        ("apiVersion: apps/v1\nkind: Deployment", "is of kind Deployment and does not show NTH's values: "),
         ("apiVersion: v1\nkind: List\nitems: []", "has several objects, 0 of them with NTH's values; give"),
         ("- a\n- b", "is not a map of values"),
         ("a: 1\na: 2", "has a twice, the second time on line 2; remove one"),
@@ -264,9 +273,9 @@ fn the_shortest_interval_of_heartbeats_is_the_services() {
 #[test]
 fn the_values_go_into_a_new_file_and_strict_decides_the_exit_code() {
     let folder = std::env::temp_dir().join(format!("ebbtide-migrate-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
+    fs::create_dir_all(&folder).unwrap();
     let (nth, ours) = (folder.join("nth.yaml"), folder.join("ebbtide.yaml"));
-    std::fs::write(&nth, format!("{GIVEN}unknown: 1\n")).unwrap();
+    fs::write(&nth, format!("{GIVEN}unknown: 1\n")).unwrap();
     let asked = |output: Option<&std::path::Path>, strict| {
         run(&Migrate { values: Some(nth.clone()), output_file: output.map(Into::into), strict })
     };
@@ -277,14 +286,24 @@ fn the_values_go_into_a_new_file_and_strict_decides_the_exit_code() {
     assert!(convert(&format!("{GIVEN}workers: 5\n")).unwrap().is_whole(), "it is not needed");
     let written = asked(Some(&ours), false);
     assert_eq!((written.code, written.output.as_str(), &written.remarks), (0, "", &lax.remarks));
-    assert_eq!(std::fs::read_to_string(&ours).unwrap(), lax.output);
+    assert_eq!(fs::read_to_string(&ours).unwrap(), lax.output);
     let again = asked(Some(&ours), false);
     assert!(
         again.code == 1 && again.problems.contains("give --output-file another name"),
         "what somebody has edited stays: {}",
         again.problems
     );
-    std::fs::remove_dir_all(folder).unwrap();
+    // What a failed command leaves in the pipe or in the file.
+    fs::write(&nth, "\n").unwrap();
+    fs::remove_file(&ours).unwrap();
+    let nothing = asked(Some(&ours), false);
+    assert!(
+        nothing.code == 2 && nothing.problems.contains("nth.yaml: is empty: did the command"),
+        "{}",
+        nothing.problems
+    );
+    assert!(!ours.exists(), "the next try needs its place");
+    fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
@@ -335,7 +354,6 @@ fn each_form_has_the_same_values() {
     let rest = "enableSqsTerminationDraining: true\n        queueURL: https://sqs.eu-west-1.amazonaws.com/123456789012/nth\n        taintNode: true\n        replicas: 7\n";
     let forms = [
         format!("USER-SUPPLIED VALUES:\n{plain}"),
-        format!("aws-node-termination-handler:\n{}global: {{}}\n", indented(2)),
         format!("{release}{}", indented(4)),
         format!("{application}      valuesObject:\n{}", indented(8)),
         format!("{application}      values: |\n{}", indented(8)),
@@ -378,13 +396,80 @@ spec:
         assert!(found.values.contains(expected), "{expected}: {}", found.values);
     }
     assert!(found.to_string().contains("serviceAccount: the object shows its name, nth, not its role"), "{found}");
-    assert!(remarks("").contains("values: there are none, so that these are NTH's defaults, in IMDS mode"));
-    let release =
-        "apiVersion: helm.toolkit.fluxcd.io/v2\nkind: HelmRelease\nspec:\n  valuesFrom: [{kind: ConfigMap, name: v}]\n";
-    assert!(remarks(release).contains("spec.valuesFrom: names ConfigMaps or Secrets, which are not read"));
-    let files =
-        "apiVersion: argoproj.io/v1alpha1\nkind: Application\nspec:\n  source:\n    helm: {valueFiles: [a.yaml]}\n";
-    assert!(remarks(files).contains("valueFiles: names files of the repository, which are not read"));
-    let odd = "apiVersion: argoproj.io/v1alpha1\nkind: Application\nspec: {source: {helm: {values: \"a: 1\", parameters: [{name: a.b, value: c}]}}}\n";
-    assert!(remarks(odd).contains("a: is unknown"), "a parameter below a value that is no map");
+    let release = |spec: &str| format!("apiVersion: helm.toolkit.fluxcd.io/v2\nkind: HelmRelease\nspec: {spec}");
+    let application =
+        |source: &str| format!("apiVersion: argoproj.io/v1alpha1\nkind: Application\nspec: {{source: {source}}}");
+    let chart = "chart: aws-node-termination-handler";
+    let deployment = format!(
+        "{}\n        envFrom: [{{configMapRef: {{name: c}}}}]",
+        daemons.trim().replace("DaemonSet", "Deployment")
+    );
+    // What is not read may say the mode.
+    for object in [
+        release("{valuesFrom: [{kind: ConfigMap, name: v}]}"),
+        release("{values: {taintNode: true}, chart: {spec: {valuesFiles: [a.yaml]}}}"),
+        application("{helm: {valueFiles: [a.yaml]}}"),
+        application(&format!("{{{chart}, helm: {{valueFiles: [a.yaml]}}}}")),
+        application(&format!("{{{chart}, helm: {{fileParameters: [{{name: a, path: b}}]}}}}")),
+        application("{helm: {values: \"a: 1\"}}"),
+        deployment,
+    ] {
+        let error = convert(&object).expect_err(&object).to_string();
+        assert!(
+            error.contains(" and does not show NTH's values: files and objects that it names are not read"),
+            "{error}"
+        );
+    }
+    let queue = "values: {enableSqsTerminationDraining: true}";
+    assert!(
+        remarks(&release(&format!("{{valuesFrom: [{{kind: Secret}}], {queue}}}")))
+            .contains("spec.valuesFrom: names what is not read")
+    );
+    let files = application("{helm: {valueFiles: [a.yaml], valuesObject: {enableSqsTerminationDraining: true}}}");
+    assert!(remarks(&files).contains("spec.source.helm.valueFiles: names what is not read"));
+    // NTH's chart with its defaults, and with what it ignores.
+    assert!(convert(&application(&format!("{{{chart}}}"))).is_ok());
+    let odd = application(&format!("{{{chart}, helm: {{values: \"a: 1\", parameters: [{{name: a.b, value: c}}]}}}}"));
+    assert!(remarks(&odd).contains("a: is unknown"), "a parameter below a value that is no map");
+    // As in Argo CD, an object replaces the text.
+    let both =
+        application(&format!("{{{chart}, helm: {{values: \"taintNode: true\", valuesObject: {{replicas: 2}}}}}}"));
+    assert!(!convert(&both).unwrap().values.contains("taint"));
+}
+
+/// They are for a parent chart again, and without its lines those of the chart alone.
+#[test]
+fn values_of_a_parent_chart_stay_in_it() {
+    let flat = convert(GIVEN).unwrap().values;
+    let indented: String = GIVEN.lines().map(|line| format!("  {line}\n")).collect();
+    let release = "apiVersion: helm.toolkit.fluxcd.io/v2\nkind: HelmRelease\nspec:\n  values:\n    nth:\n";
+    for (form, name) in [
+        (format!("aws-node-termination-handler:\n{indented}  enabled: true\nglobal: {{}}\n"), NTH),
+        (
+            format!("image: {{tag: v1}}\nother: {{image: {{}}, enabled: true}}\nnth:\n{indented}  enabled: true\n"),
+            "nth",
+        ),
+        (format!("{release}      enabled: true\n{}", indented.replace("  ", "      ")), "nth"),
+    ] {
+        let found = convert(&form).unwrap();
+        let alone: Vec<_> = found.values.lines().filter_map(|line| line.strip_prefix("  ")).collect();
+        let expected: Vec<_> = flat.strip_prefix(HEAD).unwrap().lines().collect();
+        assert_eq!(alone[2..], expected, "{form}");
+        assert_eq!(alone[0], "enabled: true  # enabled");
+        assert!(found.values.starts_with(&format!("{HEAD}{NESTED}ebbtide:\n  enabled: true")), "{}", found.values);
+        assert!(found.to_string().contains(&format!("New:\n  {name}: {PARENT}\n")), "{found}");
+        assert!(!found.to_string().contains("unknown"), "{found}");
+    }
+}
+
+/// A typing error there would make an umbrella's values those of NTH, or NTH's chart those of another.
+#[test]
+fn a_shared_name_is_one_of_nths() {
+    let names: Vec<&str> = table().rows().filter_map(|row| row.nth.split('.').next()).collect();
+    let unknown: Vec<_> = table().shared.iter().filter(|shared| !names.contains(&shared.as_str())).collect();
+    assert!(unknown.is_empty(), "{unknown:?}");
+    for theirs in ["image: {}", "serviceAccount: {create: true}\nreplicas: 2", "affinity: {}"] {
+        assert!(convert(&format!("other:\n  {}", theirs.replace('\n', "\n  "))).is_err(), "{theirs}");
+        assert!(convert(theirs).is_ok(), "{theirs}");
+    }
 }

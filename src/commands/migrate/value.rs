@@ -34,19 +34,31 @@ impl<'a> NthValue<'a> {
     /// Converts the value. Like Helm, this treats null as unset. A default of NTH needs no conversion.
     pub fn convert(&self) -> Conversion {
         let Row { mode, default, only_with, unless, how, .. } = self.row;
-        let is_on = |key: &String| self.is_on(key);
-        match mode {
-            _ if self.value.is_null() => Conversion::default(),
-            // The chart or the service refuse what replaces such a value without a queue, so that its default is remarked on, too.
-            Some(Mode::Queue) if self.mode == Mode::Imds => {
-                Conversion::of(Topic::Needless, "only NTH's queue mode reads it")
+        if self.value.is_null() || self.value == default {
+            return Conversion::default();
+        }
+        if let Some(mode) = mode.filter(|mode| *mode != self.mode) {
+            return self.unread(mode);
+        }
+        let without = !only_with.is_empty() && !only_with.iter().any(|key| self.is_on(key));
+        let instead = unless.iter().find(|key| self.is_on(key));
+        match instead {
+            _ if is_empty(self.value) && (without || instead.is_some()) => Conversion::default(),
+            _ if without => {
+                Conversion::of(Topic::Needless, &format!("has no effect without {}", only_with.join(" or ")))
             }
-            _ if self.value == default => Conversion::default(),
-            Some(Mode::Imds) if self.mode == Mode::Queue => self.remark(Topic::Needless),
-            _ if !only_with.is_empty() && !only_with.iter().any(is_on) || unless.iter().any(is_on) => {
-                Conversion::default()
-            }
-            _ => self.with_case(how.convert(self)),
+            Some(instead) => Conversion::of(Topic::Needless, &format!("has no effect with {instead}")),
+            None => self.with_case(how.convert(self)),
+        }
+    }
+
+    /// Returns the reason why a value of the other mode is not needed: that of a case with the mode, or else the general one.
+    fn unread(&self, by: Mode) -> Conversion {
+        let case = self.row.cases.iter().find(|case| case.mode == Some(self.mode) && case.applies(self));
+        match (case, by) {
+            (Some(Case { topic, text, .. }), _) => Conversion::of(*topic, text.as_ref().unwrap_or(&self.row.remark)),
+            (None, Mode::Queue) => Conversion::of(Topic::Needless, "only NTH's queue mode reads it"),
+            (None, Mode::Imds) => Conversion::of(Topic::Needless, "only NTH's IMDS mode reads it"),
         }
     }
 

@@ -7,7 +7,11 @@ use std::fmt;
 
 /// Our values.
 #[derive(Debug, Default)]
-pub(super) struct Values(Vec<(String, Entry)>);
+pub(super) struct Values {
+    entries: Vec<(String, Entry)>,
+    /// They are those of a parent chart, under the name of ours.
+    pub is_nested: bool,
+}
 
 #[derive(Debug)]
 enum Entry {
@@ -18,7 +22,7 @@ enum Entry {
 impl Values {
     /// Sets a value, unless it is set already. Returns whether it was not.
     pub fn put(&mut self, path: &str, value: Value, comment: &str) -> bool {
-        let (mut level, mut path) = (&mut self.0, path);
+        let (mut level, mut path) = (&mut self.entries, path);
         while let Some((part, below)) = path.split_once('.') {
             let place = level.iter().position(|(name, _)| name == part).unwrap_or_else(|| {
                 level.push((part.to_owned(), Entry::Map(Vec::new())));
@@ -38,9 +42,12 @@ impl Values {
 impl fmt::Display for Values {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let place = |name: &str| table().order.iter().position(|known| known == name);
-        let mut sorted: Vec<_> = self.0.iter().collect();
+        let mut sorted: Vec<_> = self.entries.iter().collect();
         sorted.sort_by_key(|(name, _)| place(name));
-        sorted.into_iter().try_for_each(|(name, entry)| entry.write(f, name, 0))
+        if self.is_nested {
+            writeln!(f, "ebbtide:")?;
+        }
+        sorted.into_iter().try_for_each(|(name, entry)| entry.write(f, name, usize::from(self.is_nested)))
     }
 }
 
