@@ -441,7 +441,7 @@ spec:
 #[test]
 fn values_of_a_parent_chart_stay_in_it() {
     let flat = convert(GIVEN).unwrap().values;
-    let indented: String = GIVEN.lines().map(|line| format!("  {line}\n")).collect();
+    let indented = format!("  {}\n", GIVEN.trim_end().replace('\n', "\n  "));
     let release = "apiVersion: helm.toolkit.fluxcd.io/v2\nkind: HelmRelease\nspec:\n  values:\n    nth:\n";
     for (form, name) in [
         (format!("aws-node-termination-handler:\n{indented}  enabled: true\nglobal: {{}}\n"), NTH),

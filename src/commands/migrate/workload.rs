@@ -50,8 +50,9 @@ impl Found {
             if let Some(selector) = value.as_object_mut() {
                 selector.remove("kubernetes.io/os");
             }
-            // The API server fills in the policy.
-            if !is_empty(&value) && !(field == "dnsPolicy" && value == "ClusterFirst") {
+            // The API server fills it in.
+            let is_default = field == "dnsPolicy" && value == "ClusterFirst";
+            if !is_default && !is_empty(&value) {
                 found.set(if is_daemon_set { daemon_set } else { deployment }, value);
             }
         }
