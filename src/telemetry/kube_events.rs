@@ -1,9 +1,8 @@
 //! Facts as Kubernetes Events, and as the Node's condition `EbbtideDraining`.
 //!
 //! [`EventSubscriber`] notes facts and returns at once; [`EventWriter`], a task, writes. A drain that nothing blocks costs no call.
-//! One that is blocked costs five at most: an Event on its Node, one on a pod, the condition, and at its end
-//! a patch of the Node's Event and one of the condition. What can't be written is left out and emitted as a fact: no drain ever
-//! waits for it.
+//! One that is blocked costs five at most: an Event on its Node, one on a pod, the condition, and at its end a patch of the Node's Event
+//! and one of the condition. What can't be written is left out and emitted as a fact: no drain ever waits for it.
 
 mod api;
 mod state;

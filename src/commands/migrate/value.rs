@@ -40,15 +40,15 @@ impl<'a> NthValue<'a> {
         if let Some(mode) = mode.filter(|mode| *mode != self.mode) {
             return self.unread(mode);
         }
-        let without = !only_with.is_empty() && !only_with.iter().any(|key| self.is_on(key));
-        let instead = unless.iter().find(|key| self.is_on(key));
-        match instead {
-            _ if is_empty(self.value) && (without || instead.is_some()) => Conversion::default(),
-            _ if without => {
-                Conversion::of(Topic::Needless, &format!("has no effect without {}", only_with.join(" or ")))
-            }
-            Some(instead) => Conversion::of(Topic::Needless, &format!("has no effect with {instead}")),
+        let needless = if only_with.is_empty() || only_with.iter().any(|key| self.is_on(key)) {
+            unless.iter().find(|key| self.is_on(key)).map(|instead| format!("has no effect with {instead}"))
+        } else {
+            Some(format!("has no effect without {}", only_with.join(" or ")))
+        };
+        match needless {
             None => self.with_case(how.convert(self)),
+            Some(_) if is_empty(self.value) => Conversion::default(),
+            Some(why) => Conversion::of(Topic::Needless, &why),
         }
     }
 

@@ -25,7 +25,7 @@ impl Progress {
     }
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 struct Record {
     pods: BTreeMap<PodId, PodState>,
     /// Number of pods that are gone.
@@ -41,8 +41,8 @@ struct Record {
 
 impl Record {
     /// Returns the pods that are held, and by what.
-    fn held(&self) -> impl Iterator<Item = (&PodId, &str)> {
-        self.pods.iter().filter_map(|(pod, state)| Some((pod, &**state.held_by()?)))
+    fn held(&self) -> impl Iterator<Item = (&PodId, &Arc<str>)> {
+        self.pods.iter().filter_map(|(pod, state)| Some((pod, state.held_by()?)))
     }
 
     fn outcome(&self) -> DrainOutcome {
@@ -200,8 +200,8 @@ impl<'a> Recorder<'a> {
 
     /// Emits that the drain is blocked.
     pub(super) fn drain_blocked(&self) {
-        let record = self.progress.0.lock().clone();
-        let pods: Vec<_> = record.held().map(|(pod, by)| HeldPod { pod: pod.named(), by }).collect();
+        let held: Vec<_> = self.progress.0.lock().held().map(|(pod, by)| (pod.clone(), Arc::clone(by))).collect();
+        let pods: Vec<_> = held.iter().map(|(pod, by)| HeldPod { pod: pod.named(), by }).collect();
         let (until, hard) = self.left();
         self.facts.emit(&Fact::DrainBlocked { on: self.node.named(), pods: &pods, until, hard });
     }
