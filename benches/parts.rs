@@ -16,13 +16,12 @@ use criterion::{BenchmarkGroup, Criterion, SamplingMode, Throughput};
 use ebbtide::fact::Facts;
 use ebbtide::fact::NoticeOutcome;
 use ebbtide::pipeline::verdict;
-use ebbtide::pipeline::{Index, Node, node_api};
+use ebbtide::pipeline::{Index, Node, NodeScope, node_api};
 use ebbtide::pipeline::{InstanceId, Parsed};
 use ebbtide::pipeline::{SelectionRules, TrimmedPod, parse, select};
 use ebbtide_sim::World;
 use k8s_openapi::api::core::v1;
 use kube::api::{ObjectList, WatchEvent};
-use kube::core::Selector;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 use std::collections::HashMap;
@@ -116,7 +115,7 @@ fn pods(table: &mut Table<'_>) {
 
 /// Watch events about a Node.
 fn nodes(table: &mut Table<'_>) {
-    let selector = Selector::default();
+    let scope = NodeScope::default();
     let whole = wire::node(7);
     let mut object: Value = serde_json::from_str(&whole).unwrap();
     object["metadata"].as_object_mut().unwrap().remove("managedFields");
@@ -126,7 +125,7 @@ fn nodes(table: &mut Table<'_>) {
             let WatchEvent::Modified(object) = serde_json::from_str(black_box(&wire)).unwrap() else {
                 panic!("no change")
             };
-            Node::from_wire(object, &selector, |_| false, &[], &[]).expect("it must be an instance")
+            Node::from_wire(object, &scope, |_| false, &[], &[]).expect("it must be an instance")
         };
         assert_eq!(read().instance.as_str(), wire::instance(7));
         let full = way("k8s-openapi", || serde_json::from_str::<WatchEvent<v1::Node>>(black_box(&wire)).unwrap());

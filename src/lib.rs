@@ -77,7 +77,7 @@ pub mod cli {
     pub use flags::borrowed::ServiceFlags;
     pub use flags::completion::Shell;
     pub use flags::doctor::Doctor;
-    pub use flags::{Cli, Command, LogFormat, Run};
+    pub use flags::{Cli, Command, LogFormat, PoolFlag, Run};
     pub use output::Output;
     pub use settings::{AgentSettings, Settings};
 }
@@ -130,7 +130,7 @@ pub mod pipeline {
     pub use node::record::{HookState, NoticeRecord, Record, ReturnSign};
     pub use node::release::NodeRelease;
     pub use node::replacement::AskedReplacement;
-    pub use node::{Index, Node, node_api};
+    pub use node::{Index, Node, NodeScope, node_api};
     pub use queue::QueueUrl;
     pub use sources::{Deliverer, verdict};
 }

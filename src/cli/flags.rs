@@ -8,6 +8,7 @@ pub mod completion;
 pub mod doctor;
 pub mod migrate;
 pub mod notify;
+mod pool;
 mod reporting;
 pub mod send;
 mod servers;
@@ -21,6 +22,7 @@ mod waits;
 
 pub use admission::Admission;
 pub use notify::Notifications;
+pub use pool::PoolFlag;
 pub use reporting::Reporting;
 pub use servers::Servers;
 pub use source::{Source, Sources};
@@ -114,7 +116,7 @@ pub enum Command {
 }
 
 /// The flags of `ebbtide run`.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub struct Run {
     /// The sources of notices.
@@ -224,6 +226,21 @@ pub struct Run {
         help_heading = "Notices",
     )]
     pub node_selector: Option<Selector>,
+
+    /// Pool of Nodes with settings of its own, as `NAME;node-selector=SELECTOR;FLAG=VALUE`, with as many flags as differ; repeatable, in the
+    /// variable one a line. The first pool that selects a Node counts
+    ///
+    /// A flag is `on`, `drain-timeout`, `delay`, `hold`, `wave`, `when`, `at-deadline`, `pod-grace`, `uncordon-after`, `on-failed-drain`,
+    /// `on-uncordon` or `complete-after`. What a pool does not set is as for all Nodes.
+    #[arg(
+        long,
+        env = "EBBTIDE_POOL",
+        value_parser = value(pool::pool),
+        value_name = "POOL",
+        value_delimiter = '\n',
+        help_heading = "Notices",
+    )]
+    pub pool: Vec<PoolFlag>,
 
     /// Maximum duration of a drain, at most 48h, for all kinds or for one [default: the time that AWS sets; for a lifecycle hook its timeout, or
     /// `15m` if that is longer, plus the remaining grace periods; otherwise `1h`]

@@ -6,6 +6,7 @@ mod agent;
 mod conditions;
 mod hook;
 mod notifications;
+mod policy;
 mod problems;
 mod replacements;
 mod servers;
@@ -20,17 +21,16 @@ pub use sources::Sources;
 
 use crate::cli::flags;
 use crate::cli::flags::{Problem, Run};
-use crate::pipeline::drain::{AtDeadline, SelectionRules};
+use crate::pipeline::drain::SelectionRules;
 use crate::pipeline::event::NoticeKind;
-use crate::pipeline::interruption::{Action, ForLoadBalancers, Policy, QUIET_TIME};
-use crate::pipeline::node::label::Selector;
-use crate::pipeline::node::mark::MarkSettings;
-use crate::pipeline::node::{ManagedTag, WorkSign};
+use crate::pipeline::interruption::{Action, Policy};
+use crate::pipeline::node::{ManagedTag, NodeScope, PerPool};
 use crate::telemetry::http::HostNames;
 use crate::telemetry::kube_events::Scope;
 use crate::telemetry::notify::NotifySettings;
 use crate::telemetry::traces::TraceSettings;
 use problems::Problems;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -51,22 +51,18 @@ pub struct Settings {
     pub status_peers: Vec<String>,
     /// Host names under which clients may ask for metrics and the status page.
     pub host_names: HostNames,
-    /// The actions for notices.
-    pub policy: Policy,
-    /// The grace period of every pod, instead of its own.
-    pub pod_grace: Option<Duration>,
+    /// What the user has decided, for each pool of Nodes.
+    pub policies: PerPool<Policy>,
     /// The tag of this cluster's instances.
     pub managed_tag: ManagedTag,
     /// The name of this cluster; by default that in the tags of a Node's instance.
     pub cluster_name: Option<String>,
-    /// The Nodes to act on, by their labels.
-    pub node_selector: Selector,
+    /// The Nodes to act on, and their pools.
+    pub scope: NodeScope,
     /// The pods to evict.
     pub selection_rules: SelectionRules,
     /// The label selector of the pods to evict, in the API server's syntax.
     pub pod_selector: Option<String>,
-    /// The action for pods that remain shortly before a hard deadline.
-    pub at_deadline: AtDeadline,
     /// The drains that are reported by Events and by the Node's condition.
     pub reported: Scope,
     /// The receiver of notifications, if there is one.
@@ -113,6 +109,36 @@ impl std::error::Error for SettingsError {}
 const MAX_LEAD: Duration = Duration::from_hours(30 * 24);
 
 impl Settings {
+    /// Returns the policy for all Nodes, and for those that are in no pool.
+    #[must_use]
+    pub const fn policy(&self) -> &Policy {
+        self.policies.rest()
+    }
+
+    /// Returns the policy of each pool, after that for Nodes that are in none.
+    pub fn all_policies(&self) -> impl Iterator<Item = &Policy> {
+        self.policies.iter().map(|(_, policy)| policy)
+    }
+
+    /// Whether the notices of this kind have one of these actions, in any pool.
+    #[must_use]
+    pub fn acts_on(&self, kind: NoticeKind, is_wanted: impl Fn(Action) -> bool) -> bool {
+        self.all_policies().any(|policy| is_wanted(policy.actions.of(kind)))
+    }
+
+    /// Whether some notice has one of these actions, in any pool.
+    #[must_use]
+    pub fn has_any(&self, wanted: &[Action]) -> bool {
+        self.all_policies().any(|policy| policy.has_any(wanted))
+    }
+
+    /// Returns the labels that waits read, in any pool.
+    #[must_use]
+    pub fn labels(&self) -> Vec<Box<str>> {
+        let all: BTreeSet<_> = self.all_policies().flat_map(Policy::labels).collect();
+        all.into_iter().collect()
+    }
+
     /// Validates the flags.
     ///
     /// # Errors
@@ -142,75 +168,20 @@ impl Settings {
         Self::checked(flags, sources, queue_url, problems)
     }
 
-    fn checked(
-        mut flags: Run,
-        sources: Sources,
-        queue_url: String,
-        mut problems: Problems,
-    ) -> Result<Self, SettingsError> {
+    fn checked(flags: Run, sources: Sources, queue_url: String, mut problems: Problems) -> Result<Self, SettingsError> {
         problems.of_other_sources(&flags, sources);
         problems.without_aws(&flags, sources);
-        let (actions, conditions) = problems.actions_and_conditions(&flags, sources);
+        let (scope, policies) = problems.policies(&flags, sources);
         let (admin_address, status_address, host_names) = servers::checked(&mut problems, &flags.servers);
         let status_peers = problems.status_peers(flags.servers.status_peers, flags.pod_name.is_some());
-        let health_issues = problems.health_issues(&flags.health_issue);
-        let drain_timeout = problems.drain_timeouts(&flags.drain_timeout);
-        let lead = problems.lead(&flags.when);
-        let admission = problems.admission(&flags.admission, (actions, sources), &health_issues);
-        let waits = problems.waits(&flags.waits, (actions, sources), &health_issues, &drain_timeout, lead);
-        problems.same_taints(&flags.taint);
-        // These two have defaults, which an empty value takes away.
-        let hooks = flags.ignore_hook.iter().map(|hook| hook.trim().to_owned()).filter(|hook| !hook.is_empty());
-        flags.ignore_hook = hooks.collect();
-        let signs = flags.keep_cordon_while.iter().map(|sign| sign.trim()).filter(|sign| !sign.is_empty());
-        let signs = signs.filter_map(|sign| problems.read("--keep-cordon-while", WorkSign::read(sign)));
-        let work_signs: Vec<WorkSign> = signs.collect();
         let notify = problems.notifications(flags.notifications, flags.cluster_name.clone(), flags.pod_name.clone());
         let traces = problems.traces(flags.traces, flags.cluster_name.clone(), flags.pod_name.clone());
         let notify = notify.map(|notify| NotifySettings { traces: traces.is_some(), ..notify });
         let own_pod = problems.own_pod(flags.pod_namespace, flags.pod_name);
         problems.without_own_pod("--collect-leases", flags.collect_leases && own_pod.is_none());
-        problems.idle_launches(&flags.startup_taint, flags.on_failed_launch, actions);
-        let drains = |kind| actions.of(kind).drains();
-        let idle_taint = flags.out_of_service_taint
-            && !matches!(actions.of(NoticeKind::StateChange), Action::Drain | Action::Cordon);
-        problems.idle("--out-of-service-taint", idle_taint, "--on state-change=drain");
-        let acts = drains(NoticeKind::ScheduledChange) || actions.of(NoticeKind::ScheduledChange) == Action::Cordon;
-        problems.idle("--when", lead.is_some() && !acts, "--on scheduled-change=drain");
         let nodes_lease = problems.nodes_lease(flags.sources.nodes_lease);
-        problems.idle_polls(flags.ec2_poll_interval, actions);
-        problems.idle("--node-hook", sources.hooks && !drains(NoticeKind::AsgTerminate), "--on asg-terminate=drain");
+        problems.idle_polls(flags.ec2_poll_interval, &policies);
         problems.end()?;
-        // Their controllers would register again what is waited for.
-        let exclude = flags.exclude_from_load_balancers || waits.load_balancers != ForLoadBalancers::Nothing;
-        let policy = Policy {
-            actions,
-            conditions,
-            health_issues,
-            lead,
-            drain_timeout,
-            admission,
-            waits,
-            settle: QUIET_TIME,
-            heartbeats: flags.heartbeat,
-            registration_grace: flags.registration_grace,
-            require_tag: flags.require_tag,
-            ignored_hooks: flags.ignore_hook,
-            hooks: sources.hook_source(flags.sources.node_hook),
-            uncordon_after: flags.uncordon_after,
-            work_signs: work_signs.into(),
-            mark_settings: MarkSettings {
-                taints: flags.taint,
-                former_taints: flags.former_taint,
-                exclude_from_load_balancers: exclude,
-            },
-            out_of_service_taint: flags.out_of_service_taint,
-            on_failed_drain: flags.on_failed_drain,
-            on_uncordon: flags.on_uncordon,
-            on_failed_launch: flags.on_failed_launch,
-            startup_taints: flags.startup_taint,
-            dry_run: flags.dry_run,
-        };
         let selection_rules = SelectionRules {
             evict_daemonsets: flags.evict_daemonsets,
             keep_empty_dir: flags.keep_empty_dir,
@@ -226,16 +197,14 @@ impl Settings {
             status_address,
             status_peers,
             host_names,
-            policy,
+            policies,
             notify,
             traces,
-            pod_grace: flags.pod_grace,
             managed_tag: flags.managed_tag,
             cluster_name: flags.cluster_name,
-            node_selector: flags.node_selector.unwrap_or_default(),
+            scope,
             selection_rules,
             pod_selector: pod_selector.map(|selector| selector.to_string()),
-            at_deadline: flags.at_deadline,
             reported: flags.reporting.events,
             ec2_poll_interval: flags.ec2_poll_interval,
             check_at_start: flags.check_at_start,
@@ -260,6 +229,7 @@ pub fn queue_url(url: Option<String>) -> Result<String, SettingsError> {
 mod tests {
     use super::*;
     use crate::fact::NotificationPhase;
+    use crate::pipeline::drain::AtDeadline;
     use crate::pipeline::interruption::{AtMost, Holds};
     use crate::pipeline::interruption::{Heartbeats, OnFailed, OnUncordon};
 
@@ -280,7 +250,7 @@ mod tests {
     #[test]
     fn defaults() {
         let settings = settings(&[]).unwrap();
-        let policy = &settings.policy;
+        let policy = settings.policy();
         let on = NoticeKind::ALL.map(|kind| policy.actions.of(kind).as_str());
         assert_eq!(on, ["drain", "ignore", "drain", "cordon", "drain", "drain", "drain", "ignore", "report"]);
         assert_eq!(NoticeKind::ALL.map(|kind| policy.drain_timeout.of(kind)), [None; 9]);
@@ -297,10 +267,10 @@ mod tests {
         assert_eq!(settings.admin_address.to_string(), "[::]:8080");
         let tag = ManagedTag { key: "aws-node-termination-handler/managed".to_owned(), value: None };
         assert_eq!(
-            (settings.managed_tag, settings.pod_grace, settings.selection_rules),
+            (settings.managed_tag, policy.drain.pod_grace, settings.selection_rules),
             (tag, None, SelectionRules::default())
         );
-        assert_eq!((settings.pod_selector, settings.at_deadline), (None, AtDeadline::Delete));
+        assert_eq!((settings.pod_selector, policy.drain.at_deadline), (None, AtDeadline::Delete));
         assert_eq!((settings.reported, settings.check_at_start), (Scope::Blocked, true));
         assert_eq!(settings.log.to_string(), "info");
         assert!(!settings.collect_leases && settings.ec2_poll_interval.is_none());
@@ -347,22 +317,23 @@ mod tests {
             "--collect-leases",
         ])
         .unwrap();
-        assert_eq!(settings.policy.actions.of(NoticeKind::Rebalance), Action::Drain);
-        assert_eq!(settings.policy.actions.of(NoticeKind::AsgLaunch), Action::Report);
-        let timeouts = [NoticeKind::Spot, NoticeKind::AsgTerminate].map(|kind| settings.policy.drain_timeout.of(kind));
+        assert_eq!(settings.policy().actions.of(NoticeKind::Rebalance), Action::Drain);
+        assert_eq!(settings.policy().actions.of(NoticeKind::AsgLaunch), Action::Report);
+        let timeouts =
+            [NoticeKind::Spot, NoticeKind::AsgTerminate].map(|kind| settings.policy().drain_timeout.of(kind));
         assert_eq!(timeouts, [Some(Duration::from_mins(10)), Some(Duration::from_mins(30))]);
-        assert_eq!(settings.policy.waits.delay.of(NoticeKind::Spot), Some(Duration::from_secs(90)));
-        assert_eq!(settings.policy.stands(NoticeKind::Rebalance, Action::Cordon), None);
-        assert_eq!(settings.policy.mark_settings.taints[0].key, "going");
+        assert_eq!(settings.policy().waits.delay.of(NoticeKind::Spot), Some(Duration::from_secs(90)));
+        assert_eq!(settings.policy().stands(NoticeKind::Rebalance, Action::Cordon), None);
+        assert_eq!(settings.policy().mark_settings.taints[0].key, "going");
         assert_eq!(settings.pod_selector.as_deref(), Some("app notin (cache,db)"));
-        assert_eq!(settings.at_deadline, AtDeadline::Leave);
-        assert_eq!(settings.policy.heartbeats, Heartbeats::Every(Duration::from_secs(20)));
-        assert_eq!(settings.pod_grace, Some(Duration::from_secs(45)));
+        assert_eq!(settings.policy().drain.at_deadline, AtDeadline::Leave);
+        assert_eq!(settings.policy().heartbeats, Heartbeats::Every(Duration::from_secs(20)));
+        assert_eq!(settings.policy().drain.pod_grace, Some(Duration::from_secs(45)));
         assert_eq!(settings.managed_tag, ManagedTag { key: "team".to_owned(), value: Some("blue".to_owned()) });
-        assert!(settings.policy.require_tag && settings.policy.dry_run);
+        assert!(settings.policy().require_tag && settings.policy().dry_run);
         assert_eq!((settings.reported, settings.check_at_start), (Scope::All, false));
         assert!(settings.collect_leases);
-        assert_eq!(settings.policy.ignored_hooks, ["theirs"]);
+        assert_eq!(settings.policy().ignored_hooks, ["theirs"]);
         assert_eq!(settings.selection_rules.own_pod, Some(("kube-system".to_owned(), "ebbtide-1".to_owned())));
     }
 
@@ -384,8 +355,8 @@ mod tests {
         let empty: Vec<String> = flags.iter().chain(&more).map(|flag| format!("--{flag}=")).collect();
         let empty: Vec<&str> = empty.iter().map(String::as_str).collect();
         assert_eq!(format!("{:?}", settings(&empty).unwrap()), format!("{:?}", settings(&[]).unwrap()));
-        assert_eq!(settings(&["--ignore-hook="]).unwrap().policy.ignored_hooks, Vec::<String>::new());
-        assert!(settings(&["--keep-cordon-while="]).unwrap().policy.work_signs.is_empty());
+        assert_eq!(settings(&["--ignore-hook="]).unwrap().policy().ignored_hooks, Vec::<String>::new());
+        assert!(settings(&["--keep-cordon-while="]).unwrap().policy().work_signs.is_empty());
     }
 
     #[test]
@@ -575,12 +546,12 @@ mod tests {
         ] {
             assert_eq!(problems(&idle), [idle[0]], "{idle:?}");
         }
-        let held = |flags: &[&str], kind| settings(flags).unwrap().policy.waits.hold.of(kind);
+        let held = |flags: &[&str], kind| settings(flags).unwrap().policy().waits.hold.of(kind);
         let flags = ["--hold", "both,spot=none"];
         assert_eq!(held(&flags, NoticeKind::AsgTerminate), Holds { before_drain: true, before_completion: true });
         assert_eq!(held(&flags, NoticeKind::StateChange), Holds { before_drain: true, before_completion: false });
         assert_eq!(held(&flags, NoticeKind::Spot), Holds::default());
-        let waves = settings(&["--wave", "zone=1, example.com/pool=10%"]).unwrap().policy.waits.waves;
+        let waves = settings(&["--wave", "zone=1, example.com/pool=10%"]).unwrap().policy().waits.waves.clone();
         let waves: Vec<_> = waves.iter().map(|wave| (&*wave.label, wave.at_most)).collect();
         assert_eq!(waves, [("zone", AtMost::Number(1)), ("example.com/pool", AtMost::Percent(10))]);
         let undrained = ["--on", "asg-terminate=cordon,scheduled-change=cordon", "--wave", "zone=1"];

@@ -18,7 +18,7 @@ use crate::commands::test_message;
 use crate::commands::test_message::{MessageRequest, Sources, TestMessage, brief};
 use crate::fact::Facts;
 use crate::pipeline::event::NoticeKind;
-use crate::pipeline::node::label::Selector;
+use crate::pipeline::node::NodeScope;
 use crate::pipeline::queue::QueueUrl;
 use crate::runtime::clock::Clock;
 use serde_json::json;
@@ -86,7 +86,7 @@ impl SendRequest {
             queue_url: &self.queue_url,
             sent: true,
         };
-        let sources = Sources { clients, facts: &facts, gate: &gate, selector: &Selector::default(), labels: &[] };
+        let sources = Sources { clients, facts: &facts, gate: &gate, scope: &NodeScope::default(), labels: &[] };
         // There is no fallback: with an invented group the service's calls would fail, and the test would show nothing.
         let made = test_message::make(&sources, request, clock.now(), |error| Err(error.into())).await;
         let message = match made {

@@ -123,7 +123,7 @@ impl Question {
         let (message, problem) = match event::parse(body) {
             Parsed::Notices(_) | Parsed::Block(_) => return None,
             Parsed::Shift(shift)
-                if shift.resources.iter().any(|name| self.settings.policy.waits.zonal_shift.has(name)) =>
+                if shift.resources.iter().any(|name| self.settings.policy().waits.zonal_shift.has(name)) =>
             {
                 let what = Some(reasons::shift(&shift));
                 (MessageView { reason: Some(ZONAL_SHIFT), what, ..MessageView::of(MessageClass::Ignored) }, None)
@@ -168,7 +168,7 @@ impl Question {
             }
             MessageSource::Made { kind, node, hook } => {
                 let hook = hook.as_ref().map(|(group, hook)| (&**group, &**hook));
-                let (queue_url, ignored_hooks) = (&self.settings.queue_url, &self.settings.policy.ignored_hooks);
+                let (queue_url, ignored_hooks) = (&self.settings.queue_url, &self.settings.policy().ignored_hooks);
                 let request = MessageRequest { kind: *kind, node, hook, ignored_hooks, queue_url, sent: false };
                 self.simulate_made(&mut reader, request).await
             }
@@ -192,7 +192,7 @@ impl Question {
 
     /// A simulation without notices.
     fn simulation(&self, clock: Clock, message: MessageView) -> Simulation {
-        let dry_run = self.settings.policy.dry_run;
+        let dry_run = self.settings.policy().dry_run;
         Simulation { now: clock.now(), message, dry_run, notices: Vec::new(), error: None }
     }
 
@@ -238,11 +238,11 @@ impl Question {
         instance: &InstanceId,
     ) -> Result<Simulation, KubeError> {
         let now = reader.clock.now();
-        let of_rules = self.settings.policy.conditions.iter();
+        let of_rules = self.settings.policy().conditions.iter();
         let details: Vec<Detail> = match kind {
             NoticeKind::NodeCondition => of_rules.map(|rule| Detail::Condition(rule.name.to_string())).collect(),
             NoticeKind::AsgTerminate => {
-                vec![Detail::AsgTermination { sought: self.settings.policy.node_hook().is_some() }]
+                vec![Detail::AsgTermination { sought: self.settings.policy().node_hook().is_some() }]
             }
             _ => vec![Detail::StatusCheck("instance")],
         };
@@ -255,7 +255,7 @@ impl Question {
             };
             let notice = Notice::new(identity, instance.clone(), NoticeTime::Seen(now), detail);
             let mut view = self.simulate_notice(reader, &notice).await?;
-            if let (Detail::AsgTermination { .. }, Some(name)) = (&notice.detail, self.settings.policy.node_hook()) {
+            if let (Detail::AsgTermination { .. }, Some(name)) = (&notice.detail, self.settings.policy().node_hook()) {
                 view.notes.push(format!("where the instance waits at the lifecycle hook {name}, that is kept alive and completed, and its timeout is the deadline"));
             }
             notices.push(view);

@@ -13,8 +13,7 @@ use crate::clients::connect::Clients;
 use crate::clients::gate::{AwsError, CALL_TIMEOUT, Call, Class, Gate, KubeError};
 use crate::fact::Facts;
 use crate::pipeline::event::{InstanceId, NoticeKind};
-use crate::pipeline::node::label::Selector;
-use crate::pipeline::node::{Node, TEST_ANNOTATION, TrimmedNode, node_api};
+use crate::pipeline::node::{Node, NodeScope, TEST_ANNOTATION, TrimmedNode, node_api};
 use crate::pipeline::queue::QueueUrl;
 use crate::runtime::random;
 use jiff::Timestamp;
@@ -91,8 +90,8 @@ pub struct Sources<'a> {
     pub facts: &'a Facts,
     /// The gate of calls to the API server.
     pub gate: &'a Gate,
-    /// The selector of the service's Nodes.
-    pub selector: &'a Selector,
+    /// The service's Nodes.
+    pub scope: &'a NodeScope,
     /// The labels that the waits read.
     pub labels: &'a [Box<str>],
 }
@@ -118,14 +117,14 @@ pub async fn make(
     now: Timestamp,
     fallback: impl FnOnce(HookError) -> Result<GroupHook, TestMessageError>,
 ) -> Result<TestMessage, TestMessageError> {
-    let Sources { clients, selector, labels, .. } = sources;
+    let Sources { clients, scope, labels, .. } = sources;
     if request.sent && request.kind.is_repair() {
         return Err(TestMessageError::NoMessage(request.kind));
     }
     let object = read_node(sources, request.node).await?;
     let region = region(&object, clients);
     let is_used = |key: &str| labels.iter().any(|label| **label == *key);
-    let node = Node::from_wire(object, selector, is_used, &[], &[])
+    let node = Node::from_wire(object, scope, is_used, &[], &[])
         .ok_or_else(|| TestMessageError::NoInstance(request.node.to_owned()))?;
     if request.sent && node.record.text(TEST_ANNOTATION).is_none_or(|value| value != "true") {
         return Err(TestMessageError::NotAllowed(node.name.to_string()));

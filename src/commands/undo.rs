@@ -9,10 +9,9 @@ use crate::clients::gate::{CALL_TIMEOUT, Call, Category, Class, Gate, KubeError}
 use crate::clients::trimmed::{self, Trimmed};
 use crate::commands::cluster::{Phase, chosen, list_all};
 use crate::fact::Facts;
-use crate::pipeline::node::label::Selector;
 use crate::pipeline::node::mark::MarkSettings;
 use crate::pipeline::node::remnants::{Remnants, drain_conditions};
-use crate::pipeline::node::{IGNORE_ANNOTATION, Node, NodeApi, TrimmedNode, node_api};
+use crate::pipeline::node::{IGNORE_ANNOTATION, Node, NodeApi, NodeScope, TrimmedNode, node_api};
 use crate::runtime::clock::Clock;
 use futures_util::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
@@ -136,7 +135,7 @@ impl Eraser {
 
     fn left(&self, object: TrimmedNode) -> Option<Left> {
         let conditions = drain_conditions(&object);
-        let node = Node::from_wire(object, &Selector::default(), |_| false, &[], &[])?;
+        let node = Node::from_wire(object, &NodeScope::default(), |_| false, &[], &[])?;
         let remnants = Remnants::of(&node, conditions, &self.settings)?;
         let Node { name, instance, ignored, .. } = node;
         Some(Left { node: name.to_string(), instance: instance.to_string(), remnants, ignored, failure: None })

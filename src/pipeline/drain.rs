@@ -59,7 +59,7 @@ pub use wire::{PodAddresses, TrimmedPod, pod_api, pods_of};
 
 use crate::clients::gate::{Gate, LAST_CALL};
 use crate::fact::{Fact, Facts};
-use crate::pipeline::node::{Index, Marker, Node, NodeApi};
+use crate::pipeline::node::{Index, Marker, Node, NodeApi, PerPool};
 use crate::runtime::clock::Clock;
 use context::Drain;
 use kube::{Api, Client};
@@ -72,6 +72,15 @@ use tokio_util::sync::CancellationToken;
 /// Maximum time between the end of a drain and the end of its capacity for which the report measures the time left to the capacity's end.
 /// A drain that ends days before is measured by its own deadline.
 const CAPACITY_END_MARGIN: Duration = Duration::from_mins(5);
+
+/// The settings of a drain that a pool of Nodes may have for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DrainTerms {
+    /// The treatment of pods that are left before a hard deadline.
+    pub at_deadline: AtDeadline,
+    /// The grace period of every pod, instead of its own.
+    pub pod_grace: Option<Duration>,
+}
 
 /// Drains nodes.
 pub struct Drainer {
@@ -97,12 +106,10 @@ pub struct Drainer {
     pub rules: SelectionRules,
     /// Label selector of the pods that a drain touches, as `kubectl drain --pod-selector`.
     pub pod_selector: Option<String>,
-    /// The treatment of pods that are left before a hard deadline.
-    pub at_deadline: AtDeadline,
+    /// What differs between pools of Nodes.
+    pub terms: PerPool<DrainTerms>,
     /// Whether reports have the addresses of the evicted pods.
     pub notes_addresses: bool,
-    /// The grace period of every pod, instead of its own.
-    pub pod_grace: Option<Duration>,
     /// Whether the API server only checks evictions.
     pub dry_run: bool,
     /// Cancelled when the pod of this process has been evicted, so that the process shuts down.
@@ -121,7 +128,8 @@ impl Drainer {
         let _running = RunningDrain::new(&self.running);
         let plan = deadlines.plan();
         let recorder = Recorder::new(node, &self.facts, plan.clone(), deadlines.progress.clone());
-        let drain = Drain { drainer: self, node, recorder, deadlines, plan, begun, earliest_end: begun + LAST_CALL };
+        let (terms, earliest_end) = (self.terms_of(node), begun + LAST_CALL);
+        let drain = Drain { drainer: self, node, terms, recorder, deadlines, plan, begun, earliest_end };
         let outcome = tokio::select! {
             biased;
             never = drain.follow_marks() => match never {},
@@ -144,6 +152,10 @@ impl Drainer {
             has_condition: self.index.newest(node).is_some_and(|node| node.draining.is_some()),
         });
         report
+    }
+
+    fn terms_of(&self, node: &Node) -> DrainTerms {
+        *self.terms.of(node.node_pool.as_deref())
     }
 }
 

@@ -102,6 +102,8 @@ impl Ending for NoticeOutcome {
 #[derive(Clone)]
 struct Case {
     interrupter: Arc<Interrupter>,
+    /// The user's decisions: those of the Node's pool when the work started, or when the Node registered.
+    policy: Arc<Policy>,
     notice: Arc<Notice>,
     message: Arc<str>,
     node: Option<Arc<Node>>,

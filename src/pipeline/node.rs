@@ -15,6 +15,7 @@
 //! wave      how far a Node is in its wave
 //! wire      the fields of a Node that are read
 //! pool      the pool of capacity of a Node's instance
+//! node_pool the pools of Nodes that have settings of their own
 //! record    what is recorded on a Node: notices, planned changes, what to undo
 //! patch     the form of patches
 //! plan      writes a planned change on its Node
@@ -44,6 +45,7 @@ mod listing;
 pub mod mark;
 mod marker;
 mod names;
+mod node_pool;
 mod owner;
 mod patch;
 pub mod plan;
@@ -67,6 +69,7 @@ pub use index::Index;
 pub use listing::{Listing, passing_checks};
 pub use marker::{CordonOutcome, Marker};
 pub use names::{IGNORE_ANNOTATION, TEST_ANNOTATION, is_from_node};
+pub use node_pool::{NodePool, NodeScope, PerPool};
 pub use owner::{
     ClusterNames, DESCRIBE_INSTANCES, InstanceRecord, ManagedTag, Membership, OwnerLookup, by_id, clusters_in,
     describe, instances_in, subject_of,

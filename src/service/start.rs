@@ -114,15 +114,15 @@ impl Service {
             Admin { readiness: readiness.clone(), metrics, tasks: tasks.clone(), log_filter, facts: facts.clone() };
         let pages = Arc::new(pages);
         let sources = wiring.settings.sources;
-        let (queue_url, dry_run) = (&*wiring.settings.queue_url, wiring.settings.policy.dry_run);
-        let node_hook = wiring.settings.policy.node_hook();
+        let (queue_url, dry_run) = (&*wiring.settings.queue_url, wiring.settings.policy().dry_run);
+        let node_hook = wiring.settings.policy().node_hook();
         facts.emit(&Fact::Started { queue: queue_url, sources: &sources, node_hook, dry_run });
         facts.emit(&Fact::AdminListening { address: admin });
 
-        let policy = &wiring.settings.policy;
+        let policy = wiring.settings.policy();
         let rules = Arc::clone(&policy.conditions);
         let index =
-            Index::new(wiring.settings.node_selector.clone(), policy.labels(), rules, Arc::clone(&policy.work_signs));
+            Index::new(wiring.settings.scope.clone(), wiring.settings.labels(), rules, Arc::clone(&policy.work_signs));
         let (synced, nodes_synced) = oneshot::channel();
         let watch = index.clone().watch(node_api(wiring.clients.watches.clone()), facts.clone(), synced);
         let fixed = FuturesUnordered::new();
@@ -186,7 +186,7 @@ async fn bind_page(settings: &Settings, clock: Clock, facts: Facts) -> (Facts, O
         Ok(server) => {
             facts.emit(&Fact::StatusListening { address: server.address() });
             let replica = settings.selection_rules.own_pod.as_ref().map_or("ebbtide", |(_, name)| name);
-            let history = Arc::new(History::new(clock, replica, settings.policy.dry_run));
+            let history = Arc::new(History::new(clock, replica, settings.policy().dry_run));
             let server = server.named(settings.host_names.clone());
             (facts.with(Arc::clone(&history) as _), Some((server, history)))
         }

@@ -9,9 +9,11 @@ use crate::leases::election::{Election, Office};
 use crate::pipeline::drain::{Drainer, PodWatch, pod_api};
 use crate::pipeline::interruption::{
     Attachments, Confirmations, DrainingNodes, GroupLookup, Groups, Hints, Hooks, Interrupter, LoadBalancers,
-    NoticeBurst, Shifts, Slots, Waves,
+    NoticeBurst, Policy, Shifts, Slots, Waves,
 };
-use crate::pipeline::node::{ClusterNames, Index, Listing, Marker, NodeReleaser, OwnerLookup, Restarts, node_api};
+use crate::pipeline::node::{
+    ClusterNames, Index, Listing, Marker, NodeReleaser, OwnerLookup, PerPool, Restarts, node_api,
+};
 use crate::pipeline::queue::Queue;
 use crate::pipeline::sources::{
     Deliverer, Ec2, Interruptions, MAX_NOTICES, NodeRefusals, Nodes, Offers, OutcomeCache, RepairBrake, Sources,
@@ -66,7 +68,7 @@ impl Wiring {
             self.settings.selection_rules.own_pod.as_ref().filter(|_| self.settings.collect_leases)?;
         let (client, gate) = (self.clients.kube.clone(), self.gate.clone());
         let election = Election::new(Office::COLLECTOR, client, namespace, name, gate, self.clock);
-        let election = (!self.settings.policy.dry_run).then_some(election);
+        let election = (!self.settings.policy().dry_run).then_some(election);
         Some(Collector::new(&self.clients.kube, self.gate.clone(), self.clock, self.facts.clone(), election))
     }
 
@@ -74,7 +76,7 @@ impl Wiring {
     /// their own: the evictions of a storm must not cost the turn.
     fn nodes_election(&self) -> Option<Election> {
         let own_pod = self.settings.selection_rules.own_pod.as_ref();
-        let (namespace, name) = own_pod.filter(|_| !self.settings.policy.dry_run)?;
+        let (namespace, name) = own_pod.filter(|_| !self.settings.policy().dry_run)?;
         let (client, gate) = (self.clients.kube.clone(), Gate::new(self.facts.clone()));
         let office = Office::nodes(self.settings.nodes_lease);
         Some(Election::new(office, client, namespace, name, gate, self.clock))
@@ -87,7 +89,7 @@ impl Wiring {
 
     pub fn interrupter(&self, index: &Index) -> Interrupter {
         let Self { settings, clients, clock, facts, tasks, gate, .. } = self;
-        let policy = settings.policy.clone();
+        let policy = settings.policy();
         let nodes = node_api(clients.kube.clone());
         let marker =
             Marker::new(nodes.clone(), index.clone(), gate.clone(), policy.mark_settings.clone(), policy.dry_run);
@@ -107,8 +109,7 @@ impl Wiring {
             clock: *clock,
             rules: settings.selection_rules.clone(),
             pod_selector: settings.pod_selector.clone(),
-            at_deadline: settings.at_deadline,
-            pod_grace: settings.pod_grace,
+            terms: settings.policies.map(|policy| policy.drain),
             notes_addresses: !policy.awaits_load_balancers().is_zero(),
             dry_run: policy.dry_run,
             leave: self.stop.clone(),
@@ -125,7 +126,7 @@ impl Wiring {
         let confirmations = Confirmations::new(clients.aws.ec2.clone(), group_lookup.clone(), *clock, tasks, facts);
         Interrupter {
             draining: Arc::new(DrainingNodes::new(policy.admission.limit)),
-            waves: Waves::new(index),
+            waves: waves(index, &settings.policies),
             shifts: Shifts::new(index, policy.waits.zonal_shift.clone()),
             confirmations,
             clock: *clock,
@@ -142,7 +143,7 @@ impl Wiring {
             load_balancers,
             drains: Slots::new(tasks.clone(), TaskKind::Drain),
             index: index.clone(),
-            policy,
+            policies: settings.policies.map(|policy| Arc::new(policy.clone())),
         }
     }
 
@@ -150,10 +151,10 @@ impl Wiring {
     pub fn releaser(&self, index: &Index, marker: &Marker) -> Option<NodeReleaser> {
         let (index, marker, facts) = (index.clone(), marker.clone(), self.facts.clone());
         // The settings with which the role may ask.
-        let asks = self.settings.policy.admission.may_ask() || self.settings.ec2_poll_interval.is_some();
+        let asks = self.settings.policy().admission.may_ask() || self.settings.ec2_poll_interval.is_some();
         let listing = asks.then(|| Listing::new(self.clients.aws.ec2.clone(), self.facts.clone()));
         let restarts = Restarts { listing, marker: marker.clone(), clock: self.clock, facts: facts.clone() };
-        (!self.settings.policy.dry_run).then(|| NodeReleaser { index, marker, clock: self.clock, restarts, facts })
+        (!self.settings.policy().dry_run).then(|| NodeReleaser { index, marker, clock: self.clock, restarts, facts })
     }
 
     pub fn interruptions(&self, interrupter: Interrupter) -> Interruptions {
@@ -199,10 +200,21 @@ impl Wiring {
     }
 }
 
+/// Returns the waves of each pool: its own, which count its Nodes alone, or those of all other Nodes.
+fn waves(index: &Index, policies: &PerPool<Policy>) -> PerPool<Arc<Waves>> {
+    let shared = policies.iter().filter(|(_, policy)| !policy.waits.own_waves).map(|(pool, _)| pool.cloned()).collect();
+    let of = |policy: &Policy, pools| Arc::new(Waves::new(index, policy.waits.waves.clone(), pools));
+    let rest = of(policies.rest(), shared);
+    policies.map(|policy| match &policy.pool {
+        Some(pool) if policy.waits.own_waves => of(policy, vec![Some(Arc::clone(pool))]),
+        _ => Arc::clone(&rest),
+    })
+}
+
 /// Adds the subscriber that notes facts for Events and conditions, if the settings ask for any. A dry run writes none: it does nothing.
 pub(super) fn subscribe(settings: &Settings, facts: Facts) -> (Facts, Option<(Scope, Backlog)>) {
     let scope = settings.reported;
-    if scope == Scope::None || settings.policy.dry_run {
+    if scope == Scope::None || settings.policy().dry_run {
         return (facts, None);
     }
     let (subscriber, backlog) = event_subscriber();
@@ -211,7 +223,7 @@ pub(super) fn subscribe(settings: &Settings, facts: Facts) -> (Facts, Option<(Sc
 
 /// Adds the subscriber that notes facts for notifications, if there is a receiver. A dry run sends none: it does nothing.
 pub(super) fn subscribe_notifier(settings: &Settings, facts: Facts) -> (Facts, Option<notify::Backlog>) {
-    if settings.notify.is_none() || settings.policy.dry_run {
+    if settings.notify.is_none() || settings.policy().dry_run {
         return (facts, None);
     }
     let (subscriber, backlog) = notify_subscriber();

@@ -22,6 +22,8 @@ class Flag:
     form: str
     """How a value is written, such as `DURATION`; `switch` for a flag that is on or off."""
     list: bool
+    pooled: bool
+    """Whether a pool may have it for itself."""
     choices: list[str]
     default: str
     """In Markdown."""

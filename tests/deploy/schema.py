@@ -121,6 +121,16 @@ def setting(flag: Flag) -> Schema:
     return unset({"type": "array", "items": one} if flag.list and not is_map else one)
 
 
+def pools(actions: Schema) -> Schema:
+    """Returns the schema of the pools of Nodes."""
+    own = {flag.key: setting(flag) for flag in flags() if flag.pooled and flag.key}
+    name = {**text("[A-Za-z0-9._-]{1,63}"), "description": "Its name."}
+    selector = {**FORMS["SELECTOR"], "description": "The labels of its Nodes."}
+    each = {"name": name, "nodeSelector": selector, "actions": unset(actions), **own}
+    pool = {"type": "object", "additionalProperties": False, "required": ["name", "nodeSelector"], "properties": each}
+    return unset({"type": "array", "items": pool})
+
+
 WITHOUT_THRESHOLD = {"EbbtideBug", "EbbtideForbidden", "EbbtideNotReceiving"}
 """Alerts with comparisons, but of several things, or only of whether there is something."""
 
@@ -217,6 +227,7 @@ def derived() -> str:
     properties["actions"] = mapping({CAMEL[kind]: actions for kind, actions in kinds.items()})
     settings = {flag.key: setting(flag) for flag in flags() if flag.key}
     properties["settings"] = {"type": "object", "additionalProperties": False, "properties": settings}
+    properties["pools"] = pools(properties["actions"])
     properties["prometheusRule"]["properties"]["alerts"] = alerts()
     let_through(schema, other_charts())
     for path, words in described().items():

@@ -166,7 +166,7 @@ impl Stage {
             panic!("it must be run")
         };
         let mut settings = Settings::from_flags(run).expect("a test's settings must be valid");
-        settings.policy.settle = self.quiet_time;
+        settings.policies.for_each_mut(|policy| policy.settle = self.quiet_time);
         let (world, ahead) = (self.world.clock, Arc::clone(&self.clock_ahead));
         let machine = move || {
             let (now, ahead) = (world.now(), ahead.load(Ordering::Relaxed));
@@ -175,7 +175,7 @@ impl Stage {
         };
         let clock = Clock::reading(machine);
         let metrics = Arc::new(Metrics::new());
-        let history = Arc::new(History::new(clock, "replica", settings.policy.dry_run));
+        let history = Arc::new(History::new(clock, "replica", settings.policy().dry_run));
         let facts = Facts::to(vec![Arc::new(Rows::counted(Arc::clone(&metrics))) as Arc<dyn Subscriber>]);
         let facts = if self.has_history { facts.with(Arc::clone(&history) as _) } else { facts };
         let shutdown = Shutdown::default();

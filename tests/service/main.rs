@@ -69,6 +69,7 @@ mod pipeline {
         mod honest;
         mod load_balancers;
         mod policy;
+        mod pools;
         mod replacement;
         mod replicas;
         mod retry;

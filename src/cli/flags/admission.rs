@@ -5,7 +5,7 @@ use crate::pipeline::interruption::{DrainLimit, Verify};
 use clap::Args;
 
 /// The limits of what a writer to the queue can cause.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct Admission {
     /// Maximum number of nodes that are drained at the same time, a number or a share of all EC2 nodes, at least one. Beyond it Ebbtide drains only
     /// what AWS confirms, and the rest waits. `none` for no limit. Needs the AWS permissions of the template parameter `Verify` [default: with a

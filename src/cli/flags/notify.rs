@@ -12,7 +12,7 @@ use std::time::Duration;
 const MAX_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Notifications.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct Notifications {
     /// URL that notifications are posted to; a secret, better given by its variable [default: no notifications; for `pagerduty` its own]
     #[arg(

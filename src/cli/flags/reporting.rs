@@ -4,7 +4,7 @@ use crate::telemetry::kube_events::Scope;
 use clap::Args;
 
 /// Events and conditions for Kubernetes.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct Reporting {
     /// Which drains get Kubernetes Events and a condition of the Node: `blocked`, `all`, `lifecycle` (`all`, with the Node conditions of
     /// KEP-5683) or `none`

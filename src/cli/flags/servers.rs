@@ -3,7 +3,7 @@
 use clap::Args;
 
 /// The process's own servers.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct Servers {
     /// Address of `/metrics`, `/readyz` and `/healthz`; `[::]` is all addresses, IPv4 included
     #[arg(

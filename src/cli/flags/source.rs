@@ -15,7 +15,7 @@ pub enum Source {
 }
 
 /// The choice of sources.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct Sources {
     /// URL of the SQS queue that EventBridge and lifecycle hooks send to; required, unless `--source` has no `queue`
     #[arg(long, env = "EBBTIDE_QUEUE_URL", value_parser = text, value_name = "URL", help_heading = "Queue")]

@@ -4,7 +4,7 @@ use crate::telemetry::outbound::Secret;
 use clap::Args;
 
 /// Traces.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct Traces {
     /// URL of an OpenTelemetry collector that gets a trace of each interruption by OTLP over HTTP; without a path `/v1/traces` is added [default:
     /// no traces]

@@ -6,7 +6,7 @@ use clap::Args;
 use std::time::Duration;
 
 /// Waits.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct Waits {
     /// Time from a notice to the first eviction, at most 48h and at most half of the time to the deadline; once per kind. The cordon is
     /// immediate

@@ -40,7 +40,7 @@ mod tests {
     fn read(flags: &[&str]) -> Result<Admission, String> {
         let all = ["ebbtide", "run", "--queue-url", "https://sqs.eu-central-1.amazonaws.com/1/q"];
         let Command::Run(run) = Cli::of(all.iter().chain(flags)).unwrap().command else { panic!("it must be run") };
-        Settings::from_flags(run).map(|settings| settings.policy.admission).map_err(|problems| problems.to_string())
+        Settings::from_flags(run).map(|settings| settings.policy().admission).map_err(|problems| problems.to_string())
     }
 
     #[test]

@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_rule_has_a_type_a_status_a_toleration_and_an_action() {
-        assert!(read(&[&URL]).unwrap().policy.conditions.is_empty());
+        assert!(read(&[&URL]).unwrap().policy().conditions.is_empty());
         let settings =
             both("KernelReady=False:10m=cordon, example.com/Ready=Unknown:90s=drain,Ready=Unknown:1h=report");
         let policy = settings.unwrap().policy;
@@ -112,7 +112,7 @@ mod tests {
             ]
         );
         assert_eq!(policy.actions.of(NoticeKind::NodeCondition), Action::Drain, "what does most");
-        let waits = both("KernelReady=False:10m=replace").unwrap().policy.waits;
+        let waits = both("KernelReady=False:10m=replace").unwrap().policy().waits.clone();
         assert_eq!(waits.delay.of(NoticeKind::NodeCondition), None::<Duration>);
         assert!(read(&[&POD, &["--source", "nodes", "--on-condition", "Ready=Unknown:5m=drain"]]).is_ok());
     }

@@ -1,10 +1,11 @@
 //! Validation of each flag, with all problems so far.
 
 use super::{MAX_LEAD, SettingsError};
-use crate::cli::flags::{MAX_DRAIN, Problem, up_to};
+use crate::cli::flags::{MAX_DRAIN, PoolFlag, Problem, up_to};
 use crate::cli::text::did_you_mean;
 use crate::pipeline::event::NoticeKind;
-use crate::pipeline::interruption::{Action, Actions, OnFailed, PerKind, WARNING_TIME};
+use crate::pipeline::interruption::{Action, Actions, OnFailed, PerKind, Policy, WARNING_TIME};
+use crate::pipeline::node::PerPool;
 use crate::pipeline::node::label::Taint;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -50,6 +51,9 @@ fn check_queue_url(url: &str) -> Result<(), String> {
     }
 }
 
+/// How the problem of a flag begins that has no effect because another is not set.
+const NO_EFFECT: &str = "has no effect without ";
+
 /// The problems so far.
 #[derive(Default)]
 pub(super) struct Problems {
@@ -79,6 +83,24 @@ impl Problems {
     /// Returns the value, if there is one, and else adds the problem.
     pub(super) fn read<T>(&mut self, flag: &'static str, read: Result<T, impl fmt::Display>) -> Option<T> {
         read.map_err(|error| self.add(flag, error.to_string())).ok()
+    }
+
+    /// Whether a flag was reported to have no effect because another is not set.
+    fn is_idle(&self, flag: &str) -> bool {
+        self.all.iter().any(|problem| problem.flag == flag && problem.what.starts_with(NO_EFFECT))
+    }
+
+    /// Forgets that a flag has no effect for the Nodes that are in no pool, if it has one for those of this pool, whose problems these are.
+    pub(super) fn forget_idle(&mut self, pool: &PoolFlag, problems: &Self) {
+        self.all
+            .retain(|Problem { flag, what }| !what.starts_with(NO_EFFECT) || pool.has(flag) || problems.is_idle(flag));
+    }
+
+    /// Takes over the problems of a pool that are about what it has for itself. The rest is right for other Nodes.
+    pub(super) fn take_of_pool(&mut self, pool: &PoolFlag, problems: Self) {
+        for Problem { flag, what } in problems.all.into_iter().filter(|problem| pool.has(&problem.flag)) {
+            self.add("--pool", format!("{}: {flag}: {what}", pool.pool.name));
+        }
     }
 
     /// Ends the validation.
@@ -198,9 +220,10 @@ impl Problems {
     }
 
     /// Adds a problem if EC2 is polled for kinds that are ignored.
-    pub(super) fn idle_polls(&mut self, interval: Option<Duration>, actions: Actions) {
+    pub(super) fn idle_polls(&mut self, interval: Option<Duration>, policies: &PerPool<Policy>) {
         let polled = [NoticeKind::ScheduledChange, NoticeKind::CapacityReservation, NoticeKind::StatusCheck];
-        let ignored = polled.into_iter().all(|kind| actions.of(kind) == Action::Ignore);
+        let acts = |kind| policies.iter().any(|(_, policy)| policy.actions.of(kind) != Action::Ignore);
+        let ignored = !polled.into_iter().any(acts);
         self.idle(
             "--ec2-poll-interval",
             interval.is_some() && ignored,
@@ -229,7 +252,7 @@ impl Problems {
     pub(super) fn idle(&mut self, flag: &'static str, idle: bool, without: &str) {
         let is_reported = without.starts_with("--on ") && self.all.iter().any(|problem| problem.flag == "--on");
         if idle && !is_reported {
-            self.add(flag, format!("has no effect without {without}; set both, or neither"));
+            self.add(flag, format!("{NO_EFFECT}{without}; set both, or neither"));
         }
     }
 

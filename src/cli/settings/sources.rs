@@ -248,7 +248,7 @@ mod tests {
                 panic!("it must be run")
             };
             Settings::from_flags(run)
-                .map(|it| (it.sources.call_aws(), it.policy.completes("drain"), it.policy.completes("b")))
+                .map(|it| (it.sources.call_aws(), it.policy().completes("drain"), it.policy().completes("b")))
         };
         let nodes: &[&str] = &["--source", "nodes"];
         assert_eq!(sources(&[&POD, nodes]), Ok((false, false, false)));

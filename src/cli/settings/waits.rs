@@ -49,6 +49,7 @@ impl Problems {
             max_replacements: self.replacements(actions, health_issues, flags.max_replacements),
             delay: self.delays(&flags.delay, actions),
             waves: self.waves(&flags.wave, actions, is_end_known),
+            own_waves: false,
             zonal_shift: self.shifted_resources(&flags.zonal_shift, actions),
             hold: self.holds(&flags.hold, actions, sources),
             complete_after: flags.complete_after.unwrap_or_default(),

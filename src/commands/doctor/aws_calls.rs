@@ -11,22 +11,21 @@ use crate::pipeline::interruption::{Action, ForLoadBalancers};
 /// Whether the settings lead to calls about lifecycle hooks.
 #[must_use]
 pub fn lifecycle(settings: &Settings) -> bool {
-    let policy = &settings.policy;
-    let acts = |kind| policy.actions.of(kind).drains() || policy.actions.of(kind) == Action::Ready;
-    !policy.dry_run && (acts(NoticeKind::AsgTerminate) || acts(NoticeKind::AsgLaunch))
+    let acts = |kind| settings.acts_on(kind, |action| action.drains() || action == Action::Ready);
+    !settings.policy().dry_run && (acts(NoticeKind::AsgTerminate) || acts(NoticeKind::AsgLaunch))
 }
 
 /// Whether the settings lead to calls for replacements.
 #[must_use]
 pub fn replaces(settings: &Settings) -> bool {
-    !settings.policy.dry_run && settings.policy.has_any(&[Action::Replace])
+    !settings.policy().dry_run && settings.has_any(&[Action::Replace])
 }
 
 /// Returns the work for load balancers; none if the settings rule it out.
 #[must_use]
 pub fn for_load_balancers(settings: &Settings) -> ForLoadBalancers {
-    let policy = &settings.policy;
-    if policy.dry_run || !policy.has_any(&[Action::Drain, Action::Replace]) {
+    let policy = settings.policy();
+    if policy.dry_run || !settings.has_any(&[Action::Drain, Action::Replace]) {
         ForLoadBalancers::Nothing
     } else {
         policy.waits.load_balancers

@@ -8,6 +8,7 @@ use super::readings::{
 use crate::cli::settings::Settings;
 use kube::core::{Selector, SelectorExt};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 impl BudgetState {
     /// Whether all pods must be healthy at all times, so that no eviction can be granted.
@@ -37,7 +38,7 @@ pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {
             let named =
                 [judge_conditions(settings, nodes), judge_waves(settings, nodes), judge_controllers(settings, nodes)];
             let all = judge_nodes(nodes, readings.region.as_deref());
-            all.into_iter().chain(named.into_iter().flatten()).collect()
+            all.into_iter().chain(named.into_iter().flatten()).chain(judge_pools(settings, nodes)).collect()
         }
         Err(error) => vec![area.skipped("nodes", &error.message)],
     };
@@ -177,7 +178,7 @@ fn judge_nodes(nodes: &Nodes, region: Option<&str>) -> Vec<Check> {
 
 /// Names the nodes that another controller drains, too, and the setting that leaves them to it.
 fn judge_controllers(settings: &Settings, nodes: &Nodes) -> Option<Check> {
-    let selector = &settings.node_selector;
+    let selector = &settings.scope.selector;
     let (mut found, mut selectors) = (Vec::new(), Vec::new());
     for (controller, labels) in &nodes.drained_by {
         let ours = labels.iter().filter(|labels| selector.matches(labels)).count();
@@ -193,6 +194,31 @@ fn judge_controllers(settings: &Settings, nodes: &Nodes) -> Option<Check> {
         let of = format!("{found}: that drains them, too. To leave them to it: --node-selector '{}'", all.join(","));
         Area::Cluster.ok("controllers", of)
     })
+}
+
+/// Judges which nodes are in each pool.
+fn judge_pools(settings: &Settings, nodes: &Nodes) -> Option<Check> {
+    let (area, name) = (Area::Cluster, "pools");
+    let pools = settings.scope.pools.iter().map(|pool| Some(&pool.name)).chain([None]);
+    let in_pool = |pool: Option<&Arc<str>>| nodes.by_pool.get(&pool.cloned()).map_or(&[][..], Vec::as_slice);
+    let without: Vec<_> = pools.clone().flatten().filter(|pool| in_pool(Some(pool)).is_empty()).collect();
+    if settings.scope.pools.is_empty() {
+        return None;
+    }
+    if let Some(first) = without.first().filter(|_| nodes.complete) {
+        return Some(area.warning(
+            name,
+            format!("{} no node, so what they set has no effect: {}.", count(without.len(), "pool selects", "pools select"), few(&without)),
+            format!("Compare the labels of nodes with its node-selector, and with the pools before it, because the first that selects a node counts: kubectl get nodes --show-labels. Or remove --pool {first}."),
+        ));
+    }
+    let of_pool = |pool: Option<&Arc<str>>| {
+        let nodes = in_pool(pool);
+        let name = pool.map_or("none", |name| name);
+        let names = if nodes.is_empty() { String::new() } else { format!(" ({})", few(nodes)) };
+        format!("{name}: {}{names}", count(nodes.len(), "node", "nodes"))
+    };
+    Some(area.ok(name, pools.map(of_pool).collect::<Vec<_>>().join("; ")))
 }
 
 /// Judges whether each EC2 instance has an agent that can do its work.
@@ -242,7 +268,7 @@ fn without_agents(settings: &Settings) -> Check {
     let (area, name) = (Area::Cluster, "agents");
     let remedy = "Run them, with agent.enabled: true in the chart. Pods of your own that run `ebbtide agent` need the label ebbtide/agent: \"true\".";
     let sources = settings.sources;
-    match (settings.policy.conditions.is_empty(), sources.queue, sources.ec2) {
+    match (settings.policy().conditions.is_empty(), sources.queue, sources.ec2) {
         (true, false, false) => {
             area.failure(name, "No agent runs: the Nodes report nothing, and no node is ever drained.", remedy)
         }
@@ -255,7 +281,7 @@ fn without_agents(settings: &Settings) -> Check {
 
 /// Judges whether any Node has the conditions that are acted on.
 fn judge_conditions(settings: &Settings, nodes: &Nodes) -> Option<Check> {
-    let rules = settings.policy.conditions.iter();
+    let rules = settings.policy().conditions.iter();
     let types = rules.map(|rule| rule.name.split_once('=').map_or(&*rule.name, |(kind, _)| kind));
     judge_named("conditions", types, &nodes.conditions, nodes, |missing| {
         let named = if missing.len() == 1 { "condition" } else { "conditions" };
@@ -272,7 +298,7 @@ fn judge_conditions(settings: &Settings, nodes: &Nodes) -> Option<Check> {
 
 /// Judges whether any Node has the labels of the waves.
 fn judge_waves(settings: &Settings, nodes: &Nodes) -> Option<Check> {
-    let labels = settings.policy.waits.waves.iter().map(|wave| &*wave.label);
+    let labels = settings.all_policies().flat_map(|policy| &policy.waits.waves).map(|wave| &*wave.label);
     judge_named("waves", labels, &nodes.labels, nodes, |missing| {
         let named = if missing.len() == 1 { "label" } else { "labels" };
         (

@@ -22,7 +22,7 @@ fn room(policy: &Policy, hook: &HookConfig) -> HookRoom {
 /// Returns the longest time for which a message may be held.
 #[must_use]
 pub fn longest_drain(settings: &Settings, readings: &Readings) -> Duration {
-    let policy = &settings.policy;
+    let policy = settings.policy();
     let kinds = [NoticeKind::AsgTerminate, NoticeKind::AsgLaunch].into_iter();
     let hooks = kinds.flat_map(|kind| handled(settings, readings, kind)).map(|(_, hook)| {
         let room = room(policy, hook);
@@ -30,8 +30,7 @@ pub fn longest_drain(settings: &Settings, readings: &Readings) -> Duration {
     });
     // A cordon holds its message only while the instance has no Node yet.
     let held = |kind: &NoticeKind| {
-        policy.actions.of(*kind).drains()
-            || policy.actions.of(*kind) == Action::Cordon
+        settings.acts_on(*kind, |action| action.drains() || action == Action::Cordon)
             || *kind == NoticeKind::ScheduledChange && !policy.health_issues.is_empty()
     };
     let soft = [NoticeKind::Rebalance, NoticeKind::ScheduledChange].into_iter().filter(held);
@@ -45,9 +44,9 @@ fn handled<'a>(
     readings: &'a Readings,
     kind: NoticeKind,
 ) -> impl Iterator<Item = (&'a ScalingGroup, &'a HookConfig)> {
-    let action = settings.policy.actions.of(kind);
+    let action = settings.policy().actions.of(kind);
     let acts = action.drains() || action == Action::Ready;
-    hooks(readings, kind).filter(move |(_, hook)| acts && settings.policy.completes(&hook.name))
+    hooks(readings, kind).filter(move |(_, hook)| acts && settings.policy().completes(&hook.name))
 }
 
 fn hooks(readings: &Readings, kind: NoticeKind) -> impl Iterator<Item = (&ScalingGroup, &HookConfig)> {
@@ -82,7 +81,7 @@ pub fn all_direct(kind: NoticeKind, readings: &Readings) -> bool {
 #[must_use]
 pub fn trial_hook<'a>(settings: &Settings, group: &'a ScalingGroup) -> Option<&'a str> {
     let mut hooks = group.hooks.iter().flatten();
-    hooks.find(|hook| settings.policy.completes(&hook.name)).map(|hook| &*hook.name)
+    hooks.find(|hook| settings.policy().completes(&hook.name)).map(|hook| &*hook.name)
 }
 
 /// Judges the groups and their hooks.
@@ -94,20 +93,20 @@ pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {
         Err(error) => return vec![area.unread("groups", error, "autoscaling:DescribeAutoScalingGroups")],
     };
     let mut checks = vec![listed(groups)];
-    if settings.policy.actions.of(NoticeKind::AsgTerminate).drains() {
+    if settings.acts_on(NoticeKind::AsgTerminate, Action::drains) {
         checks.extend(without_hook(settings, groups));
         let terminating = || handled(settings, readings, NoticeKind::AsgTerminate);
         let judged = terminating().flat_map(|(group, hook)| judge_hook(settings, readings, group, hook));
         let mut found: Vec<Check> = judged.collect();
         found.extend(long_grace(settings, readings));
-        let shortest = terminating().map(|(_, hook)| room(&settings.policy, hook).drain).min();
+        let shortest = terminating().map(|(_, hook)| room(settings.policy(), hook).drain).min();
         if let Some(shortest) = shortest.filter(|_| found.is_empty()) {
             let hooks = count(terminating().count(), "terminating hook", "terminating hooks");
             found.push(area.ok("hooks", format!("{hooks}; a drain has at least {}", Words(shortest))));
         }
         checks.extend(found);
     }
-    if settings.policy.actions.of(NoticeKind::AsgLaunch) == Action::Ready {
+    if settings.acts_on(NoticeKind::AsgLaunch, |action| action == Action::Ready) {
         checks.extend(launching(settings, readings));
     }
     checks.extend(rebalancing(groups));
@@ -135,9 +134,9 @@ fn without_hook(settings: &Settings, groups: &ScalingGroups) -> Vec<Check> {
     let (area, name) = (Area::Groups, "hook");
     let mut checks = Vec::new();
     let (mut bare, mut rebalanced) = (Vec::new(), false);
-    let named = settings.policy.node_hook();
+    let named = settings.policy().node_hook();
     // Those that complete an ignored hook drain its group: EKS a managed node group.
-    let is_others = |hook: &HookConfig| settings.policy.ignored_hooks.contains(&hook.name);
+    let is_others = |hook: &HookConfig| settings.policy().ignored_hooks.contains(&hook.name);
     let drains =
         |hook: &HookConfig| hook.terminating && (named.is_none_or(|name| name == hook.name) || is_others(hook));
     for group in &groups.groups {
@@ -156,7 +155,7 @@ fn without_hook(settings: &Settings, groups: &ScalingGroups) -> Vec<Check> {
     }
     if !bare.is_empty() {
         let and = if rebalanced { ", and so does capacity rebalancing" } else { "" };
-        let timeout = settings.policy.drain_timeout.of(NoticeKind::AsgTerminate).unwrap_or(Duration::from_mins(10));
+        let timeout = settings.policy().drain_timeout.of(NoticeKind::AsgTerminate).unwrap_or(Duration::from_mins(10));
         let hook = format!(
             "--lifecycle-transition autoscaling:EC2_INSTANCE_TERMINATING \\\n    --default-result CONTINUE --heartbeat-timeout {}",
             timeout.as_secs().clamp(30, 7200)
@@ -191,13 +190,13 @@ fn judge_hook(settings: &Settings, readings: &Readings, group: &ScalingGroup, ho
 /// Judges whether the drain timeout and a pod's grace period fit into the hook.
 fn judge_timeout(settings: &Settings, group: &ScalingGroup, hook: &HookConfig, named: &str) -> Option<Check> {
     let area = Area::Groups;
-    let heartbeats_off = settings.policy.heartbeats == Heartbeats::Off;
-    let room = room(&settings.policy, hook);
+    let heartbeats_off = settings.policy().heartbeats == Heartbeats::Off;
+    let room = room(settings.policy(), hook);
     let HookRoom { wanted, limit: hook_life, .. } = room;
     let longer = |seconds: u64| {
         put_hook(&group.name, &hook.name, &format!("\\\n    --heartbeat-timeout {}", seconds.clamp(30, 7200)))
     };
-    let grace = settings.pod_grace.unwrap_or(DEFAULT_GRACE);
+    let grace = settings.policy().drain.pod_grace.unwrap_or(DEFAULT_GRACE);
     if wanted > hook_life {
         let why = if heartbeats_off {
             "--heartbeat is off, so the hook ends after its timeout"
@@ -241,7 +240,7 @@ fn kept_instances(settings: &Settings, group: &ScalingGroup, hook: &HookConfig, 
             format!("If the instance should always terminate, set CONTINUE:\n{}", put_hook(&group.name, &hook.name, "--default-result CONTINUE")),
         ));
     }
-    if group.retains && settings.policy.on_failed_drain == OnFailed::Abandon {
+    if group.retains && settings.policy().on_failed_drain == OnFailed::Abandon {
         checks.push(area.warning(
             "retention",
             format!("Group {} keeps instances whose hook is abandoned, and --on-failed-drain abandon abandons hooks: such instances keep running, and cost money.", group.name),
@@ -277,9 +276,15 @@ fn judge_target(settings: &Settings, readings: &Readings, hook: &HookConfig, nam
 
 /// Reports hooks that leave a drain less than the longest grace period of a pod, in one finding for all hooks.
 fn long_grace(settings: &Settings, readings: &Readings) -> Option<Check> {
-    let longest = readings.workloads.as_ref().ok()?.longest_grace.as_ref().filter(|_| settings.pod_grace.is_none())?;
+    let longest = readings
+        .workloads
+        .as_ref()
+        .ok()?
+        .longest_grace
+        .as_ref()
+        .filter(|_| settings.policy().drain.pod_grace.is_none())?;
     let rooms = handled(settings, readings, NoticeKind::AsgTerminate)
-        .map(|(group, hook)| (format!("{}/{}", group.name, hook.name), room(&settings.policy, hook)));
+        .map(|(group, hook)| (format!("{}/{}", group.name, hook.name), room(settings.policy(), hook)));
     let left = |room: &HookRoom| room.drain_for(longest.period);
     let tight = |room: &HookRoom| room.wanted <= room.limit && (DEFAULT_GRACE..longest.period).contains(&left(room));
     let tight: Vec<(String, HookRoom)> = rooms.filter(|(_, room)| tight(room)).collect();
@@ -295,7 +300,7 @@ fn long_grace(settings: &Settings, readings: &Readings) -> Option<Check> {
             Words(longest.period),
             few(&names)
         ),
-        if settings.policy.heartbeats == Heartbeats::Off {
+        if settings.policy().heartbeats == Heartbeats::Off {
             "Set --heartbeat auto, or a longer heartbeat timeout of each, or a shorter grace period.".to_owned()
         } else {
             format!(

@@ -7,7 +7,7 @@ use crate::leases::collector::NODE_LEASES;
 use crate::leases::election::Office;
 use crate::pipeline::drain::AtDeadline;
 use crate::pipeline::event::NoticeKind;
-use crate::pipeline::interruption::{Action, ForLoadBalancers};
+use crate::pipeline::interruption::{Action, ForLoadBalancers, Policy};
 use crate::telemetry::kube_events::Scope;
 
 impl Permission {
@@ -37,13 +37,15 @@ const BINDINGS_MISSED: &str = "target groups of TargetGroupBindings are not wait
 /// Returns the permissions that the service needs with these settings, in the order of the chart's roles.
 #[must_use]
 pub fn needed(settings: &Settings) -> Vec<Permission> {
-    let policy = &settings.policy;
-    let drains = policy.has_any(&[Action::Drain, Action::Replace]);
-    let cordons = drains || policy.has_any(&[Action::Cordon]);
-    let drains_before_end = HARD_KINDS.iter().any(|kind| policy.actions.of(*kind).drains());
-    let deletes = drains_before_end && settings.at_deadline == AtDeadline::Delete;
+    let policy = settings.policy();
+    let drains = settings.has_any(&[Action::Drain, Action::Replace]);
+    let cordons = drains || settings.has_any(&[Action::Cordon]);
+    let drains_before_end = |policy: &Policy| HARD_KINDS.iter().any(|kind| policy.actions.of(*kind).drains());
+    let deletes = settings
+        .all_policies()
+        .any(|policy| drains_before_end(policy) && policy.drain.at_deadline == AtDeadline::Delete);
     let writes = !policy.dry_run;
-    let waits = writes && policy.actions.of(NoticeKind::AsgTerminate).drains();
+    let waits = writes && settings.acts_on(NoticeKind::AsgTerminate, Action::drains);
     let volumes = waits && !policy.waits.volumes.is_zero();
     let balanced = match policy.waits.load_balancers {
         ForLoadBalancers::Nothing => false,
@@ -99,7 +101,7 @@ fn lease(verb: &'static str, namespace: &str, name: &'static str, without: &'sta
 
 /// Returns the permissions of an office, by its Lease in the pod's namespace. In a dry run every replica has it, without a Lease.
 fn office(settings: &Settings, office: Office, without: &'static str) -> Vec<Permission> {
-    let own_pod = settings.selection_rules.own_pod.as_ref().filter(|_| !settings.policy.dry_run);
+    let own_pod = settings.selection_rules.own_pod.as_ref().filter(|_| !settings.policy().dry_run);
     let Some((namespace, _)) = own_pod else { return Vec::new() };
     let named = ["get", "update"].map(|verb| lease(verb, namespace, office.name, without));
     [lease("create", namespace, "", without)].into_iter().chain(named).collect()

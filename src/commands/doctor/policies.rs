@@ -75,8 +75,8 @@ fn list<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
 /// Returns the chart's policy of this kind about the service with these settings.
 fn service_spec(kind: &str, user: &str, settings: &Settings) -> Option<ValidatingAdmissionPolicySpec> {
     let mut spec = spec(kind, user)?;
-    let (marks, gone) = (&settings.policy.mark_settings, out_of_service());
-    let added = marks.taints.iter().chain(settings.policy.out_of_service_taint.then_some(&gone)).map(written);
+    let (marks, gone) = (&settings.policy().mark_settings, out_of_service());
+    let added = marks.taints.iter().chain(settings.policy().out_of_service_taint.then_some(&gone)).map(written);
     let added: Vec<String> = added.collect();
     let lists = [
         ("taints", list(added.iter().map(String::as_str))),

@@ -85,9 +85,9 @@ fn missing(error: &ReadError, region: Option<&str>) -> Check {
 fn judge_policy(settings: &Settings, readings: &Readings, attributes: &QueueAttributes, arn: &str) -> Check {
     let (area, name) = (Area::Queue, "policy");
     // Lifecycle hooks may notify the queue directly, with a role of their own. All other notices come from EventBridge.
-    let needed = !settings.policy.health_issues.is_empty()
+    let needed = !settings.policy().health_issues.is_empty()
         || NoticeKind::ALL.into_iter().any(|kind| {
-            settings.policy.actions.of(kind) != Action::Ignore
+            settings.policy().actions.of(kind) != Action::Ignore
                 && !kind.is_repair()
                 && !matches!(kind, NoticeKind::AsgTerminate | NoticeKind::AsgLaunch)
         });

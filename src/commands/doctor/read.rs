@@ -183,7 +183,7 @@ async fn of_groups(
     settings: &Settings,
     probe: &Probe,
 ) -> (Reading<Nodes>, Reading<Vec<NodeInstance>>, Reading<ScalingGroups>, Vec<CallTrial>) {
-    let nodes = kube::nodes(probe).await;
+    let nodes = kube::nodes(settings, probe).await;
     let ids: HashSet<&str> = nodes.iter().flat_map(|nodes| &nodes.instances).map(InstanceId::as_str).collect();
     let instances = async {
         match nodes.as_ref().map_or(&[][..], |nodes| &nodes.instances) {

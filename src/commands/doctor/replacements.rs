@@ -18,7 +18,7 @@ pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {
     let reason = |group: &ScalingGroup| {
         let hooks = group.hooks.as_ref().ok()?.iter().filter(|hook| hook.terminating);
         let group = Group { hooks: hooks.map(|hook| hook.name.clone()).collect(), ..group.state.clone() };
-        group.replaces(|hook| settings.policy.completes(hook)).err()
+        group.replaces(|hook| settings.policy().completes(hook)).err()
     };
     let judged: Vec<(&str, Replacement)> =
         groups.iter().filter_map(|group| Some((group.name.as_str(), reason(group)?))).collect();

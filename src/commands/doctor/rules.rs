@@ -33,7 +33,7 @@ fn variant((source, kind): &(&str, &str)) -> Value {
 /// Returns an event for each variant of a kind that must reach the queue, with only the fields that all such events share. A rule with
 /// conditions on other fields is not judged. See [`variants`] for the events left out.
 fn samples(kind: NoticeKind, settings: &Settings) -> Vec<Value> {
-    let policy = &settings.policy;
+    let policy = settings.policy();
     let hook = |transition| vec![json!({ "LifecycleTransition": format!("autoscaling:EC2_INSTANCE_{transition}") })];
     let (source, name, details) = match kind {
         NoticeKind::AsgTerminate => ("aws.autoscaling", "EC2 Instance-terminate Lifecycle Action", hook("TERMINATING")),
@@ -52,7 +52,7 @@ fn samples(kind: NoticeKind, settings: &Settings) -> Vec<Value> {
         NoticeKind::ScheduledChange => {
             let planned = json!({ "service": "EC2", "eventTypeCategory": "scheduledChange" });
             let issue = |code| json!({ "service": "EC2", "eventTypeCategory": "issue", "eventTypeCode": code });
-            let planned = (policy.actions.of(kind) != Action::Ignore).then_some(planned);
+            let planned = settings.acts_on(kind, |action| action != Action::Ignore).then_some(planned);
             let details = planned.into_iter().chain(policy.health_issues.keys().map(issue)).collect();
             ("aws.health", "AWS Health Event", details)
         }
@@ -107,7 +107,7 @@ fn wanted(kind: NoticeKind, settings: &Settings) -> &'static str {
         NoticeKind::StateChange => {
             r#"{"source": ["aws.ec2"], "detail-type": ["EC2 Instance State-change Notification"]}"#
         }
-        NoticeKind::ScheduledChange if !settings.policy.health_issues.is_empty() => {
+        NoticeKind::ScheduledChange if !settings.policy().health_issues.is_empty() => {
             r#"{"source": ["aws.health"], "detail-type": ["AWS Health Event"],
      "detail": {"service": ["EC2"], "eventTypeCategory": ["scheduledChange", "issue"]}}"#
         }
@@ -148,8 +148,8 @@ pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {
 
 /// Returns whether the settings ask for events of this kind.
 fn acts(kind: NoticeKind, settings: &Settings) -> bool {
-    let issues = kind == NoticeKind::ScheduledChange && !settings.policy.health_issues.is_empty();
-    issues || settings.policy.actions.of(kind) != Action::Ignore
+    let issues = kind == NoticeKind::ScheduledChange && !settings.policy().health_issues.is_empty();
+    issues || settings.acts_on(kind, |action| action != Action::Ignore)
 }
 
 fn judge_kind(kind: NoticeKind, settings: &Settings, readings: &Readings, rules: &EventRules) -> Check {

@@ -44,6 +44,8 @@ pub(super) struct Narration<'a> {
     /// The times of the hook, if the notice has one to complete.
     times: Option<HookTimes>,
     settings: &'a Settings,
+    /// The policy of the Node's pool.
+    policy: &'a Policy,
     clock: Clock,
     action: Action,
     view: NoticeView,
@@ -56,7 +58,8 @@ impl<'a> Narration<'a> {
         settings: &'a Settings,
         clock: Clock,
     ) -> Self {
-        let action = settings.policy.action(notice);
+        let policy = settings.policies.of(node.as_ref().and_then(|node| node.node_pool.as_deref()));
+        let action = policy.action(notice);
         let in_seconds = notice.at().duration_since(clock.now()).as_secs();
         let view = NoticeView {
             kind: notice.kind(),
@@ -82,11 +85,11 @@ impl<'a> Narration<'a> {
             planned_waits: Vec::new(),
             notes: Vec::new(),
         };
-        Self { notice, node, shift, assumed: None, times: None, settings, clock, action, view }
+        Self { notice, node, shift, assumed: None, times: None, settings, policy, clock, action, view }
     }
 
     fn policy(&self) -> &'a Policy {
-        &self.settings.policy
+        self.policy
     }
 
     /// Narrates the notice's steps as far as their findings are known now.
@@ -347,7 +350,7 @@ impl<'a> Narration<'a> {
                 Vec::new()
             }
         };
-        let listed = PodList::new(pods, &budgets, self.settings);
+        let listed = PodList::new(pods, &budgets, &self.settings.selection_rules, self.policy.drain);
         let longest_grace = listed.longest_grace();
         let pods = longest_grace.map_or_else(Remaining::default, Remaining::of);
         let span = DrainSpan { begun, end: target.deadline.lengthened(pods) };

@@ -3,10 +3,9 @@
 use super::budget::{Budget, holding};
 use super::reasons::span;
 use super::view::{BudgetView, Hold, Moment, PodView, StayView, Turn};
-use crate::cli::settings::Settings;
 use crate::pipeline::drain::{
-    Deadline, Departure, GIVEN_UP_AFTER, Grace, MAX_ADDED_GRACE, MAX_OF_OWNER, RUNNING_GIVEN_UP_AFTER, Selection,
-    StayReason, TrimmedPod, outlook, select,
+    Deadline, Departure, DrainTerms, GIVEN_UP_AFTER, Grace, MAX_ADDED_GRACE, MAX_OF_OWNER, RUNNING_GIVEN_UP_AFTER,
+    Selection, SelectionRules, StayReason, TrimmedPod, outlook, select,
 };
 use crate::runtime::clock::Clock;
 use jiff::SignedDuration;
@@ -41,30 +40,29 @@ pub(super) struct PodList<'a> {
     pods: HashMap<String, Pod>,
     selection: Selection,
     budgets: &'a [Budget],
-    settings: &'a Settings,
+    terms: DrainTerms,
 }
 
 impl<'a> PodList<'a> {
-    pub fn new(pods: Vec<Pod>, budgets: &'a [Budget], settings: &'a Settings) -> Self {
+    pub fn new(pods: Vec<Pod>, budgets: &'a [Budget], rules: &SelectionRules, terms: DrainTerms) -> Self {
         // A drain reads less of a pod than a budget does.
         let read = |pod: &Pod| serde_json::to_value(pod).ok().and_then(|pod| serde_json::from_value(pod).ok());
         let trimmed: Vec<TrimmedPod> = pods.iter().filter_map(read).collect();
-        let selection = select(trimmed, &settings.selection_rules);
+        let selection = select(trimmed, rules);
         let pods = pods.into_iter().filter_map(|pod| Some((pod.metadata.uid.clone()?, pod))).collect();
-        Self { pods, selection, budgets, settings }
+        Self { pods, selection, budgets, terms }
     }
 
     /// Returns the longest grace period of the pods that the drain waits for; `None` without any.
     pub fn longest_grace(&self) -> Option<Duration> {
-        self.selection.longest_grace(self.settings.pod_grace).map(|(_, grace)| grace)
+        self.selection.longest_grace(self.terms.pod_grace).map(|(_, grace)| grace)
     }
 
     /// Returns the pods that leave, in their order.
     pub fn pods(&self, span: DrainSpan, clock: &Clock, moment: impl Fn(Instant) -> Moment) -> Vec<PodView> {
-        let Self { selection, settings, .. } = self;
+        let Self { selection, terms: DrainTerms { at_deadline, pod_grace }, .. } = self;
         let DrainSpan { begun, end } = span;
-        let Settings { pod_grace, at_deadline, .. } = **settings;
-        let seen = outlook(&selection.evict, begun, end, pod_grace, at_deadline, |time| clock.instant_of(time));
+        let seen = outlook(&selection.evict, begun, end, *pod_grace, *at_deadline, |time| clock.instant_of(time));
         let mut departures: Vec<_> = selection.evict.iter().zip(seen).collect();
         departures.sort_by_key(|(departure, seen)| {
             (departure.tier, seen.evicted_by.is_none(), seen.evicted_by, departure.pod.clone())
@@ -78,11 +76,11 @@ impl<'a> PodList<'a> {
             })
             .collect();
         if let Some(own) = &selection.own_pod {
-            let grace: Grace = own.grace_with(settings.pod_grace);
+            let grace: Grace = own.grace_with(*pod_grace);
             let last = grace.signal_by(end).unwrap_or(end.at()).max(begun);
             views.push(self.pod(own, Turn::Own, PodTimes::until(Some(moment(last)), grace.at(last, end))));
         }
-        let grace = |departure: &Departure| departure.grace_with(settings.pod_grace).at(begun, end);
+        let grace = |departure: &Departure| departure.grace_with(*pod_grace).at(begun, end);
         let going = selection
             .terminating
             .iter()
@@ -114,7 +112,7 @@ impl<'a> PodList<'a> {
 
     /// Returns a note about a grace period that gets only a part of its time from a hook.
     pub fn room(&self, DrainSpan { begun, end }: DrainSpan) -> Option<String> {
-        let (pod, grace) = self.selection.longest_grace(self.settings.pod_grace)?;
+        let (pod, grace) = self.selection.longest_grace(self.terms.pod_grace)?;
         let is_cut = end.has_room() && grace > MAX_ADDED_GRACE && begun + grace > end.at();
         is_cut.then(|| {
             format!(

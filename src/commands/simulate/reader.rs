@@ -96,7 +96,7 @@ impl<'a> Reader<'a> {
             group_lookup,
             groups: Groups::new(clients.aws.autoscaling.clone(), Gate::new(facts.clone()), facts.clone()),
             facts,
-            labels: settings.policy.labels(),
+            labels: settings.labels(),
             nodes: None,
             made_for: None,
         }
@@ -104,8 +104,8 @@ impl<'a> Reader<'a> {
 
     /// Returns the clients for a test message.
     pub fn sources(&self) -> Sources<'_> {
-        let (selector, labels) = (&self.settings.node_selector, &self.labels[..]);
-        Sources { clients: self.clients, facts: &self.facts, gate: &self.gate, selector, labels }
+        let (scope, labels) = (&self.settings.scope, &self.labels[..]);
+        Sources { clients: self.clients, facts: &self.facts, gate: &self.gate, scope, labels }
     }
 
     /// Keeps a Node that was read already.
@@ -123,7 +123,7 @@ impl<'a> Reader<'a> {
 
     /// Returns the zonal shift for which a drain of the Node waits if it has time. Any Node may note it.
     pub async fn shift(&mut self, node: &Node) -> Result<Option<Shift>, KubeError> {
-        if self.settings.policy.waits.zonal_shift == ShiftedResources::None {
+        if self.settings.policy().waits.zonal_shift == ShiftedResources::None {
             return Ok(None);
         }
         Ok(holding_back(node, &self.nodes().await?.shifts).cloned())
@@ -139,12 +139,12 @@ impl<'a> Reader<'a> {
     }
 
     async fn listed(&self) -> Result<Nodes, KubeError> {
-        let Settings { node_selector, policy, .. } = self.settings;
+        let (scope, policy) = (&self.settings.scope, self.settings.policy());
         let is_used = |key: &str| self.labels.iter().any(|label| **label == *key);
         let api = node_api(self.clients.kube.clone());
         let objects = list_all(&self.gate, "nodes", "", &api, ListParams::default()).await?;
         let nodes = objects.into_iter();
-        let nodes = nodes.filter_map(|node| Node::from_wire(node, node_selector, is_used, &policy.conditions, &[]));
+        let nodes = nodes.filter_map(|node| Node::from_wire(node, scope, is_used, &policy.conditions, &[]));
         let mut nodes: Vec<_> = nodes.map(Arc::new).collect();
         // Of several Nodes of an instance the index returns the one that is Ready.
         nodes.sort_by_key(|node| (node.ready, node.ready_since));
@@ -198,7 +198,7 @@ impl<'a> Reader<'a> {
 
     /// Returns whether the instance of this Node would be replaced before its drain, or why not.
     pub async fn replacement(&self, notice: &Notice, node: &Node, until: Instant) -> Result<(), Replacement> {
-        let policy = &self.settings.policy;
+        let policy = self.settings.policy();
         if is_too_late(node, until) {
             return Err(Replacement::TooLate);
         }

@@ -244,7 +244,8 @@ impl Text {
 fn node(node: &NodeView) -> String {
     let ready = if node.ready { "Ready" } else { "not Ready" };
     let cordoned = if node.cordoned { ", cordoned already" } else { "" };
-    format!("{}, {ready}{cordoned}", node.name)
+    let pool = node.pool.as_ref().map(|pool| format!(", in the pool {pool}")).unwrap_or_default();
+    format!("{}, {ready}{cordoned}{pool}", node.name)
 }
 
 fn pod(pod: &PodView) -> Vec<String> {

@@ -134,6 +134,8 @@ pub struct NodeView {
     pub ready: bool,
     /// Whether it is cordoned already.
     pub cordoned: bool,
+    /// The pool whose settings count, if it is in one.
+    pub pool: Option<String>,
     /// The annotation or the setting that excludes it.
     pub excluded_by: Option<&'static str>,
 }
@@ -146,7 +148,8 @@ impl NodeView {
             (_, false) => Some("--node-selector"),
             _ => None,
         };
-        Self { name: node.name.to_string(), ready: node.ready, cordoned: node.cordoned, excluded_by }
+        let pool = node.node_pool.as_deref().map(str::to_owned);
+        Self { name: node.name.to_string(), ready: node.ready, cordoned: node.cordoned, pool, excluded_by }
     }
 }
 

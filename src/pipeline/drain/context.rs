@@ -1,7 +1,7 @@
 //! The shared state of one drain, and its end.
 
 use super::deadline::Plan;
-use super::{Deadline, Deadlines, Drainer, Recorder};
+use super::{Deadline, Deadlines, DrainTerms, Drainer, Recorder};
 use crate::fact::{Fact, MIN_BLOCKED_TIME};
 use crate::pipeline::node::Node;
 use crate::runtime::clock;
@@ -18,6 +18,8 @@ const SMALL_MOVE: Duration = Duration::from_mins(2);
 pub(super) struct Drain<'a> {
     pub drainer: &'a Drainer,
     pub node: &'a Node,
+    /// The settings of its pool. They stay when the Node's labels change.
+    pub terms: DrainTerms,
     pub recorder: Recorder<'a>,
     pub deadlines: &'a Deadlines,
     pub plan: watch::Receiver<Plan>,

@@ -115,7 +115,7 @@ impl Evictions<'_> {
     }
 
     pub(super) fn grace(&self, departure: &Departure) -> Grace {
-        departure.grace_with(self.drain.drainer.pod_grace)
+        departure.grace_with(self.drain.terms.pod_grace)
     }
 
     /// Waits until the watch has seen the pod's deletion, or `work` ends. The caller pins `work`, because a moved future takes memory twice.
@@ -167,7 +167,7 @@ impl Evictions<'_> {
     /// latest time for the pod's termination signal.
     async fn deadline_near(&self, departure: &Departure, first_sent: &FirstSent, urgent: bool) {
         let mut sent = first_sent.subscribe();
-        let near = |deadline| match (self.drain.drainer.at_deadline, *first_sent.borrow()) {
+        let near = |deadline| match (self.drain.terms.at_deadline, *first_sent.borrow()) {
             (AtDeadline::Leave, _) => None,
             (AtDeadline::Delete, Some(at)) => self.grace(departure).deleted_at(deadline, at),
             (AtDeadline::Delete, None) => self.grace(departure).signal_by(deadline).filter(|_| !urgent),
@@ -282,7 +282,7 @@ impl Evictions<'_> {
         let mut overdue_at = ends.max(Instant::now()) + OVERDUE_AFTER;
         loop {
             let (now, deadline) = (Instant::now(), plan.borrow_and_update().end());
-            let shorter = match self.drain.drainer.at_deadline {
+            let shorter = match self.drain.terms.at_deadline {
                 AtDeadline::Delete => Grace::shortened(ends, now, deadline),
                 AtDeadline::Leave => None,
             };

@@ -48,8 +48,9 @@ impl Drainer {
         let call = Call { verb: "list", resource: "pods", subject: &node.name };
         let pods = self.gate.kube(call, Class::List, by, || self.pods.list(&params)).await?;
         let selection = select(pods.items, &self.rules);
-        let longest = selection.longest_grace(self.pod_grace).map(|(_, longest)| longest);
-        Ok(longest.map(|longest| Room { longest, all: selection.grace_of_all(self.pod_grace) }))
+        let grace = self.terms_of(node).pod_grace;
+        let longest = selection.longest_grace(grace).map(|(_, longest)| longest);
+        Ok(longest.map(|longest| Room { longest, all: selection.grace_of_all(grace) }))
     }
 }
 

@@ -13,7 +13,7 @@
 //! The first list may come from a cache, so it never ends a drain. A later list can also end it as [`RoundsEnd::NodeDead`], when the
 //! kubelet has been silent for too long to wait for its pods ([`silence`](super::silence)).
 
-use super::Drainer;
+use super::{DrainTerms, Drainer};
 use super::context::Drain;
 use super::deadline::Deadline;
 use super::departures::Departures;
@@ -155,13 +155,13 @@ impl<'a> Rounds<'a> {
         selection.keep_new_daemons(&mut self.daemons);
         self.leave_returning(&mut selection);
         evictions.drain.recorder.listed(&selection);
-        let Drainer { pod_grace, clock, .. } = evictions.drain.drainer;
+        let (DrainTerms { pod_grace, .. }, clock) = (evictions.drain.terms, evictions.drain.drainer.clock);
         evictions
             .drain
             .deadlines
-            .change_pods(|pods| pods.list(&selection, *pod_grace, Instant::now(), |ends| clock.instant_of(ends)));
+            .change_pods(|pods| pods.list(&selection, pod_grace, Instant::now(), |ends| clock.instant_of(ends)));
         if self.round == 0 {
-            self.report_begun(&selection, selection.longest_grace(*pod_grace));
+            self.report_begun(&selection, selection.longest_grace(pod_grace));
         }
         (selection, version)
     }
@@ -229,7 +229,7 @@ impl<'a> Rounds<'a> {
             }
             sleep_until(list_at).await;
         };
-        let grace = self.returns.last_call_grace(evictions.drain.drainer.pod_grace);
+        let grace = self.returns.last_call_grace(evictions.drain.terms.pod_grace);
         let (stays, last_call) = (grace.is_some(), |end: Deadline| grace?.signal_by(end));
         tokio::select! {
             biased;

@@ -40,8 +40,8 @@ struct Applicant<'a> {
 
 impl<'a> Applicant<'a> {
     fn new(case: &'a Case, node: Option<Arc<Node>>, patience: Option<Patience>) -> Self {
-        let Case { interrupter, notice, .. } = case;
-        let (Admission { verify, asks_aws, .. }, key) = (interrupter.policy.admission, notice.key());
+        let Case { policy, notice, .. } = case;
+        let (Admission { verify, asks_aws, .. }, key) = (policy.admission, notice.key());
         let proof = Proof::of(notice, verify).filter(|_| verify == Verify::Never || asks_aws);
         let start = node.as_ref().and_then(|node| node.record.live(key)?.start);
         let proof = proof.map(|proof| proof.of_known(start));
@@ -61,7 +61,7 @@ impl<'a> Applicant<'a> {
     }
 
     fn limits(&self) -> Admission {
-        self.case.interrupter.policy.admission
+        self.case.policy.admission
     }
 
     /// Returns a place if the notice needs neither room nor AWS's word, or there is room. Reports what is unusual about it.
@@ -260,8 +260,8 @@ impl Case {
     /// Whether the notice has left its mark before a takeover. A notice with an earlier deadline than the mark's is not the one that left
     /// it.
     fn was_admitted(&self, node: &Node) -> bool {
-        let Self { interrupter, notice, .. } = self;
-        let Interrupter { policy, clock, .. } = &**interrupter;
+        let Self { interrupter, policy, notice, .. } = self;
+        let clock = &interrupter.clock;
         let key = notice.key();
         let is_hard = matches!(notice.detail, Detail::ScheduledChange(ScheduledChange { hard: true, .. }));
         let is_earlier = || {
@@ -295,7 +295,7 @@ impl Case {
     }
 
     async fn accepts(&self, copy: &Notice) {
-        let Interrupter { policy, draining, .. } = &*self.interrupter;
+        let (policy, draining) = (&self.policy, &self.interrupter.draining);
         let (verify, needed) = (policy.admission.verify, policy.admission.is_wary() && policy.admits(copy));
         let Some(proof) = Proof::of(copy, verify).filter(|_| needed) else { return };
         let proof = proof.of_known(self.notice.start());

@@ -45,8 +45,8 @@ impl KeptHook {
         before: Option<&Self>,
         absence: &AbsenceSince,
     ) -> Self {
-        let Case { interrupter, notice, .. } = case;
-        let (policy, clock, now) = (&interrupter.policy, &interrupter.clock, Instant::now());
+        let Case { interrupter, policy, notice, .. } = case;
+        let (clock, now) = (&interrupter.clock, Instant::now());
         let node = interrupter.index.get(&notice.instance);
         let terms = hook_terms(policy, notice, node.as_deref(), clock);
         let (trust, last) = (case.trust(hook, times, before), interrupter.hooks.last_beat(hook));
@@ -199,7 +199,7 @@ impl KeptHook {
             Completion::Continue => ("complete the lifecycle action with CONTINUE", CompletionResult::Continue),
             Completion::Abandon => ("complete the lifecycle action with ABANDON", CompletionResult::Abandon),
         };
-        if case.interrupter.policy.dry_run {
+        if case.policy.dry_run {
             case.emit(&Fact::DryRun { about: case.about(), instead });
             return true;
         }
@@ -275,7 +275,7 @@ impl Case {
 
     /// Whether the instance may have come back from the lifecycle action that is still to be completed.
     pub(super) fn is_in_doubt(&self, node: &Node) -> bool {
-        let touched = self.interrupter.policy.touched_hook(&self.notice).is_some();
+        let touched = self.policy.touched_hook(&self.notice).is_some();
         touched && may_be_over(&self.notice, node, self.waited())
     }
 
@@ -309,8 +309,8 @@ impl Case {
     /// Returns how far the notice's hook is trusted: an attacker who can write to the queue may have forged its message to end an
     /// instance's pods. A launch ends none. `before` is the same hook before the steps started again.
     pub(super) fn trust(&self, hook: &Hook, times: HookTimes, before: Option<&KeptHook>) -> Trust {
-        let Self { interrupter, notice, .. } = self;
-        let (policy, clock) = (&interrupter.policy, &interrupter.clock);
+        let Self { interrupter, policy, notice, .. } = self;
+        let clock = &interrupter.clock;
         let terminates = matches!(notice.detail, Detail::AsgTerminate(_));
         let is_doubted = policy.admission.is_wary() && terminates;
         let is_old = clock.notice_instant(notice.at()) + times.heartbeat / OLD < Instant::now();

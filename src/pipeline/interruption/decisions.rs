@@ -130,6 +130,7 @@ impl Policy {
             .with_start(start, hard)
             .naming(notice.named_time())
             .with_hook(hook)
+            .in_pool(self.pool.as_deref())
     }
 
     /// Returns the waits before evictions; `begin` is their start. They end after half of the time to the deadline at the latest, but the

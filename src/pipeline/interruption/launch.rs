@@ -21,7 +21,7 @@ impl Case {
         let at_most = until.saturating_duration_since(Instant::now());
         self.emit(&Fact::LaunchAwaited { about: self.about(), at_most });
         let in_service = |node: Option<&Arc<Node>>| {
-            node.filter(|node| node.is_excluded() || interrupter.policy.in_service(notice, node)).map(Arc::clone)
+            node.filter(|node| node.is_excluded() || self.policy.in_service(notice, node)).map(Arc::clone)
         };
         tokio::select! {
             biased;
@@ -57,7 +57,7 @@ impl Case {
     /// queue can forge one, even for a group that Ebbtide has no permission for. Without heartbeats, or in a dry run, there is no proof.
     async fn is_shown(&self, hook: &Hook, by: Instant) -> bool {
         let backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
-        !self.interrupter.policy.sends_heartbeats()
+        !self.policy.sends_heartbeats()
             || self.action(Arc::new(hook.clone())).ask(backoff, by).await == Some(HookReply::Done)
     }
 

@@ -28,7 +28,7 @@ impl Case {
                 let at_most = until.saturating_duration_since(Instant::now());
                 self.emit(&Fact::NodeAwaited { about: self.about(), at_most });
                 // A forged cancellation must not end what the Node had planned.
-                if self.notice.is_withdrawn() && !self.interrupter.policy.admission.is_verified(&self.notice) {
+                if self.notice.is_withdrawn() && !self.policy.admission.is_verified(&self.notice) {
                     index.withdraw(&self.notice);
                 }
                 (None, *until)

@@ -84,7 +84,7 @@ impl Case {
     /// the limit, made because another replica cordoned at the same time, is undone.
     pub(super) async fn cordon(&self, target: Target, mark: &Mark, early: &mut Option<EarlySeat>) -> Progress {
         let Self { interrupter, notice, .. } = self;
-        let (hints, index, policy) = (&interrupter.hints, &interrupter.index, &interrupter.policy);
+        let (hints, index, policy) = (&interrupter.hints, &interrupter.index, &self.policy);
         let is_hint = notice.kind().is_hint() && policy.action(notice) == Action::Cordon;
         // A node that is already cordoned loses no capacity by this.
         let takes = |node: &Node| !node.cordoned && !self.has_mark(node);
@@ -155,7 +155,7 @@ impl Case {
     /// Drains the Node. If its cordon was forgone, tries meanwhile to set it, with the mark that carries the undo.
     async fn drain_marked(&self, target: &Target, hook: Option<&KeptHook>, early: Option<EarlySeat>) -> Progress {
         let known = self.interrupter.index.newest(&target.node);
-        if self.interrupter.policy.dry_run || known.is_none_or(|node| self.has_mark(&node)) {
+        if self.policy.dry_run || known.is_none_or(|node| self.has_mark(&node)) {
             return SharedDrain { case: self, target, hook }.run(early, true).await;
         }
         let cordon = async {
@@ -192,8 +192,8 @@ impl Case {
 
     /// Returns the notice's mark for the Node.
     fn mark(&self, target: &Target) -> Mark {
-        let Self { interrupter, notice, message, .. } = self;
-        interrupter.policy.mark(notice, message, target.deadline.at(), &interrupter.clock, Instant::now())
+        let Self { interrupter, policy, notice, message, .. } = self;
+        policy.mark(notice, message, target.deadline.at(), &interrupter.clock, Instant::now())
     }
 
     /// Returns whether the Node carries the notice's mark.
@@ -243,13 +243,13 @@ impl Case {
     async fn cordon_one(&self, target: Target, mark: &Mark, early: &mut Option<EarlySeat>) -> Progress {
         let Self { interrupter, notice, .. } = self;
         let about = self.about();
-        let drains = interrupter.policy.action(notice).drains();
+        let drains = self.policy.action(notice).drains();
         let give_up = target.deadline.at();
         let begun = Instant::now();
         let forgo_at = target.deadline.is_hard().then(|| begun + give_up.saturating_duration_since(begun) / 3);
         let try_until = forgo_at.filter(|_| drains).unwrap_or(give_up);
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
-        let _cordoning = drains.then(|| interrupter.settling.cordoning(interrupter.policy.settle));
+        let _cordoning = drains.then(|| interrupter.settling.cordoning(self.policy.settle));
         if drains {
             self.join_early(&target, early);
         }

@@ -24,7 +24,7 @@ impl Case {
     }
 
     fn owned_without_asking(&self, link: &MessageLink, has_node: bool) -> Option<Ownership> {
-        let require_tag = self.interrupter.policy.require_tag;
+        let require_tag = self.policy.require_tag;
         owned_without_asking(has_node || link.by_node.load(Ordering::Acquire), require_tag)
     }
 

@@ -2,6 +2,7 @@
 
 use super::limits::{Admission, AtMost};
 use super::settling::MAX_SETTLE;
+use crate::pipeline::drain::DrainTerms;
 use crate::pipeline::event::{Detail, Notice, NoticeKind};
 use crate::pipeline::node::mark::MarkSettings;
 use crate::pipeline::node::shift::ZONE_LABEL;
@@ -159,6 +160,8 @@ pub struct WaitPolicy {
     pub max_replacements: AtMost,
     /// The waves, by label. Those of all labels that a Node has hold.
     pub waves: Vec<Wave>,
+    /// Whether the waves are a pool's own, which count only its Nodes.
+    pub own_waves: bool,
     /// The resources whose zonal shift holds back drains in other zones.
     pub zonal_shift: ShiftedResources,
     /// The hold points.
@@ -182,9 +185,11 @@ pub enum HookSource {
     None,
 }
 
-/// The user's policy for interruptions.
+/// The user's policy for interruptions of the Nodes of a pool, or of those that are in none.
 #[derive(Clone, Debug)]
 pub struct Policy {
+    /// The name of the pool, if it is of one.
+    pub pool: Option<Arc<str>>,
     /// The action for each kind.
     pub actions: Actions,
     /// The Node conditions that are acted on. The action for their kind is the most far-reaching of theirs.
@@ -227,6 +232,8 @@ pub struct Policy {
     pub ignored_hooks: Vec<String>,
     /// Source of the names of lifecycle hooks.
     pub hooks: HookSource,
+    /// The treatment of pods.
+    pub drain: DrainTerms,
     /// Whether to change nothing.
     pub dry_run: bool,
 }

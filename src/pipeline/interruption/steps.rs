@@ -159,7 +159,8 @@ impl<'a> Steps<'a> {
             return Step::End(NoticeOutcome::NothingToDrain);
         }
         let by = self.policy.deadline(self.notice, None, None, &self.clock, now).at();
-        Step::MarkOutOfService { mark: out_of_service_mark(self.notice, self.message), by }
+        let mark = out_of_service_mark(self.notice, self.message).in_pool(self.policy.pool.as_deref());
+        Step::MarkOutOfService { mark, by }
     }
 
     fn find_node(&self, awaits: AwaitedNode, known: &Known) -> Step<'a> {

@@ -14,10 +14,13 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// The nodes of the waves, by the index.
+/// The nodes of some waves, by the index.
 #[derive(Debug)]
 pub struct Waves {
     index: Index,
+    waves: Vec<Wave>,
+    /// The pools whose Nodes count together.
+    pools: Vec<Option<Arc<str>>>,
     state: Mutex<State>,
 }
 
@@ -60,20 +63,20 @@ pub(super) enum Turn<'a> {
 }
 
 impl Waves {
-    /// The waves of the Nodes in this index.
+    /// These waves of the Nodes in this index that are in one of these pools; `None` are those in no pool.
     #[must_use]
-    pub fn new(index: &Index) -> Self {
+    pub fn new(index: &Index, waves: Vec<Wave>, pools: Vec<Option<Arc<str>>>) -> Self {
         let mut changes = index.places();
         changes.mark_changed();
         let state = State { claims: HashSet::new(), lines: Vec::new(), until: None, changes };
-        Self { index: index.clone(), state: Mutex::new(state) }
+        Self { index: index.clone(), waves, pools, state: Mutex::new(state) }
     }
 
     /// Returns whether the Node has its turn in each of its waves. With `passing`, nodes ahead that have taken no place don't count.
-    pub(super) fn turn(&self, waves: &[Wave], node: &Node, clock: Clock, passing: bool) -> Turn<'_> {
-        let mut state = self.read(waves, clock.now());
+    pub(super) fn turn(&self, node: &Node, clock: Clock, passing: bool) -> Turn<'_> {
+        let mut state = self.read(clock.now());
         let (mut full, mut behind) = (None, None);
-        for (wave, lines) in waves.iter().zip(&state.lines) {
+        for (wave, lines) in self.waves.iter().zip(&state.lines) {
             let Some((value, line)) = node.labels.get(&*wave.label).and_then(|value| lines.get_key_value(&**value))
             else {
                 continue;
@@ -112,10 +115,10 @@ impl Waves {
     }
 
     /// Whether the Node may keep the place that it took at `at`: fewer nodes took theirs before than there are places.
-    pub(super) fn keeps(&self, waves: &[Wave], node: &Node, at: Timestamp, clock: Clock) -> bool {
-        let state = self.read(waves, clock.now());
+    pub(super) fn keeps(&self, node: &Node, at: Timestamp, clock: Clock) -> bool {
+        let state = self.read(clock.now());
         let own = (Some(at), Arc::clone(&node.name));
-        waves.iter().zip(&state.lines).all(|(wave, lines)| {
+        self.waves.iter().zip(&state.lines).all(|(wave, lines)| {
             let line = node.labels.get(&*wave.label).and_then(|value| lines.get(&**value));
             line.is_none_or(|line| {
                 let before = line.evicting.iter().filter(|other| other.1 != own.1 && **other < own).count();
@@ -124,14 +127,14 @@ impl Waves {
         })
     }
 
-    fn read(&self, waves: &[Wave], now: Timestamp) -> MutexGuard<'_, State> {
+    fn read(&self, now: Timestamp) -> MutexGuard<'_, State> {
         let mut state = self.state.lock();
         // The sender lives in the index.
         let has_changed = state.changes.has_changed().unwrap_or(true);
         if has_changed || state.until.is_some_and(|until| until <= now) {
             state.changes.mark_unchanged();
-            let nodes = self.index.all_that(|node| !node.labels.is_empty());
-            (state.lines, state.until) = lines(waves, &nodes, now);
+            let nodes = self.index.all_that(|node| !node.labels.is_empty() && self.pools.contains(&node.node_pool));
+            (state.lines, state.until) = lines(&self.waves, &nodes, now);
         }
         state
     }
@@ -195,8 +198,8 @@ mod tests {
         node
     }
 
-    fn waves(at_most: AtMost) -> [Wave; 1] {
-        [Wave { label: "zone".into(), at_most }]
+    fn waves(index: &Index, at_most: AtMost) -> Waves {
+        Waves::new(index, vec![Wave { label: "zone".into(), at_most }], vec![None])
     }
 
     fn clock() -> Clock {
@@ -206,8 +209,8 @@ mod tests {
     /// Whether each of the Nodes has its turn, one asked after the other, and whether there is room for a node ahead.
     fn turns(nodes: &[Node], at_most: AtMost, passing: bool) -> Vec<Result<(), bool>> {
         let index = Index::for_tests(&["zone"], nodes.to_vec());
-        let (known, waves) = (Waves::new(&index), waves(at_most));
-        let turn = |node: &Node| match known.turn(&waves, node, clock(), passing) {
+        let known = waves(&index, at_most);
+        let turn = |node: &Node| match known.turn(node, clock(), passing) {
             Turn::Now(_) => Ok(()),
             Turn::Later { has_room, .. } => Err(has_room),
         };
@@ -234,9 +237,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_place_that_is_being_written_counts() {
         let nodes = ["a", "b"].map(|name| node(name, "1", "waits"));
-        let known = Waves::new(&Index::for_tests(&["zone"], nodes.clone()));
-        let waves = waves(AtMost::Number(1));
-        let turn = |n: usize| known.turn(&waves, &nodes[n], clock(), true);
+        let known = waves(&Index::for_tests(&["zone"], nodes.clone()), AtMost::Number(1));
+        let turn = |n: usize| known.turn(&nodes[n], clock(), true);
         let Turn::Now(claims) = turn(0) else { panic!("the first has its turn") };
         assert!(matches!(turn(1), Turn::Later { has_room: false, .. }));
         drop(claims);
@@ -249,9 +251,8 @@ mod tests {
         for at_most in 1..5 {
             let taken = ["12:00:03", "11:59:58", "12:00:03", "12:00:00"].map(|at| format!("2026-11-21T{at}Z"));
             let nodes: Vec<_> = ["a", "b", "c", "d"].iter().zip(&taken).map(|(name, at)| node(name, "1", at)).collect();
-            let known = Waves::new(&Index::for_tests(&["zone"], nodes.clone()));
-            let waves = waves(AtMost::Number(at_most));
-            let keeps = |(node, at): (&Node, &String)| known.keeps(&waves, node, at.parse().unwrap(), clock());
+            let known = waves(&Index::for_tests(&["zone"], nodes.clone()), AtMost::Number(at_most));
+            let keeps = |(node, at): (&Node, &String)| known.keeps(node, at.parse().unwrap(), clock());
             let kept: Vec<_> = nodes.iter().zip(&taken).filter(|it| keeps(*it)).map(|(node, _)| &*node.name).collect();
             let all = ["b", "d", "a", "c"];
             assert!(

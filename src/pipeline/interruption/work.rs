@@ -19,7 +19,7 @@ use crate::clients::gate::{AbsenceSince, LAST_CALL};
 use crate::fact::{Fact, Facts, HoldPoint, HookLack, WaitOutcome};
 use crate::pipeline::drain::{Deadlines, Drainer, Report};
 use crate::pipeline::event::{Detail, Hook};
-use crate::pipeline::node::{Index, Marker, OwnerLookup};
+use crate::pipeline::node::{Index, Marker, Node, OwnerLookup, PerPool};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
 use futures_util::future::join4;
@@ -33,8 +33,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Acts on notices: the parts that all interruptions use.
 pub struct Interrupter {
-    /// The user's decisions.
-    pub policy: Policy,
+    /// The user's decisions, for each pool of Nodes.
+    pub policies: PerPool<Arc<Policy>>,
     /// Wall time.
     pub clock: Clock,
     /// Takes facts.
@@ -57,8 +57,8 @@ pub struct Interrupter {
     pub draining: Arc<DrainingNodes>,
     /// The nodes cordoned because of hints.
     pub hints: Hints,
-    /// The places in the waves.
-    pub waves: Waves,
+    /// The places in the waves, those of each pool that has waves of its own apart.
+    pub waves: PerPool<Arc<Waves>>,
     /// The zones from which traffic is shifted away.
     pub shifts: Shifts,
     /// Asks AWS to confirm notices.
@@ -74,6 +74,18 @@ pub struct Interrupter {
 }
 
 impl Interrupter {
+    /// Returns what the user has decided about all Nodes, and about those that are in no pool.
+    #[must_use]
+    pub fn policy(&self) -> &Policy {
+        self.policies.rest()
+    }
+
+    /// Returns what the user has decided about this Node, or about an instance whose Node is not known.
+    #[must_use]
+    pub fn policy_of(&self, node: Option<&Node>) -> &Arc<Policy> {
+        self.policies.of(node.and_then(|node| node.node_pool.as_deref()))
+    }
+
     /// Works on one notice until it has ended, or until `stop`. Restarts when AWS has revised the notice, and when wall time has jumped: the
     /// deadlines were computed before. Failed work is tried again while its change is ahead.
     pub async fn act(
@@ -85,8 +97,9 @@ impl Interrupter {
         let mut newest = link.notice.subscribe();
         let notice = Arc::clone(&newest.borrow());
         let node = self.index.get(&notice.instance);
-        let case = Case { interrupter: self, notice, message, node, drained_addresses: Arc::default() };
-        let settled = case.interrupter.policy.settled(&case.notice);
+        let policy = Arc::clone(self.policy_of(node.as_deref()));
+        let case = Case { interrupter: self, policy, notice, message, node, drained_addresses: Arc::default() };
+        let settled = case.policy.settled(&case.notice);
         let clock = case.interrupter.clock;
         let mut jumped = pin!(clock.jumped());
         let (interrupter, instance) = (Arc::clone(&case.interrupter), case.notice.instance.clone());
@@ -148,6 +161,14 @@ impl Interrupter {
     }
 }
 
+/// Why the steps of a notice start again.
+enum Restart {
+    /// The instance does not wait at the hook.
+    WithoutHook(HookLack),
+    /// The Node has registered, and is in a pool with these settings.
+    OfPool(Arc<Policy>),
+}
+
 /// A notice in progress. Owns its hook, and so the heartbeat: neither a panic nor a cancelled future leaves one behind.
 struct Interruption {
     case: Case,
@@ -189,13 +210,14 @@ impl Interruption {
         self.link.pauses.send_replace(true);
     }
 
-    /// Executes the notice's steps, and starts them again without the hook if the instance does not wait at it. May be cancelled at any
-    /// await.
+    /// Executes the notice's steps, and starts them again without the hook if the instance does not wait at it, or in the settings of its
+    /// Node's pool. May be cancelled at any await.
     async fn run(&mut self) -> NoticeOutcome {
         loop {
             match self.steps().await {
                 Ok(outcome) => return outcome,
-                Err(lack) => self.forget_hook(&lack),
+                Err(Restart::WithoutHook(lack)) => self.forget_hook(&lack),
+                Err(Restart::OfPool(policy)) => self.case.policy = policy,
             }
         }
     }
@@ -211,18 +233,21 @@ impl Interruption {
     /// Executes the notice's steps.
     ///
     /// # Errors
-    /// Why the instance does not wait at the hook.
-    async fn steps(&mut self) -> Result<NoticeOutcome, HookLack> {
-        let Case { interrupter, notice, message, .. } = self.case.clone();
-        let steps = Steps { policy: &interrupter.policy, clock: interrupter.clock, notice: &notice, message: &message };
+    /// Why they start again.
+    async fn steps(&mut self) -> Result<NoticeOutcome, Restart> {
+        let Case { interrupter, policy, notice, message, .. } = self.case.clone();
+        let steps = Steps { policy: &policy, clock: interrupter.clock, notice: &notice, message: &message };
         self.known = self.known.restarted(Instant::now());
         let mut early = None;
         // Until its own cordon, so that the evictions from nodes cordoned before wait for it.
-        let arriving = (interrupter.policy.action(&notice).drains() && self.case.node.is_some())
-            .then(|| interrupter.settling.cordoning(interrupter.policy.settle));
+        let arriving = (policy.action(&notice).drains() && self.case.node.is_some())
+            .then(|| interrupter.settling.cordoning(policy.settle));
         let arriving = Mutex::new(arriving);
         loop {
             self.observe();
+            if let Some(policy) = self.policy_of_late_node() {
+                return Err(Restart::OfPool(policy));
+            }
             let step = steps.next(&self.known, Instant::now());
             // A seat in a running drain is only for the steps on its Node.
             if !matches!(step, Step::Cordon { .. } | Step::Delay { .. } | Step::Drain { .. }) {
@@ -250,7 +275,7 @@ impl Interruption {
             let lack = KeptHook::not_found(self.hook.as_ref());
             tokio::select! {
                 biased;
-                lack = lack => return Err(lack),
+                lack = lack => return Err(Restart::WithoutHook(lack)),
                 done = self.execute(step, &mut early, &arriving) => if let ControlFlow::Break(outcome) = done {
                     return Ok(outcome);
                 },
@@ -264,6 +289,13 @@ impl Interruption {
         known.node = case.interrupter.index.get(&case.notice.instance);
         known.waited = case.waited();
         known.hook = hook.as_ref().map(KeptHook::known);
+    }
+
+    /// Returns the settings of a Node that has registered since the work started, if they are others. Those of one that was known stay.
+    fn policy_of_late_node(&self) -> Option<Arc<Policy>> {
+        let Case { interrupter, policy, node, .. } = &self.case;
+        let of_node = interrupter.policy_of(Some(self.known.node.as_deref().filter(|_| node.is_none())?));
+        (!Arc::ptr_eq(of_node, policy)).then(|| Arc::clone(of_node))
     }
 
     /// Executes a step. Breaks off with the outcome of the notice.
@@ -415,8 +447,8 @@ impl Interruption {
             Some(hook) => Some((hook, Box::pin(self.look_up(hook)).await)),
             None => None,
         };
-        let Case { interrupter, notice, .. } = &self.case;
-        let (policy, now) = (&interrupter.policy, Instant::now());
+        let Case { interrupter, policy, notice, .. } = &self.case;
+        let now = Instant::now();
         let node = interrupter.index.get(&notice.instance);
         let times = kept.map(|(_, times)| times);
         let deadline = policy.deadline(notice, node.as_deref(), times, &interrupter.clock, now);

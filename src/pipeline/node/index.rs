@@ -6,6 +6,7 @@ mod watch;
 
 use super::agent_notices::differs;
 use super::condition::ConditionRule;
+use super::node_pool::NodeScope;
 use super::pool::Pools;
 use super::record::NoticeRecord;
 use super::wire::{Node, NodeApi, TrimmedNode};
@@ -13,7 +14,6 @@ use super::work_sign::WorkSign;
 use crate::fact::Facts;
 use crate::pipeline::event::{InstanceId, Notice, NoticeKey};
 use jiff::Timestamp;
-use kube::core::Selector;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,8 +29,8 @@ pub struct Index(Arc<IndexInner>);
 
 #[derive(Debug, Default)]
 struct IndexInner {
-    /// Selects, by label, the Nodes that Ebbtide may act on.
-    selector: Selector,
+    /// The Nodes that Ebbtide may act on, and their pools.
+    scope: NodeScope,
     /// Labels that waits read.
     labels: Vec<Box<str>>,
     /// The rules of conditions.
@@ -67,11 +67,11 @@ struct Shown {
 const QUIET: Duration = Duration::from_secs(2);
 
 impl Index {
-    /// Returns an empty index. `selector` selects the Nodes that Ebbtide may act on; `labels` are those that waits read, `rules` those of
+    /// Returns an empty index. `scope` has the Nodes that Ebbtide may act on; `labels` are those that waits read, `rules` those of
     /// conditions, and `signs` those of other tools' work.
     #[must_use]
-    pub fn new(selector: Selector, labels: Vec<Box<str>>, rules: Arc<[ConditionRule]>, signs: Arc<[WorkSign]>) -> Self {
-        Self(Arc::new(IndexInner { selector, labels, rules, signs, ..IndexInner::default() }))
+    pub fn new(scope: NodeScope, labels: Vec<Box<str>>, rules: Arc<[ConditionRule]>, signs: Arc<[WorkSign]>) -> Self {
+        Self(Arc::new(IndexInner { scope, labels, rules, signs, ..IndexInner::default() }))
     }
 
     /// Watches Nodes forever, and reports on `synced` when the index first holds all of them.
@@ -275,7 +275,7 @@ impl Index {
     /// Returns the trimmed Node; `None` if the Node is not an EC2 instance.
     pub(super) fn read(&self, object: TrimmedNode) -> Option<Node> {
         let is_used = |key: &str| self.0.labels.iter().any(|label| **label == *key);
-        let node = Node::from_wire(object, &self.0.selector, is_used, &self.0.rules, &self.0.signs)?;
+        let node = Node::from_wire(object, &self.0.scope, is_used, &self.0.rules, &self.0.signs)?;
         let pool = self.0.pools.lock().share(Arc::clone(&node.pool));
         Some(Node { pool, ..node })
     }
@@ -287,7 +287,10 @@ impl Index {
     /// Whether the Node's place in its waves may differ from that of the known version.
     fn moves_places(&self, known: Option<&Arc<Node>>, node: &Node) -> bool {
         let is_same = |known: &Arc<Node>| {
-            known.record == node.record && known.labels == node.labels && known.ignored == node.ignored
+            known.record == node.record
+                && known.labels == node.labels
+                && known.node_pool == node.node_pool
+                && known.ignored == node.ignored
         };
         !self.0.labels.is_empty() && !known.is_some_and(is_same)
     }
@@ -320,7 +323,7 @@ impl Index {
     /// Returns an index that shows these Nodes, for waves of these labels.
     pub(crate) fn for_tests(labels: &[&str], nodes: impl IntoIterator<Item = Node>) -> Self {
         let index = Self::new(
-            Selector::default(),
+            NodeScope::default(),
             labels.iter().map(|label| (*label).into()).collect(),
             Arc::default(),
             Arc::default(),

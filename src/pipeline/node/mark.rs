@@ -137,6 +137,13 @@ impl Mark {
         self
     }
 
+    /// Sets the pool of Nodes in whose settings the work begins.
+    #[must_use]
+    pub fn in_pool(mut self, pool: Option<&str>) -> Self {
+        self.notice.pool = pool.map(Into::into);
+        self
+    }
+
     /// Restarts a finished drain, including its wait.
     #[must_use]
     pub const fn again(mut self) -> Self {

@@ -24,15 +24,15 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Returns the pool that the labels name.
+    /// Returns the pool that the labels name. Without a label for the group, that is the pool of the settings, if the Node is in one.
     #[must_use]
-    pub fn of(labels: &BTreeMap<String, String>) -> Self {
+    pub fn of(labels: &BTreeMap<String, String>, of_settings: Option<&str>) -> Self {
         let value = |key: &str| labels.get(key).map_or("", String::as_str).into();
         let group = GROUPS.into_iter().find(|key| labels.contains_key(*key));
         Self {
             instance_type: value("node.kubernetes.io/instance-type"),
             zone: value("topology.kubernetes.io/zone"),
-            group: group.map_or_else(Default::default, value),
+            group: group.map_or_else(|| of_settings.unwrap_or_default().into(), value),
         }
     }
 
@@ -75,14 +75,15 @@ mod tests {
             ("eks.amazonaws.com/nodegroup", "blue"),
             ("alpha.eksctl.io/nodegroup-name", "other"),
         ]);
-        let pool = Pool::of(&spot);
+        let pool = Pool::of(&spot, Some("gpu"));
         assert_eq!(pool.named(), PoolRef { instance_type: "m7g.large", zone: "eu-west-1a", group: "blue" });
-        assert_eq!(Pool::of(&labels(&[])), Pool::default());
+        assert_eq!(Pool::of(&labels(&[]), None), Pool::default());
+        assert_eq!(Pool::of(&labels(&[]), Some("gpu")).named().group, "gpu");
         let mut pools = Pools::default();
         let first = pools.share(Arc::new(pool.clone()));
         assert!(Arc::ptr_eq(&first, &pools.share(Arc::new(pool))));
         for n in 0..1000 {
-            drop(pools.share(Arc::new(Pool::of(&labels(&[("topology.kubernetes.io/zone", &n.to_string())])))));
+            drop(pools.share(Arc::new(Pool::of(&labels(&[("topology.kubernetes.io/zone", &n.to_string())]), None))));
         }
         assert!(pools.0.len() <= MAX_IDLE && pools.0.contains(&first), "those that no Node has are forgotten");
     }

@@ -2,6 +2,7 @@
 
 use super::condition::{Condition as Named, ConditionRule};
 use super::names::{AGENT_PREFIX, EXCLUDE_LABEL, IGNORE_ANNOTATION, MAX_AGENT_NOTICES, MAX_OF_A_PREFIX, OWN_PREFIX};
+use super::node_pool::NodeScope;
 use super::pool::Pool;
 use super::record::{NOTICE_PREFIX, Record};
 use super::work_sign::WorkSign;
@@ -12,7 +13,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node as FullNode, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::ApiResource;
-use kube::core::{Selector, SelectorExt};
+use kube::core::SelectorExt;
 use kube::{Api, Client};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -57,6 +58,8 @@ pub struct Node {
     pub selected: bool,
     /// The pool of capacity that its instance comes from.
     pub pool: Arc<Pool>,
+    /// The pool whose settings count, if it is in one.
+    pub node_pool: Option<Arc<str>>,
     /// Taints.
     pub taints: Box<[Taint]>,
     /// What is recorded under `ebbtide/`: of each prefix as many annotations as are read.
@@ -147,12 +150,12 @@ struct NodeInfo {
 }
 
 impl Node {
-    /// Returns the trimmed Node; `None` if the Node is not an EC2 instance. `selector` is that of `--node-selector`, and `used` selects
-    /// the labels that are used besides Ebbtide's own; `rules` name the conditions that count, `signs` those of other tools' work.
+    /// Returns the trimmed Node; `None` if the Node is not an EC2 instance. `scope` has the Nodes that Ebbtide
+    /// acts on, and `used` selects the labels that are used besides Ebbtide's own; `rules` name the conditions that count, `signs` those of other tools' work.
     #[must_use]
     pub fn from_wire(
         object: TrimmedNode,
-        selector: &Selector,
+        scope: &NodeScope,
         used: impl Fn(&str) -> bool,
         rules: &[ConditionRule],
         signs: &[WorkSign],
@@ -163,7 +166,11 @@ impl Node {
         let mut annotations = kept(all, |key| key.starts_with(OWN_PREFIX));
         let unread = remove_excess(&mut annotations);
         let labels = object.metadata.labels.unwrap_or_default();
-        let (selected, pool) = (selector.matches(&labels), Arc::new(Pool::of(&labels)));
+        let selected = scope.selector.matches(&labels);
+        let ignored = annotations.get(IGNORE_ANNOTATION).is_some_and(|value| value == "true");
+        let record = Record::read(annotations);
+        let node_pool = scope.pool_of(&labels, &record);
+        let pool = Arc::new(Pool::of(&labels, node_pool.as_deref()));
         let labels = kept(labels, |key| key.starts_with(OWN_PREFIX) || key == EXCLUDE_LABEL || used(key));
         let status = object.status;
         let condition = |kind: &str| status.conditions.iter().find(|found| found.r#type == kind);
@@ -193,12 +200,13 @@ impl Node {
             }),
             has_volumes: !status.volumes_attached.is_empty() || !status.volumes_in_use.is_empty(),
             boot: status.node_info.boot_id.into(),
-            ignored: annotations.get(IGNORE_ANNOTATION).is_some_and(|value| value == "true"),
+            ignored,
             work_sign,
             selected,
             pool,
+            node_pool,
             taints: object.spec.taints.into(),
-            record: Record::read(annotations),
+            record,
             unread,
             labels,
         })
@@ -283,6 +291,7 @@ impl Node {
             work_sign: None,
             selected: true,
             pool: Arc::default(),
+            node_pool: None,
             taints: Box::default(),
             record: Record::default(),
             unread: 0,
@@ -294,6 +303,7 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kube::core::Selector;
     use serde_json::json;
 
     fn node(spec: &serde_json::Value) -> Option<Node> {
@@ -312,8 +322,8 @@ mod tests {
                 "nodeInfo": { "bootID": "boot-1", "kernelVersion": "6.12" },
             },
         });
-        let selector = [("pool", "blue")].into_iter().collect();
-        Node::from_wire(serde_json::from_value(wire).unwrap(), &selector, |key| key == "zone", &[], &[])
+        let scope = Selector::from_iter([("pool", "blue")]).into();
+        Node::from_wire(serde_json::from_value(wire).unwrap(), &scope, |key| key == "zone", &[], &[])
     }
 
     #[test]

@@ -91,8 +91,8 @@ impl Ec2 {
         answer: &Mutex<Vec<Notice>>,
         ask: impl Fn() -> F,
     ) {
-        let Interrupter { policy, facts, .. } = &*self.interrupter;
-        if policy.actions.of(kind) == Action::Ignore {
+        let Interrupter { policies, facts, .. } = &*self.interrupter;
+        if policies.iter().all(|(_, policy)| policy.actions.of(kind) == Action::Ignore) {
             return pending().await;
         }
         let mut backoff = Backoff::new(FIRST_RETRY.min(interval), interval);

@@ -4,7 +4,7 @@
 use super::offers::{Offer, Offers, Origin};
 use crate::fact::{Category, Fact, HookLack, NoticeRef};
 use crate::pipeline::event::{Detail, InstanceId, Notice};
-use crate::pipeline::interruption::{HookSearch, Interrupter};
+use crate::pipeline::interruption::HookSearch;
 use crate::pipeline::node::Node;
 use crate::pipeline::node::agent_notices::{has_agent_notice, is_reported};
 use std::future::pending;
@@ -96,7 +96,7 @@ impl Offers {
     /// Whether a hook is searched for the notice.
     pub(super) fn seeks(&self, notice: &Notice) -> bool {
         let is_hint = matches!(notice.detail, Detail::AsgTermination { .. });
-        is_hint && self.interrupter.policy.node_hook().is_some()
+        is_hint && self.interrupter.policy().node_hook().is_some()
     }
 
     /// Waits until the Node no longer reports its notice.
@@ -108,7 +108,7 @@ impl Offers {
 
     /// Searches once, and returns the notice's detail as far as it is known. A failure is reported once, until the search fails differently.
     async fn search(&self, instance: &InstanceId, state: &mut HookSearchState, about: &NoticeRef<'_>) -> Detail {
-        let Interrupter { hooks, policy, .. } = &*self.interrupter;
+        let (hooks, policy) = (&self.interrupter.hooks, self.interrupter.policy());
         let without = |sought| Detail::AsgTermination { sought };
         let Some(name) = policy.node_hook() else { return without(false) };
         let found = hooks.search(name, instance).await;

@@ -44,7 +44,7 @@ impl Interruptions {
         if notice.is_test() {
             self.interrupter.facts.emit(&Fact::TestNotice { about: notice.about(None, message) });
         }
-        let is_doubted = notice.is_withdrawn() && self.interrupter.policy.admission.is_verified(&notice);
+        let is_doubted = notice.is_withdrawn() && self.interrupter.policy().admission.is_verified(&notice);
         let key = |is_doubted| (notice.identity.clone(), is_doubted);
         let running = if is_doubted { self.running.join_running(&key(false)) } else { None };
         let (seat, joined) = running.map_or_else(

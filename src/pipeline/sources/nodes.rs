@@ -209,7 +209,8 @@ impl Nodes {
 
     /// Returns what all Nodes report, and advances the next scan to the time at which the next condition will have lasted too long.
     fn scan(&self, next: &mut Instant) -> Vec<Offer> {
-        let Interrupter { clock, policy, index, .. } = &*self.interrupter;
+        let Interrupter { clock, index, .. } = &*self.interrupter;
+        let seeks_hooks = self.interrupter.policy().node_hook().is_some();
         let (now, mut offers) = (clock.now(), Vec::new());
         for node in index.all_that(|node| !node.is_excluded() && node.gives_notices()) {
             let mut reported = taken_back(&node, &index.others(&node), now);
@@ -226,7 +227,7 @@ impl Nodes {
                     Err(error) => self.refusals.refuse(&node, name, &error),
                 }
             }
-            reported.extend(terminated_by_request(&node, now).filter(|_| policy.node_hook().is_some()));
+            reported.extend(terminated_by_request(&node, now).filter(|_| seeks_hooks));
             offers.extend(reported.into_iter().map(|reported| {
                 let (node, standing) = (Arc::clone(&node), standing_of(&node, &reported));
                 let NodeNotice { notice, message } = reported;
@@ -239,9 +240,10 @@ impl Nodes {
     /// Returns the notices of the Node's conditions, each with the time from which it is due. Returns none if another Node of the instance
     /// has replaced this one, or if the Node is drained for another reason.
     fn conditions_of(&self, node: &Node) -> Vec<(NodeNotice, Timestamp)> {
-        let Interrupter { clock, policy, index, .. } = &*self.interrupter;
+        let Interrupter { clock, index, .. } = &*self.interrupter;
         let is_current = || index.get(&node.instance).is_some_and(|current| current.uid == node.uid);
         let counts = !node.conditions.is_empty() && !node.record.is_leaving() && is_current();
-        if counts { node.condition_notices(&policy.conditions, clock).collect() } else { Vec::new() }
+        let rules = &self.interrupter.policy().conditions;
+        if counts { node.condition_notices(rules, clock).collect() } else { Vec::new() }
     }
 }

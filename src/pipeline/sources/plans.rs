@@ -40,7 +40,8 @@ impl Plans {
             let (notice, message) = (plan::notice(&kept, &node.instance)?, Arc::from(&*kept.message));
             Some(Offer { node, notice, message, origin: Origin::Plan(kept.into()), standing: Standing::Open })
         });
-        offered.filter(|offer| self.0.policy.acts_from(&offer.notice).is_none_or(|from| from <= now)).collect()
+        let acts_from = |offer: &Offer| self.0.policy_of(Some(&offer.node)).acts_from(&offer.notice);
+        offered.filter(|offer| acts_from(offer).is_none_or(|from| from <= now)).collect()
     }
 
     /// Writes the planned changes and the cancellations of deleted Nodes on the next Nodes of their instances. A write that fails is repeated in

@@ -2,7 +2,7 @@
 
 use crate::fact::{Fact, Facts, NoticeKind, RepairStop};
 use crate::pipeline::event::{InstanceId, Notice};
-use crate::pipeline::interruption::{Action, Interrupter};
+use crate::pipeline::interruption::{Action, Interrupter, Policy};
 use crate::pipeline::node::{Brake, Node, Share};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashSet};
@@ -74,12 +74,13 @@ impl RepairBrake {
     /// failing check that is acted on and are not being terminated for another reason. A condition's duration does not matter, because
     /// failures with one cause are spread over time.
     fn count(&self) -> Brake {
-        let Interrupter { policy, index, .. } = &*self.interrupter;
+        let (policy, index) = (self.interrupter.policy(), &self.interrupter.index);
         let rules: Vec<_> = policy.conditions.iter().filter(|rule| rule.action != Action::Report).collect();
-        let counts = repairs(policy.actions.of(NoticeKind::StatusCheck));
-        let checks = self.failing.lock().clone().filter(|_| counts).unwrap_or_default();
+        let counts = |node: &Node| repairs(self.interrupter.policy_of(Some(node)).actions.of(NoticeKind::StatusCheck));
+        let checks = self.failing.lock().clone().unwrap_or_default();
         let is_unhealthy = |node: &Node| {
-            let shows = || checks.contains(&node.instance) || rules.iter().any(|rule| node.has_condition(&rule.name));
+            let fails = || checks.contains(&node.instance) && counts(node);
+            let shows = || fails() || rules.iter().any(|rule| node.has_condition(&rule.name));
             node.record.notices().any(|(_, known)| known.kind().is_some_and(NoticeKind::is_repair))
                 || !node.record.is_leaving() && shows()
         };
@@ -88,7 +89,8 @@ impl RepairBrake {
 
     /// Whether all sources of unhealthy Nodes have answered since the start.
     fn knows_unhealthy(&self) -> bool {
-        !repairs(self.interrupter.policy.actions.of(NoticeKind::StatusCheck)) || self.failing.lock().is_some()
+        let repairs = |policy: &Policy| repairs(policy.actions.of(NoticeKind::StatusCheck));
+        !self.interrupter.policies.iter().any(|(_, policy)| repairs(policy)) || self.failing.lock().is_some()
     }
 
     /// Waits until pending work should be dropped: it has not touched the Node, and its cause is gone (`still_reported`) or repairs are held
@@ -135,7 +137,7 @@ impl RepairBrake {
     /// never held back.
     fn starts_repair(&self, node: &Node, notice: &Notice) -> bool {
         notice.kind().is_repair()
-            && repairs(self.interrupter.policy.action(notice))
+            && repairs(self.interrupter.policy_of(Some(node)).action(notice))
             && !notice.is_withdrawn()
             && node.record.notice(notice.key()).is_none()
     }

@@ -252,7 +252,7 @@ impl Offers {
     /// offer the notice. Its plan stays.
     fn is_tried_again(&self, offer: &Offer, outcome: NoticeOutcome) -> bool {
         let Offer { notice, origin, .. } = offer;
-        let Interrupter { policy, clock, .. } = &*self.interrupter;
+        let clock = &self.interrupter.clock;
         let is_ahead = || notice.start().is_some_and(|start| start > clock.now());
         match outcome {
             // There may be room later.
@@ -261,7 +261,7 @@ impl Offers {
                 notice.kind().is_repair() || matches!(notice.identity, Identity::Agent { .. }) || is_ahead()
             }
             // EC2 may name another start while the Node keeps the plan. A dry run stores none, and would plan for ever.
-            NoticeOutcome::Planned => !matches!(origin, Origin::Node) && !policy.dry_run,
+            NoticeOutcome::Planned => !matches!(origin, Origin::Node) && !self.interrupter.policy().dry_run,
             _ => false,
         }
     }

@@ -3,11 +3,10 @@
 
 use ebbtide::fact::UndoReason;
 use ebbtide::pipeline::{
-    AskedReplacement, HookState, Mark, MarkSettings, Node, NodeRelease, NoticeKey, NoticeRecord, ReturnSign, plan,
-    taint,
+    AskedReplacement, HookState, Mark, MarkSettings, Node, NodeRelease, NodeScope, NoticeKey, NoticeRecord, ReturnSign,
+    plan, taint,
 };
 use jiff::Timestamp;
-use kube::core::Selector;
 use serde_json::{Map, Value, json};
 
 /// Identity of the notice whose mark is written.
@@ -199,7 +198,7 @@ fn node(options: &str, lines: &str, mark: &Mark) -> Value {
 
 fn read(wire: &Value) -> Node {
     let object = serde_json::from_value(wire.clone()).expect("the API server must send Nodes");
-    Node::from_wire(object, &Selector::default(), |_| false, &[], &[]).expect("it must be an EC2 instance")
+    Node::from_wire(object, &NodeScope::default(), |_| false, &[], &[]).expect("it must be an EC2 instance")
 }
 
 fn marks(wire: &Value) -> usize {

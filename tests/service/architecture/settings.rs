@@ -2,7 +2,7 @@
 
 use crate::golden;
 use clap::{Arg, ArgAction, CommandFactory};
-use ebbtide::cli::Cli;
+use ebbtide::cli::{Cli, PoolFlag};
 use ebbtide::fact::{Action, NoticeKind};
 use serde_json::{Value, json};
 
@@ -62,6 +62,7 @@ impl Flag {
         Some(match name {
             "queue-url" => "queueUrl".to_owned(),
             "on" => "actions".to_owned(),
+            "pool" => "pools".to_owned(),
             "otlp-endpoint" => "traces.endpoint".to_owned(),
             "otlp-header" => "traces.secretKeys.headers".to_owned(),
             "notify" => "notifications.phases".to_owned(),
@@ -98,6 +99,7 @@ impl Flag {
             "value": self.value(),
             "form": if self.is_switch() { "switch" } else { self.arg.get_value_names().expect("it takes a value")[0].as_str() },
             "list": matches!(self.arg.get_action(), ArgAction::Append),
+            "pooled": PoolFlag::POOLED.contains(&self.name.as_str()),
             "choices": if self.is_switch() { Vec::new() } else { choices },
             "default": self.default(),
         })

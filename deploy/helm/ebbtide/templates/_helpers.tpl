@@ -180,27 +180,68 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- join "," $pairs }}
 {{- end }}
 
-{{/* The values under `settings` and `actions` as environment variables of `ebbtide run`: fooBar becomes EBBTIDE_FOO_BAR. */}}
+{{/* A setting as the program reads it, from its key and its value. Empty if it is not set. */}}
+{{- define "ebbtide.text" -}}
+{{- $key := index . 0 }}
+{{- $value := index . 1 }}
+{{- if and (has $key (list "heartbeat" "waitForLoadBalancers")) (kindIs "bool" $value) }}
+{{- "off" }}
+{{- else if kindIs "slice" $value }}
+{{- join "," $value }}
+{{- else if kindIs "map" $value }}
+{{- include (ternary "ebbtide.pairs" "ebbtide.kinds" (has $key (list "healthIssue" "nodeSelector" "podSelector" "wave"))) $value }}
+{{- else if kindIs "float64" $value }}
+{{- printf "%d" (int64 $value) }}
+{{- else if not (kindIs "invalid" $value) }}
+{{- toString $value }}
+{{- end }}
+{{- end }}
+
+{{/* The values under `settings`, `actions` and `pools` as environment variables of `ebbtide run`: fooBar becomes EBBTIDE_FOO_BAR. */}}
 {{- define "ebbtide.settings" -}}
 {{- $all := merge (dict "on" (default dict .Values.actions)) (default dict .Values.settings) }}
 {{- range $key, $value := $all }}
-{{- $text := "" }}
-{{- if and (has $key (list "heartbeat" "waitForLoadBalancers")) (kindIs "bool" $value) }}
-{{- $text = "off" }}
-{{- else if kindIs "slice" $value }}
-{{- $text = join "," $value }}
-{{- else if kindIs "map" $value }}
-{{- $text = include (ternary "ebbtide.pairs" "ebbtide.kinds" (has $key (list "healthIssue" "nodeSelector" "podSelector" "wave"))) $value }}
-{{- else if kindIs "float64" $value }}
-{{- $text = printf "%d" (int64 $value) }}
-{{- else if not (kindIs "invalid" $value) }}
-{{- $text = toString $value }}
-{{- end }}
-{{- if $text }}
+{{- with include "ebbtide.text" (list $key $value) }}
 - name: EBBTIDE_{{ $key | snakecase | upper }}
-  value: {{ $text | quote }}
+  value: {{ . | quote }}
 {{- end }}
 {{- end }}
+{{- with .Values.pools }}
+- name: EBBTIDE_POOL
+  value: |-
+    {{- include "ebbtide.pools" . | nindent 4 }}
+{{- end }}
+{{- end }}
+
+{{/* The pools as the program reads them, one a line: `NAME; node-selector=SELECTOR; FLAG=VALUE`. */}}
+{{- define "ebbtide.pools" -}}
+{{- $lines := list }}
+{{- range . }}
+{{- $items := list .name (printf "node-selector=%s" (include "ebbtide.text" (list "nodeSelector" .nodeSelector))) }}
+{{- range $key, $value := omit . "name" "nodeSelector" }}
+{{- with include "ebbtide.text" (list $key $value) }}
+{{- $items = append $items (printf "%s=%s" (ternary "on" (kebabcase $key) (eq "actions" $key)) .) }}
+{{- end }}
+{{- end }}
+{{- $lines = append $lines (join "; " $items) }}
+{{- end }}
+{{- join "\n" $lines }}
+{{- end }}
+
+{{/* The actions for the Nodes in no pool, and those of each pool, as JSON, because an include returns a text. */}}
+{{- define "ebbtide.actions" -}}
+{{- $base := default dict .Values.actions }}
+{{- $all := list $base }}
+{{- range .Values.pools }}
+{{- $own := dict }}
+{{- range $kind, $action := default dict .actions }}
+{{- if not (kindIs "invalid" $action) }}
+{{- $_ := set $own $kind $action }}
+{{- end }}
+{{- end }}
+{{- $all = append $all (merge $own $base) }}
+{{- end }}
+{{- dict "all" $all | toJson }}
 {{- end }}
 
 {{/* The ports of the proxies and of the collector of traces that the values name, as a NetworkPolicy lists ports. */}}
@@ -291,14 +332,15 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if and (.Values.notifications).existingSecret (.Values.notifications).template }}yes{{ end }}
 {{- end }}
 
-{{/* The kinds whose action is drain or replace, as set or by the program's default. Each between spaces. */}}
+{{/* The kinds whose action is drain or replace in any pool, as set or by the program's default. Each between spaces. */}}
 {{- define "ebbtide.drained" -}}
-{{- $actions := default dict .Values.actions }}
+{{- range $actions := (include "ebbtide.actions" . | fromJson).all }}
 {{- range list "asgTerminate" "spot" "stateChange" "scheduledChange" "capacityReservation" }}
 {{- if has (default "drain" (get $actions .)) (list "drain" "replace") }} {{ . }} {{ end }}
 {{- end }}
 {{- if has (default "cordon" $actions.rebalance) (list "drain" "replace") }} rebalance {{ end }}
 {{- if has (default "report" $actions.statusCheck) (list "drain" "replace") }} statusCheck {{ end }}
+{{- end }}
 {{- range (.Values.settings).onCondition }}
 {{- if or (hasSuffix "=drain" .) (hasSuffix "=replace" .) }} nodeCondition {{ end }}
 {{- end }}
@@ -310,7 +352,11 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{/* Whether a drain may delete pods: if a kind with a hard deadline is drained. */}}
 {{- define "ebbtide.deletes" -}}
 {{- $drained := include "ebbtide.drained" . }}
-{{- if ne "leave" (default "delete" (.Values.settings).atDeadline) }}
+{{- $treatments := list (default "delete" (.Values.settings).atDeadline) }}
+{{- range .Values.pools }}
+{{- $treatments = append $treatments (default "leave" .atDeadline) }}
+{{- end }}
+{{- if has "delete" $treatments }}
 {{- range list "asgTerminate" "spot" "scheduledChange" "capacityReservation" }}
 {{- if contains (printf " %s " .) $drained }}yes{{ end }}
 {{- end }}

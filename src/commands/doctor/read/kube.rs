@@ -162,13 +162,14 @@ struct NodeStatus {
 }
 
 /// Reads all Nodes.
-pub async fn nodes(probe: &Probe) -> Reading<Nodes> {
+pub async fn nodes(settings: &Settings, probe: &Probe) -> Reading<Nodes> {
     let mut nodes = Nodes::default();
     nodes.complete = pages::<Node, NodeSpec, NodeStatus>(probe, "nodes", "", |node| {
         let conditions = node.status.conditions.into_iter().map(|condition| condition.r#type);
         nodes.add_conditions(conditions);
         let labels = node.metadata.labels.unwrap_or_default();
-        nodes.add(node.metadata.name.unwrap_or_default(), node.spec.provider_id.as_deref(), labels);
+        let name = node.metadata.name.unwrap_or_default();
+        nodes.add(name, node.spec.provider_id.as_deref(), labels, &settings.scope);
     })
     .await?;
     Ok(nodes)
@@ -300,11 +301,11 @@ pub async fn mark_trials(settings: &Settings, probe: &Probe) -> Vec<TrialAnswer>
     let first = ListParams::default().limit(FIRST_NODES);
     let nodes = probe.kube("list", "nodes", || api.list(&first)).await.map(|list| list.items).unwrap_or_default();
     let mut nodes = nodes.into_iter();
-    let ours = |node| MarkedNode::from_wire(node, &settings.node_selector, |_| false, &[], &[]);
+    let ours = |node| MarkedNode::from_wire(node, &settings.scope, |_| false, &[], &[]);
     let Some(node) = nodes.find_map(ours) else { return Vec::new() };
     let name = &*node.name;
     let params = PatchParams { dry_run: true, ..PatchParams::default() };
-    let policy = &settings.policy;
+    let policy = settings.policy();
     let trial = async |(subject, patch): (String, Value)| {
         let patch = Patch::Merge(patch);
         let answer = probe.kube("patch", "nodes", || api.patch(name, &params, &patch)).await.map(drop);

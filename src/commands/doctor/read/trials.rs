@@ -258,12 +258,12 @@ fn unknown_target() -> TargetDescription {
 
 /// Whether the settings lead to polls of EC2 about this kind.
 fn polls(settings: &Settings, kind: NoticeKind) -> bool {
-    settings.ec2_poll_interval.is_some() && settings.policy.actions.of(kind) != Action::Ignore
+    settings.ec2_poll_interval.is_some() && settings.acts_on(kind, |action| action != Action::Ignore)
 }
 
 /// Whether the settings lead to calls that confirm notices of this kind.
 fn confirms(settings: &Settings, kind: NoticeKind) -> bool {
-    settings.policy.admission.may_ask() && settings.policy.actions.of(kind).drains()
+    settings.policy().admission.may_ask() && settings.acts_on(kind, Action::drains)
 }
 
 /// Whether the settings lead to calls for EC2's list of this kind.

@@ -1,7 +1,10 @@
 //! The Nodes of the cluster.
 
 use crate::pipeline::event::InstanceId;
+use crate::pipeline::node::NodeScope;
+use crate::pipeline::node::record::Record;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// The cluster's Nodes, by their provider IDs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,6 +25,8 @@ pub struct Nodes {
     pub labels: BTreeSet<String>,
     /// The labels of each EC2 instance that another controller drains, too.
     pub drained_by: BTreeMap<Controller, Vec<BTreeMap<String, String>>>,
+    /// The names of the EC2 instances' Nodes by their pool, if there are pools.
+    pub by_pool: BTreeMap<Option<Arc<str>>, Vec<String>>,
     /// Whether all Nodes were listed.
     pub complete: bool,
 }
@@ -82,8 +87,14 @@ impl Nodes {
         self.conditions.extend(conditions);
     }
 
-    /// Adds a Node by its name, its provider ID and its labels.
-    pub fn add(&mut self, name: String, provider_id: Option<&str>, labels: BTreeMap<String, String>) {
+    /// Adds a Node by its name, its provider ID and its labels; `scope` has the pools.
+    pub fn add(
+        &mut self,
+        name: String,
+        provider_id: Option<&str>,
+        labels: BTreeMap<String, String>,
+        scope: &NodeScope,
+    ) {
         self.labels.extend(labels.keys().cloned());
         let Some(provider_id) = provider_id.filter(|id| !id.is_empty()) else {
             return self.without_provider.push(name);
@@ -93,6 +104,10 @@ impl Nodes {
         let Some(instance) = instance else {
             return self.foreign.push(ForeignNode { name, provider_id: provider_id.to_owned() });
         };
+        if !scope.pools.is_empty() {
+            let pool = scope.pool_of(&labels, &Record::default());
+            self.by_pool.entry(pool).or_default().push(name.clone());
+        }
         if let Some(controller) = Controller::of(&labels) {
             self.drained_by.entry(controller).or_default().push(labels);
         }

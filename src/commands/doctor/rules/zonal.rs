@@ -13,7 +13,7 @@ const NAME: &str = "zonal-shift";
 
 /// Returns the names of the events, if the settings ask for them.
 fn names(settings: &Settings) -> impl Iterator<Item = &'static str> {
-    let wanted = settings.policy.waits.zonal_shift != ShiftedResources::None;
+    let wanted = settings.policy().waits.zonal_shift != ShiftedResources::None;
     SHIFT_BEGINS.into_iter().chain(SHIFT_ENDS).filter(move |_| wanted)
 }
 

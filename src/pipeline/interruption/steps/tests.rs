@@ -18,10 +18,13 @@ fn policy() -> Policy {
     let mut actions = Actions::default();
     actions.set(NoticeKind::AsgLaunch, Action::Ready);
     Policy {
+        pool: None,
+        drain: DrainTerms { at_deadline: AtDeadline::Delete, pod_grace: None },
         waits: WaitPolicy {
             delay: PerKind::all(None),
             max_replacements: AtMost::Percent(10),
             waves: Vec::new(),
+            own_waves: false,
             zonal_shift: ShiftedResources::default(),
             hold: PerKind::all(Holds::default()),
             complete_after: Duration::ZERO,

@@ -102,7 +102,7 @@ impl Case {
         if timeout(FIRST_POLL, share.polled()).await.is_err() {
             set_reason("not seen yet");
         }
-        if self.interrupter.policy.deregisters(&self.notice) && self.deregister_from(balancers, share).await.is_err() {
+        if self.policy.deregisters(&self.notice) && self.deregister_from(balancers, share).await.is_err() {
             return WaitOutcome::Denied;
         }
         let mut outcome = WaitOutcome::NotNeeded;
@@ -119,7 +119,7 @@ impl Case {
 
     /// Starts the deregistration of an instance that is terminated, at the same time as its drain. Dropping the handle aborts it.
     pub(in crate::pipeline::interruption) fn start_deregistration(&self) -> Option<Handle<()>> {
-        let case = self.interrupter.policy.deregisters(&self.notice).then(|| self.clone())?;
+        let case = self.policy.deregisters(&self.notice).then(|| self.clone())?;
         Some(self.interrupter.tasks.spawn(TaskKind::Deregistration, async move {
             let Some(balancers) = &case.interrupter.load_balancers else { return };
             let mut searches = SEARCHES;

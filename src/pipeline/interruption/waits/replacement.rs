@@ -129,7 +129,7 @@ impl Case {
         let instance = notice.instance.as_str();
         let mut turns = interrupter.index.turns();
         loop {
-            let taints = &interrupter.policy.startup_taints;
+            let taints = &self.policy.startup_taints;
             let is_new = |node: &Node| {
                 let starts = node.taints.iter().any(|taint| taints.contains(&taint.key));
                 let is_ready = node.ready && !node.cordoned && !starts;

@@ -4,10 +4,10 @@ use super::active_wait::ActiveWait;
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category, Class, KubeError, LAST_CALL};
 use crate::fact::{DrainStep, Fact, WaitOutcome};
 use crate::pipeline::drain::Deadline;
-use crate::pipeline::interruption::Case;
 use crate::pipeline::interruption::completion::KeptHook;
 use crate::pipeline::interruption::step::Target;
 use crate::pipeline::interruption::waves::Turn;
+use crate::pipeline::interruption::{Case, Waves};
 use crate::pipeline::node::Node;
 use crate::pipeline::node::record::{Place, whole_seconds};
 use crate::runtime::clock;
@@ -37,11 +37,15 @@ const NOTE_TIMEOUT: Duration = Duration::from_mins(5);
 const HOOK_NOTE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Case {
+    fn waves(&self) -> &Waves {
+        self.interrupter.waves.of(self.policy.pool.as_deref())
+    }
+
     /// Waits until the Node has a place in its waves, and records it on the Node.
     pub(super) async fn placed(&self, waiting: &ActiveWait<'_>, hook: Option<&KeptHook>) -> WaitOutcome {
         let Self { interrupter, notice, node, .. } = self;
         let Some(node) = node else { return WaitOutcome::NotNeeded };
-        let (key, waves) = (notice.key(), &interrupter.policy.waits.waves);
+        let (key, waves) = (notice.key(), self.waves());
         let mut changes = interrupter.index.places();
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
         let (mut room_since, mut reported_at) = (None, None);
@@ -60,7 +64,7 @@ impl Case {
                 self.wait_in(&shift, waiting).await;
                 continue;
             }
-            let claim = match interrupter.waves.turn(waves, &known, interrupter.clock, passing) {
+            let claim = match waves.turn(&known, interrupter.clock, passing) {
                 Turn::Now(claim) => claim,
                 Turn::Later { reason, has_room, look_again } => {
                     let report_at =
@@ -97,7 +101,7 @@ impl Case {
                 continue;
             }
             sleep(SEEN_AFTER).await;
-            if interrupter.waves.keeps(waves, node, at, interrupter.clock) {
+            if waves.keeps(node, at, interrupter.clock) {
                 return WaitOutcome::Met;
             }
             (room_since, passing) = (None, false);
@@ -142,15 +146,14 @@ impl Case {
         to: impl Fn() -> Place,
         ends: Option<Deadline>,
     ) {
-        let Self { interrupter, notice, node, .. } = self;
-        let waves = &interrupter.policy.waits.waves;
+        let Self { interrupter, policy, notice, node, .. } = self;
         let Some(node) = node else { return };
         let at_most = if notice.hook().is_some() { HOOK_NOTE_TIMEOUT } else { NOTE_TIMEOUT };
         let (key, by) = (notice.key(), Instant::now() + at_most);
         let note = || async {
             let Some(known) = interrupter.index.newest(node) else { return Ok(()) };
             let place = known.record.notice(key).and_then(|known| known.place);
-            let is_of_wave = || waves.iter().any(|wave| known.labels.contains_key(&*wave.label));
+            let is_of_wave = || policy.waits.waves.iter().any(|wave| known.labels.contains_key(&*wave.label));
             if !changes(place) || place.is_none() && !is_of_wave() {
                 return Ok(());
             }

@@ -210,7 +210,7 @@ async fn the_answer_to_a_patch_does_not_show_that_a_condition_has_lasted_while_t
     for (is_live, since) in [(true, "2020-11-28T10:00:00Z"), (false, "2020-11-28T10:05:00Z")] {
         let (name, toleration) = ("KernelReady=False".into(), Duration::from_mins(1));
         let rule = ConditionRule { name, toleration, action: crate::fact::Action::Drain };
-        let index = Index::new(Selector::default(), Vec::new(), [rule].into(), Arc::default());
+        let index = Index::new(NodeScope::default(), Vec::new(), [rule].into(), Arc::default());
         let unhealthy = |version, since| {
             let mut node = node(1, "a", version);
             let condition = json!({ "type": "KernelReady", "status": "False", "lastTransitionTime": since });

@@ -68,6 +68,9 @@ pub struct NoticeRecord {
     /// Expiry of the record of a recommendation, or of a cordon without a drain: nothing else shows that the instance stays.
     #[serde(skip_serializing_if = "Option::is_none", rename = "until")]
     pub(in crate::pipeline::node) expires: Option<Timestamp>,
+    /// The pool of Nodes in whose settings the work began, if it is in one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in crate::pipeline::node) pool: Option<Box<str>>,
     /// The drain's place in its wave; `None` of a drain that has begun without one.
     #[serde(skip_serializing_if = "Option::is_none", rename = "wave", deserialize_with = "lenient")]
     pub place: Option<Place>,
@@ -203,6 +206,12 @@ impl NoticeRecord {
     #[must_use]
     pub const fn is_unreadable(&self) -> bool {
         self.v != VERSION
+    }
+
+    /// Returns the pool of Nodes in whose settings the work began; `None` if it began in none.
+    #[must_use]
+    pub(in crate::pipeline::node) fn pool(&self) -> Option<&str> {
+        self.pool.as_deref()
     }
 
     /// Returns the end of the drain: its deadline, or the time to which it was put off.

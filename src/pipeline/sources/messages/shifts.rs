@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 impl Deliverer {
     /// Notes the shift on Nodes. Retries until that succeeds: the message is held meanwhile.
     pub(super) async fn note_shift(&self, event: &ZonalShift, message: &str) {
-        let resources = &self.interrupter.policy.waits.zonal_shift;
+        let resources = &self.interrupter.policy().waits.zonal_shift;
         let counting: Vec<_> = event.resources.iter().filter(|resource| resources.has(resource)).collect();
         if counting.is_empty() {
             self.facts.emit(&Fact::MessageIgnored { message, reason: IgnoreReason::OtherShift });

@@ -24,6 +24,15 @@ const LIMITS: u64 = 0x6c69_6d69_7473_5f61;
 /// The same for the default limit.
 const DEFAULT_LIMIT: u64 = 0x6c69_6d69_7473_5f64;
 
+/// The same for pools of nodes.
+const POOLS: u64 = 0x706f_6f6c_735f_6f66;
+
+/// A pool whose settings change nothing that the oracle judges: the nodes with an even number, or all but them.
+const OWN: [&str; 2] = [
+    "even;node-selector=explorer/even;delay=spot=20s;hold=both",
+    "odd;node-selector=!explorer/even;delay=spot=15s;hold=none",
+];
+
 /// The same for what is forged under it.
 const FORGED: u64 = 0x6c69_6d69_7473_5f66;
 
@@ -226,6 +235,19 @@ impl Plan {
                 && chance(rng, 30)
             {
                 *operation = "RecordLifecycleActionHeartbeat";
+            }
+        }
+    }
+
+    /// Gives some nodes settings of their own.
+    pub(super) fn add_pools(&mut self) {
+        let rng = &mut Rng::with_seed(self.seed ^ POOLS);
+        if chance(rng, 90) {
+            return;
+        }
+        for own in OWN {
+            if chance(rng, 60) {
+                self.flags.others.extend(["--pool", own]);
             }
         }
     }

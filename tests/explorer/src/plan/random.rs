@@ -105,6 +105,7 @@ impl Plan {
         plan.add_hooks();
         plan.add_looks();
         plan.add_limits();
+        plan.add_pools();
         plan.make_stubborn();
         plan.add_outages();
         plan

@@ -171,6 +171,9 @@ impl<'a> Live<'a> {
             labels.push(("topology.kubernetes.io/zone", format!("eu-west-1{}", ["a", "b", "c"][zone])));
             labels.push(("eks.amazonaws.com/nodegroup", format!("group-{group}")));
         }
+        if n % 2 == 0 && self.plan.flags.others.contains(&"--pool") {
+            labels.push(("explorer/even", String::new()));
+        }
         if !labels.is_empty() {
             let labels = labels.into_iter().map(|(key, value)| (key.to_owned(), value));
             kube.update_node(&node(n), |node| node.metadata.labels.get_or_insert_default().extend(labels));

@@ -34,7 +34,7 @@ impl Case {
         progress: &mut Progress,
     ) -> Result<Option<Timestamp>, Replacement> {
         let Self { interrupter, notice, .. } = self;
-        let (groups, index, policy) = (&interrupter.groups, &interrupter.index, &interrupter.policy);
+        let (groups, index, policy) = (&interrupter.groups, &interrupter.index, &self.policy);
         let (group, instance) = (Arc::clone(&progress.group), notice.instance.as_str());
         let mut turns = index.turns();
         loop {
@@ -130,7 +130,7 @@ impl Case {
             sleep(NOTES_SEEN).await;
             let own = (asked.since, Arc::clone(&node.uid));
             let before = self.other_replacements(known, group, node).filter(|other| *other < own).count();
-            if before >= interrupter.policy.waits.max_replacements.of(known.desired) {
+            if before >= self.policy.waits.max_replacements.of(known.desired) {
                 self.take_back(node).await;
                 log.set_note(ReplacementNote::Right);
                 return Ok(None);
