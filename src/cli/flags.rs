@@ -230,8 +230,8 @@ pub struct Run {
     /// Pool of Nodes with settings of its own, as `NAME;node-selector=SELECTOR;FLAG=VALUE`, with as many flags as differ; repeatable, in the
     /// variable one a line. The first pool that selects a Node counts
     ///
-    /// A flag is `on`, `drain-timeout`, `delay`, `hold`, `wave`, `when`, `at-deadline`, `pod-grace`, `uncordon-after`, `on-failed-drain`,
-    /// `on-uncordon` or `complete-after`. What a pool does not set is as for all Nodes.
+    /// A flag is `on`, `drain-timeout`, `delay`, `hold`, `wave`, `when`, `at-deadline`, `at-timeout`, `pod-grace`, `uncordon-after`,
+    /// `on-failed-drain`, `on-uncordon` or `complete-after`. What a pool does not set is as for all Nodes.
     #[arg(
         long,
         env = "EBBTIDE_POOL",
@@ -291,6 +291,21 @@ pub struct Run {
         help_heading = "Drain"
     )]
     pub at_deadline: AtDeadline,
+
+    /// What to do with pods that could not be evicted when the time of a drain ends but the node's capacity does not, as for repairs and rebalance
+    /// recommendations: `leave` them, so that the drain has failed, or `delete` them in time for their grace periods, as before a hard
+    /// deadline; for all kinds or for one [default: `leave`]
+    ///
+    /// Without it a budget can hold up a repair for ever. Not while a lifecycle hook waits.
+    #[arg(
+        long,
+        env = "EBBTIDE_AT_TIMEOUT",
+        value_parser = text,
+        value_name = "[KIND=]leave|delete",
+        value_delimiter = ',',
+        help_heading = "Drain"
+    )]
+    pub at_timeout: Vec<String>,
 
     /// Also evict pods of DaemonSets, once each, after all others
     #[arg(long, env = "EBBTIDE_EVICT_DAEMONSETS", value_parser = BoolishValueParser::new(), help_heading = "Drain")]

@@ -96,6 +96,16 @@ impl Stage {
         });
     }
 
+    /// Sets the reason of a condition of the n-th node.
+    pub fn set_reason(&self, n: usize, kind: &str, reason: &str) {
+        self.change(n, |node| {
+            let conditions = node.status.get_or_insert_default().conditions.get_or_insert_default();
+            for condition in conditions.iter_mut().filter(|condition| condition.type_ == kind) {
+                condition.reason = Some(reason.to_owned());
+            }
+        });
+    }
+
     /// Sets the condition Ready of the n-th node.
     pub fn set_ready(&self, n: usize, ready: bool) {
         self.world.kube.set_ready(&node(n), ready);

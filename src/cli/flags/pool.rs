@@ -24,7 +24,7 @@ pub struct PoolFlag {
 
 impl PoolFlag {
     /// The flags that a pool may have for itself.
-    pub const POOLED: [&'static str; 12] = [
+    pub const POOLED: [&'static str; 13] = [
         "on",
         "drain-timeout",
         "delay",
@@ -32,6 +32,7 @@ impl PoolFlag {
         "wave",
         "when",
         "at-deadline",
+        "at-timeout",
         "pod-grace",
         "uncordon-after",
         "on-failed-drain",
@@ -108,6 +109,7 @@ impl Run {
         for (of_pool, of_all) in [
             (&mut own.on, &self.on),
             (&mut own.drain_timeout, &self.drain_timeout),
+            (&mut own.at_timeout, &self.at_timeout),
             (&mut own.waits.delay, &self.waits.delay),
             (&mut own.waits.hold, &self.waits.hold),
         ] {

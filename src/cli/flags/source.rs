@@ -48,15 +48,16 @@ pub struct Sources {
     pub node_hook: Option<String>,
 
     /// Action for a Node whose condition lasts longer than tolerated, such as `KernelReady=False:30m=replace`: `report`, `cordon`, `drain` or
-    /// `replace`; once per condition. Needs `nodes` in `--source`
+    /// `replace`; once per condition, or for its reasons, such as `AcceleratedHardwareReady=False/NvidiaXID*:10m=replace`. Needs `nodes` in
+    /// `--source`
     ///
-    /// Tolerated from 1s to 24h. Conditions are those of the EKS node monitoring agent, the node problem detector and Kubernetes itself
+    /// Tolerated from 1s to 24h. A rule with the whole reason comes before one with its beginning, and that before one without. Conditions are those of the EKS node monitoring agent, the node problem detector and Kubernetes itself
     /// (`Ready=Unknown`). No repair starts while more than a fifth, rounded up, of a group or of all nodes, or most zones, are affected.
     #[arg(
         long,
         env = "EBBTIDE_ON_CONDITION",
         value_parser = text,
-        value_name = "TYPE=STATUS:TOLERATION=ACTION",
+        value_name = "TYPE=STATUS[/REASON]:TOLERATION=ACTION",
         value_delimiter = ',',
         help_heading = "Notices"
     )]

@@ -21,7 +21,7 @@ const ACTIONS: [Action; 4] = [Action::Report, Action::Cordon, Action::Drain, Act
 const FLAG: &str = "--on-condition";
 
 impl Problems {
-    /// Reads the actions, and the rules for conditions, `TYPE=STATUS:TOLERATION=ACTION`. Their kind gets the action that does most, so that
+    /// Reads the actions, and the rules for conditions, `TYPE=STATUS[/REASON]:TOLERATION=ACTION`. Their kind gets the action that does most, so that
     /// what needs a drain finds one.
     pub(super) fn actions_and_conditions(&mut self, flags: &Run, sources: Sources) -> (Actions, Arc<[ConditionRule]>) {
         let (mut actions, flags) = (self.actions(&flags.on), &flags.sources.on_condition);
@@ -46,15 +46,20 @@ impl Problems {
         }
         let farthest = ACTIONS.into_iter().rfind(|action| rules.iter().any(|rule| rule.action == *action));
         actions.set(NoticeKind::NodeCondition, farthest.unwrap_or(Action::Ignore));
+        rules.sort_by_key(ConditionRule::rank);
         (actions, rules.into())
     }
 }
 
 fn rule(text: &str) -> Result<ConditionRule, String> {
-    let malformed =
-        || format!("\"{text}\" is not TYPE=STATUS:TOLERATION=ACTION; write it like KernelReady=False:30m=replace");
+    let malformed = || {
+        format!(
+            "\"{text}\" is not TYPE=STATUS:TOLERATION=ACTION; write it like KernelReady=False:30m=replace, or for one reason KernelReady=False/SoftLockup:30m=replace"
+        )
+    };
     let (name, rest) = text.split_once(':').ok_or_else(malformed)?;
     let (kind, status) = name.split_once('=').ok_or_else(malformed)?;
+    let (status, reason) = status.split_once('/').map_or((status, None), |(status, reason)| (status, Some(reason)));
     let (toleration, action) = rest.split_once('=').ok_or_else(malformed)?;
     checked_key(kind).map_err(|_| format!("\"{kind}\" is no type of a condition; kubectl describe node shows them"))?;
     if kind == condition::DRAINING {
@@ -62,6 +67,14 @@ fn rule(text: &str) -> Result<ConditionRule, String> {
     }
     if !matches!(status, "True" | "False" | "Unknown") {
         return Err(format!("\"{status}\" is no status of a condition; write True, False or Unknown"));
+    }
+    let is_reason = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'));
+    if let Some(reason) =
+        reason.filter(|it| !is_reason(it.strip_suffix('*').unwrap_or(it)) || it.trim_end_matches('*').is_empty())
+    {
+        return Err(format!(
+            "\"{reason}\" is no reason of a condition; write it as kubectl describe node shows it, such as NvidiaXID64Error, or its beginning, such as NvidiaXID*"
+        ));
     }
     let toleration = duration::parse(toleration).map_err(|error| error.to_string())?;
     if toleration.is_zero() || toleration > MAX_TOLERATION {
@@ -132,6 +145,9 @@ mod tests {
             ("KernelReady=False:10m=ready", "choose one of report, cordon, drain, replace"),
             ("KernelReady=False:10m=ignore", "choose one of report, cordon, drain, replace"),
             ("EbbtideDraining=True:10m=drain", "is Ebbtide's own condition"),
+            ("A=True/:10m=drain", "\"\" is no reason of a condition"),
+            ("A=True/*:10m=drain", "\"*\" is no reason of a condition"),
+            ("A=True/a b:10m=drain", "\"a b\" is no reason of a condition"),
             ("Ready=False:1m=drain,Ready=False:2m=report", "\"Ready=False\" is given twice; remove one"),
         ] {
             let problem = both(rule).unwrap_err();

@@ -43,6 +43,7 @@ impl Problems {
         let (actions, conditions) = self.actions_and_conditions(flags, sources);
         let health_issues = self.health_issues(&flags.health_issue);
         let drain_timeout = self.drain_timeouts(&flags.drain_timeout);
+        let at_timeout = self.at_timeouts(&flags.at_timeout, actions, flags.at_deadline);
         let lead = self.lead(&flags.when);
         let admission = self.admission(&flags.admission, (actions, sources), &health_issues);
         let waits = self.waits(&flags.waits, (actions, sources), &health_issues, &drain_timeout, lead);
@@ -69,6 +70,7 @@ impl Problems {
             health_issues,
             lead,
             drain_timeout,
+            at_timeout,
             admission,
             waits,
             settle: QUIET_TIME,

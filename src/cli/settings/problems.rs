@@ -3,10 +3,12 @@
 use super::{MAX_LEAD, SettingsError};
 use crate::cli::flags::{MAX_DRAIN, PoolFlag, Problem, up_to};
 use crate::cli::text::did_you_mean;
+use crate::pipeline::drain::AtDeadline;
 use crate::pipeline::event::NoticeKind;
 use crate::pipeline::interruption::{Action, Actions, OnFailed, PerKind, Policy, WARNING_TIME};
 use crate::pipeline::node::PerPool;
 use crate::pipeline::node::label::Taint;
+use clap::ValueEnum;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
@@ -188,6 +190,41 @@ impl Problems {
             timeouts.set(kind, timeout);
         }
         timeouts
+    }
+
+    /// Reads the treatment of pods when the time of a drain ends but the capacity does not.
+    pub(super) fn at_timeouts(
+        &mut self,
+        flags: &[String],
+        actions: Actions,
+        at_deadline: AtDeadline,
+    ) -> PerKind<AtDeadline> {
+        let flag = "--at-timeout";
+        let (some, all) = self.one_for_all(flag, flags);
+        let mut treatments = PerKind::all(AtDeadline::Leave);
+        if let Some(treatment) = all.and_then(|text| self.treatment(flag, &text)) {
+            treatments = PerKind::all(treatment);
+        }
+        for (kind, text) in self.by_kind(flag, &some, "node-condition=delete") {
+            let Some(treatment) = self.treatment(flag, text) else { continue };
+            self.idle(
+                flag,
+                treatment == AtDeadline::Delete && !actions.of(kind).drains(),
+                &format!("--on {kind}=drain"),
+            );
+            treatments.set(kind, treatment);
+        }
+        let deletes = NoticeKind::ALL.into_iter().any(|kind| treatments.of(kind) == AtDeadline::Delete);
+        self.idle(flag, deletes && at_deadline == AtDeadline::Leave, "--at-deadline delete");
+        treatments
+    }
+
+    fn treatment(&mut self, flag: &'static str, text: &str) -> Option<AtDeadline> {
+        let found = AtDeadline::from_str(text, false).ok();
+        if found.is_none() {
+            self.add(flag, format!("\"{text}\" is not possible; write leave or delete, or KIND=delete"));
+        }
+        found
     }
 
     /// Splits values for single kinds from the one for all kinds.

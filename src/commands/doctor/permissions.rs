@@ -40,7 +40,10 @@ pub fn needed(settings: &Settings) -> Vec<Permission> {
     let policy = settings.policy();
     let drains = settings.has_any(&[Action::Drain, Action::Replace]);
     let cordons = drains || settings.has_any(&[Action::Cordon]);
-    let drains_before_end = |policy: &Policy| HARD_KINDS.iter().any(|kind| policy.actions.of(*kind).drains());
+    let drains_before_end = |policy: &Policy| {
+        let mut kinds = NoticeKind::ALL.into_iter().filter(|kind| policy.actions.of(*kind).drains());
+        kinds.any(|kind| HARD_KINDS.contains(&kind) || policy.at_timeout.of(kind) == AtDeadline::Delete)
+    };
     let deletes = settings
         .all_policies()
         .any(|policy| drains_before_end(policy) && policy.drain.at_deadline == AtDeadline::Delete);

@@ -1,7 +1,7 @@
 //! Reasons, in words. The service's own functions decide; nothing is decided here.
 
 use crate::fact::{Action, Replacement};
-use crate::pipeline::drain::MAX_ADDED_GRACE;
+use crate::pipeline::drain::{AtDeadline, MAX_ADDED_GRACE};
 use crate::pipeline::event::{Detail, IgnoreReason, InstanceAction, InstanceState, Notice, WarmPool, ZonalShift};
 use crate::pipeline::interruption::{
     Admission, DrainLimit, HookRoom, HookTimes, NoticeOutcome, Patience, PerKind, Policy, Proof, Verify,
@@ -247,6 +247,20 @@ pub(super) fn owner(
 
 /// The origin of a notice's deadline; `longest_grace` is that of the node's pods, if the deadline leaves room for it.
 pub(super) fn deadline(
+    notice: &Notice,
+    policy: &Policy,
+    times: Option<HookTimes>,
+    longest_grace: Option<Duration>,
+    clock: &Clock,
+) -> String {
+    let why = of_time(notice, policy, times, longest_grace, clock);
+    let patient = Policy { at_timeout: PerKind::all(AtDeadline::Leave), ..policy.clone() };
+    let is_hard = |policy: &Policy| policy.deadline(notice, None, times, clock, Instant::now()).is_hard();
+    let is_forced = is_hard(policy) && !is_hard(&patient);
+    if is_forced { format!("{why}; --at-timeout deletes what is left before it") } else { why }
+}
+
+fn of_time(
     notice: &Notice,
     policy: &Policy,
     times: Option<HookTimes>,

@@ -13,7 +13,6 @@
 //! The first list may come from a cache, so it never ends a drain. A later list can also end it as [`RoundsEnd::NodeDead`], when the
 //! kubelet has been silent for too long to wait for its pods ([`silence`](super::silence)).
 
-use super::{DrainTerms, Drainer};
 use super::context::Drain;
 use super::deadline::Deadline;
 use super::departures::Departures;
@@ -26,6 +25,7 @@ use super::returns::Returns;
 use super::select::{FirstDaemons, Selection};
 use super::silence::{PodsLeft, Silence};
 use super::wire::PodId;
+use super::{DrainTerms, Drainer};
 use crate::clients::gate::Backoff;
 use crate::fact::Fact;
 use crate::runtime::clock::until;

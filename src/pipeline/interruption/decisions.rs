@@ -7,7 +7,7 @@ use super::times;
 use super::times::{HookTerms, HookTimes};
 use super::{Completion, NoticeOutcome};
 use crate::fact::{UndoReason, Wait};
-use crate::pipeline::drain::Deadline;
+use crate::pipeline::drain::{AtDeadline, Deadline};
 use crate::pipeline::event::{
     Detail, Hook, Identity, InstanceAction, InstanceState, Notice, NoticeKind, ScheduledChange, WarmPool,
 };
@@ -83,7 +83,14 @@ impl Policy {
         let wait = timeout.unwrap_or(times::DEFAULT_DRAIN_TIMEOUT);
         let from = self.acts_from(notice).filter(|_| !notice.is_withdrawn()).map(|from| clock.instant_of(from));
         let begin = from.filter(|from| (now..now + wait).contains(from)).unwrap_or(now);
-        times::deadline(&notice.detail, at, begin, timeout, |time| clock.instant_of(time))
+        let deadline = times::deadline(&notice.detail, at, begin, timeout, |time| clock.instant_of(time));
+        match deadline {
+            // The user ends the time of the pods, too.
+            Deadline::Patience { ends, .. } if self.at_timeout.of(notice.kind()) == AtDeadline::Delete => {
+                Deadline::hard(ends)
+            }
+            others => others,
+        }
     }
 
     /// Returns the end of the wait for an instance's Node; `None` if the instance can't register, or a Node would not matter.

@@ -2,7 +2,7 @@
 
 use super::limits::{Admission, AtMost};
 use super::settling::MAX_SETTLE;
-use crate::pipeline::drain::DrainTerms;
+use crate::pipeline::drain::{AtDeadline, DrainTerms};
 use crate::pipeline::event::{Detail, Notice, NoticeKind};
 use crate::pipeline::node::mark::MarkSettings;
 use crate::pipeline::node::shift::ZONE_LABEL;
@@ -200,6 +200,8 @@ pub struct Policy {
     pub lead: Option<Duration>,
     /// Maximum duration of a drain: lengthens a hook's, shortens all others.
     pub drain_timeout: PerKind<Option<Duration>>,
+    /// The treatment of pods when the time of a drain ends but the capacity does not.
+    pub at_timeout: PerKind<AtDeadline>,
     /// Limits on notices, against an attacker who can write to the queue.
     pub admission: Admission,
     /// The waits before evictions and completions.

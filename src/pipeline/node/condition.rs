@@ -13,7 +13,7 @@ use tokio::time::Instant;
 /// A condition that becomes a notice when a Node has had it for longer than it may.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConditionRule {
-    /// Its type and its status, `TYPE=STATUS`.
+    /// Its type and its status, `TYPE=STATUS`, or with its reason, `TYPE=STATUS/REASON`; a reason may end with `*`.
     pub name: Box<str>,
     /// Time for which a Node may have it.
     pub toleration: Duration,
@@ -21,10 +21,34 @@ pub struct ConditionRule {
     pub action: Action,
 }
 
+impl ConditionRule {
+    /// Whether it is for a condition of this type, with this status and this reason.
+    #[must_use]
+    pub fn is_for(&self, kind: &str, status: &str, reason: &str) -> bool {
+        let Some((own, rest)) = self.name.split_once('=') else { return false };
+        let (wanted, of_reason) = rest.split_once('/').map_or((rest, None), |(status, reason)| (status, Some(reason)));
+        own == kind
+            && wanted == status
+            && of_reason.is_none_or(|own| match own.strip_suffix('*') {
+                Some(prefix) => reason.starts_with(prefix),
+                None => own == reason,
+            })
+    }
+
+    /// Returns its place among the rules, of which the first that is for a condition counts: those with a reason come first.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        match self.name.split_once('=').and_then(|(_, rest)| rest.split_once('/')) {
+            Some((_, reason)) => usize::from(reason.ends_with('*')),
+            None => 2,
+        }
+    }
+}
+
 /// A condition that a Node has, and for which there is a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
-    /// Its type and its status, `TYPE=STATUS`.
+    /// The name of its rule.
     pub name: Box<str>,
     /// The time of its last transition, by its writer's clock.
     since: Option<Timestamp>,

@@ -19,7 +19,7 @@ impl Node {
         }
     }
 
-    /// Whether the Node has this condition, `TYPE=STATUS`.
+    /// Whether the Node has the condition of the rule with this name.
     #[must_use]
     pub fn has_condition(&self, name: &str) -> bool {
         self.conditions.iter().any(|condition| *condition.name == *name)

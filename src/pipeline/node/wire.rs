@@ -134,6 +134,12 @@ struct Condition {
     message: Option<Box<str>>,
 }
 
+impl Condition {
+    fn is_of(&self, rule: &ConditionRule) -> bool {
+        rule.is_for(&self.r#type, &self.status, self.reason.as_deref().unwrap_or_default())
+    }
+}
+
 /// The Node's condition that a replica drains it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DrainCondition {
@@ -178,8 +184,10 @@ impl Node {
         let draining = condition(condition::DRAINING).filter(|found| found.status == "True");
         let since = |found: &Condition| found.last_transition_time.as_ref().map(|at| at.0);
         let named = |rule: &ConditionRule| {
-            let (kind, wanted) = rule.name.rsplit_once('=')?;
-            let found = condition(kind).filter(|found| found.status == wanted)?;
+            let found = status.conditions.iter().find(|found| {
+                let mut of_found = rules.iter().filter(|rule| found.is_of(rule));
+                of_found.next().is_some_and(|first| first.name == rule.name)
+            })?;
             Some(Named::new(&rule.name, since(found)))
         };
         let ready_since = condition("Ready").and_then(since);

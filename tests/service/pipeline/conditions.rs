@@ -104,6 +104,50 @@ async fn each_action_does_what_it_does_for_other_kinds() {
     stage.rest(&[&replica]).await;
 }
 
+/// The whole reason comes before its beginning, and that before none, however the rules are ordered.
+#[tokio::test(start_paused = true)]
+async fn a_rule_may_be_for_a_reason() {
+    let stage = Stage::new(12, 1);
+    let rules = "A=False:1m=report,A=False/Xid*:1m=cordon,A=False/Xid64:1m=drain,B=False/Xid64:1m=drain";
+    let replica = stage.with_rules("a", &["--on-condition", rules]).await;
+    for (n, (kind, reason)) in
+        [("A", "Other"), ("A", "Xid13"), ("A", "Xid64"), ("B", "Xid64"), ("B", "Xid6")].into_iter().enumerate()
+    {
+        stage.set_condition(n, kind, "False", 0);
+        stage.set_reason(n, kind, reason);
+    }
+    sleep(s(90)).await;
+    assert_eq!((0..5).map(|n| stage.cordoned(n)).collect::<Vec<_>>(), [false, true, true, true, false]);
+    replica.all_ended("node-condition", &[("cordoned", 1), ("drained", 2), ("reported", 1)]);
+    assert_eq!(stage.notices(1)[0]["message"], "node/condition/A=False/Xid*");
+    // It has another reason now, for which nothing is done.
+    stage.set_reason(3, "B", "Other");
+    sleep(s(90)).await;
+    assert!(!stage.cordoned(3) && stage.cordoned(2), "{}", stage.story());
+    stage.rest(&[&replica]).await;
+}
+
+/// Otherwise a budget holds the repair up for ever.
+#[tokio::test(start_paused = true)]
+async fn a_repair_ends_in_spite_of_a_budget_if_the_user_wants_that() {
+    let timeout = ["--drain-timeout", "node-condition=10m"];
+    for (own, outcome, ends) in [(&[][..], "blocked", 0), (&["--at-timeout", "node-condition=delete"], "drained", 1)] {
+        let stage = Stage::new(1, 0);
+        stage.world.kube.add_pod(Pod::on(&node(0)).named("held").grace(s(40)).stops_in(s(20)));
+        stage.block(0);
+        let replica = stage.with_rules("a", &[&DRAIN[..], &timeout, own].concat()).await;
+        stage.breaks(0);
+        sleep(TOLERATED + s(500)).await;
+        assert!(stage.ends_of("held").is_empty(), "not before its grace period must begin\n{}", stage.story());
+        sleep(s(200)).await;
+        let found = stage.ends_of("held");
+        assert_eq!(found.len(), ends, "{found:?}\n{}", stage.story());
+        assert!(found.iter().all(|end| end.at + s(40) < TOLERATED + s(610)), "{found:?}");
+        replica.ended_once("node-condition", outcome);
+        stage.rest(&[&replica]).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_condition_that_goes_back_in_time_leaves_nothing() {
     let stage = Stage::new(1, 1);

@@ -349,13 +349,18 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 {{- end }}
 
-{{/* Whether a drain may delete pods: if a kind with a hard deadline is drained. */}}
+{{/* Whether a drain may delete pods: if a kind with a hard deadline is drained, or atTimeout deletes. */}}
 {{- define "ebbtide.deletes" -}}
 {{- $drained := include "ebbtide.drained" . }}
 {{- $treatments := list (default "delete" (.Values.settings).atDeadline) }}
 {{- range .Values.pools }}
 {{- $treatments = append $treatments (default "leave" .atDeadline) }}
 {{- end }}
+{{- $timeouts := list (.Values.settings).atTimeout }}
+{{- range .Values.pools }}
+{{- $timeouts = append $timeouts .atTimeout }}
+{{- end }}
+{{- if and (contains "delete" (toJson $timeouts)) (trim $drained) }}yes{{ end }}
 {{- if has "delete" $treatments }}
 {{- range list "asgTerminate" "spot" "scheduledChange" "capacityReservation" }}
 {{- if contains (printf " %s " .) $drained }}yes{{ end }}

@@ -8,6 +8,7 @@ use super::super::policy::{
 };
 use super::super::times::HookTimes;
 use super::*;
+use crate::pipeline::drain::{AtDeadline, DrainTerms};
 use crate::pipeline::event::{
     Identity, InstanceAction, InstanceId, InstanceState, NoticeKind, NoticeTime, ScheduledChange,
 };
@@ -37,6 +38,7 @@ fn policy() -> Policy {
         health_issues: [("DEGRADED".to_owned(), Action::Cordon)].into(),
         lead: Some(3600 * S),
         drain_timeout: PerKind::all(None),
+        at_timeout: PerKind::all(AtDeadline::Leave),
         settle: Duration::ZERO,
         uncordon_after: None,
         work_signs: Arc::default(),
