@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn defaults() {
         let settings = settings(&[]).unwrap();
-        let policy = settings.policy();
+        let policy = settings.policy().clone();
         let on = NoticeKind::ALL.map(|kind| policy.actions.of(kind).as_str());
         assert_eq!(on, ["drain", "ignore", "drain", "cordon", "drain", "drain", "drain", "ignore", "report"]);
         assert_eq!(NoticeKind::ALL.map(|kind| policy.drain_timeout.of(kind)), [None; 9]);

@@ -113,7 +113,8 @@ mod tests {
         assert!(read(&[&URL]).unwrap().policy().conditions.is_empty());
         let settings =
             both("KernelReady=False:10m=cordon, example.com/Ready=Unknown:90s=drain,Ready=Unknown:1h=report");
-        let policy = settings.unwrap().policy;
+        let settings = settings.unwrap();
+        let policy = settings.policy();
         let rules: Vec<_> =
             policy.conditions.iter().map(|it| (&*it.name, it.toleration.as_secs(), it.action)).collect();
         assert_eq!(

@@ -90,7 +90,7 @@ mod tests {
             let labels = labels.map(|(key, value)| (key.to_owned(), (*value).to_owned())).collect();
             for n in 0..broken + whole {
                 let mut node = Node::for_tests(if n < *broken { "broken" } else { "whole" });
-                node.pool = Arc::new(Pool::of(&labels));
+                node.pool = Arc::new(Pool::of(&labels, None));
                 nodes.push(Arc::new(node));
             }
         }

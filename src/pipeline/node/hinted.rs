@@ -147,7 +147,8 @@ mod tests {
                 let mut node = Node::for_tests(&format!("{group}-{n}"));
                 node.uid = format!("{group}-{n}").into();
                 let labels = [("eks.amazonaws.com/nodegroup".to_owned(), (*group).to_owned())];
-                node.pool = Arc::new(Pool::of(&labels.into_iter().filter(|(_, name)| !name.is_empty()).collect()));
+                node.pool =
+                    Arc::new(Pool::of(&labels.into_iter().filter(|(_, name)| !name.is_empty()).collect(), None));
                 let since = Timestamp::from_second(i64::try_from(n).unwrap()).unwrap();
                 nodes.push(Arc::new(if n < *held {
                     marked(&node, &Mark::new(NoticeKey::of("x"), "rebalance", since, "m"))

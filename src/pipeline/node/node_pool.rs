@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Nodes that have settings of their own.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodePool {
     /// The name, which records on Nodes have.
     pub name: Arc<str>,
@@ -15,7 +15,7 @@ pub struct NodePool {
 }
 
 /// The Nodes that Ebbtide acts on, and their pools in order.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeScope {
     /// Selects, by label, the Nodes that Ebbtide may act on.
     pub selector: Selector,

@@ -163,13 +163,12 @@ struct NodeStatus {
 
 /// Reads all Nodes.
 pub async fn nodes(settings: &Settings, probe: &Probe) -> Reading<Nodes> {
-    let mut nodes = Nodes::default();
+    let mut nodes = Nodes { scope: settings.scope.clone(), ..Nodes::default() };
     nodes.complete = pages::<Node, NodeSpec, NodeStatus>(probe, "nodes", "", |node| {
         let conditions = node.status.conditions.into_iter().map(|condition| condition.r#type);
         nodes.add_conditions(conditions);
         let labels = node.metadata.labels.unwrap_or_default();
-        let name = node.metadata.name.unwrap_or_default();
-        nodes.add(name, node.spec.provider_id.as_deref(), labels, &settings.scope);
+        nodes.add(node.metadata.name.unwrap_or_default(), node.spec.provider_id.as_deref(), labels);
     })
     .await?;
     Ok(nodes)

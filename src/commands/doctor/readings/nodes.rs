@@ -9,6 +9,8 @@ use std::sync::Arc;
 /// The cluster's Nodes, by their provider IDs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nodes {
+    /// The pools of the settings.
+    pub scope: NodeScope,
     /// The EC2 instances that are Nodes.
     pub instances: Vec<InstanceId>,
     /// The names of these Nodes.
@@ -87,14 +89,8 @@ impl Nodes {
         self.conditions.extend(conditions);
     }
 
-    /// Adds a Node by its name, its provider ID and its labels; `scope` has the pools.
-    pub fn add(
-        &mut self,
-        name: String,
-        provider_id: Option<&str>,
-        labels: BTreeMap<String, String>,
-        scope: &NodeScope,
-    ) {
+    /// Adds a Node by its name, its provider ID and its labels.
+    pub fn add(&mut self, name: String, provider_id: Option<&str>, labels: BTreeMap<String, String>) {
         self.labels.extend(labels.keys().cloned());
         let Some(provider_id) = provider_id.filter(|id| !id.is_empty()) else {
             return self.without_provider.push(name);
@@ -104,8 +100,8 @@ impl Nodes {
         let Some(instance) = instance else {
             return self.foreign.push(ForeignNode { name, provider_id: provider_id.to_owned() });
         };
-        if !scope.pools.is_empty() {
-            let pool = scope.pool_of(&labels, &Record::default());
+        if !self.scope.pools.is_empty() {
+            let pool = self.scope.pool_of(&labels, &Record::default());
             self.by_pool.entry(pool).or_default().push(name.clone());
         }
         if let Some(controller) = Controller::of(&labels) {
