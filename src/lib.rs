@@ -104,6 +104,11 @@ pub mod telemetry {
     pub use rows::Rows;
 }
 
+/// Collecting what is left of Nodes that are gone.
+pub(crate) mod leftovers {
+    pub(crate) mod leases;
+}
+
 /// The journey of a message, a module for each stage.
 pub mod pipeline {
     pub(crate) mod queue;
@@ -135,9 +140,8 @@ pub mod pipeline {
     pub use sources::{Deliverer, verdict};
 }
 
-/// Electing one replica for an office, and collecting leaked Leases of deleted Nodes.
+/// Electing one replica for an office.
 pub(crate) mod leases {
-    pub(crate) mod collector;
     pub(crate) mod election;
 }
 

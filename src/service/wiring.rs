@@ -4,8 +4,8 @@ use crate::cli::settings::Settings;
 use crate::clients::connect::Clients;
 use crate::clients::gate::Gate;
 use crate::fact::{Facts, TaskKind};
-use crate::leases::collector::Collector;
 use crate::leases::election::{Election, Office};
+use crate::leftovers::leases::Collector;
 use crate::pipeline::drain::{Drainer, PodWatch, pod_api};
 use crate::pipeline::interruption::{
     Attachments, Confirmations, DrainingNodes, GroupLookup, Groups, Hints, Hooks, Interrupter, LoadBalancers,

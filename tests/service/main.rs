@@ -107,9 +107,9 @@ mod pipeline {
     }
 }
 
-/// The collector of leaked Leases.
-mod leases {
-    mod collector;
+/// What is left of Nodes that are gone.
+mod leftovers {
+    mod leases;
 }
 
 /// Errors, overload, storms, hostile input, shutdowns and takeovers.

@@ -3,8 +3,8 @@
 use super::check::{Area, Check};
 use super::readings::{AccessReview, Permission, Readings};
 use crate::cli::settings::Settings;
-use crate::leases::collector::NODE_LEASES;
 use crate::leases::election::Office;
+use crate::leftovers::leases::NODE_LEASES;
 use crate::pipeline::drain::AtDeadline;
 use crate::pipeline::event::NoticeKind;
 use crate::pipeline::interruption::{Action, ForLoadBalancers, Policy};

@@ -4,12 +4,13 @@ use super::sources::{Library, Segments};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The folders of `src` from the top down, each with the folders that it may import.
-const FOLDERS: [(&str, &[&str]); 10] = [
-    ("commands", &["cli", "telemetry", "pipeline", "leases", "clients", "runtime", "fact"]),
-    ("service", &["cli", "telemetry", "pipeline", "leases", "clients", "runtime", "fact"]),
+const FOLDERS: [(&str, &[&str]); 11] = [
+    ("commands", &["cli", "telemetry", "leftovers", "pipeline", "leases", "clients", "runtime", "fact"]),
+    ("service", &["cli", "telemetry", "leftovers", "pipeline", "leases", "clients", "runtime", "fact"]),
     ("agent", &["telemetry", "pipeline", "clients", "runtime", "fact"]),
     ("cli", &["telemetry", "pipeline", "runtime", "fact"]),
     ("telemetry", &["clients", "runtime", "fact"]),
+    ("leftovers", &["pipeline", "leases", "clients", "runtime", "fact"]),
     ("pipeline", &["leases", "clients", "runtime", "fact"]),
     ("leases", &["clients", "runtime", "fact"]),
     ("clients", &["runtime", "fact"]),

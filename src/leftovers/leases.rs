@@ -1,7 +1,7 @@
 //! Collects leaked Leases of deleted Nodes, for `--collect-leases`.
 //!
 //! A kubelet that outlives its Node creates its Lease in `kube-node-lease` again, without an owner, so nothing ever collects the Lease.
-//! Ebbtide does: one replica at a time ([`election`](super::election)), seldom, in calls of the lowest priority.
+//! Ebbtide does: one replica at a time ([`election`](crate::leases::election)), seldom, in calls of the lowest priority.
 //!
 //! A Lease is leaked if it is a kubelet's own, has no owner, has not been renewed for an hour, and the API server reports that there is no
 //! Node of its name. The deletion names the UID and the version that were read: a kubelet that returns in between renews the Lease and
