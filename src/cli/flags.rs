@@ -499,7 +499,7 @@ pub struct Run {
         long,
         env = "EBBTIDE_COLLECT_LEASES",
         value_parser = BoolishValueParser::new(),
-        help_heading = "Leaked Leases",
+        help_heading = "Leftovers",
     )]
     pub collect_leases: bool,
 

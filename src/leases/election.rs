@@ -33,7 +33,7 @@ pub struct Office {
 impl Office {
     /// The collection of leaked Leases. A turn lasts two scans, so that one failed scan does not end the turn.
     pub const COLLECTOR: Self = Self {
-        name: "ebbtide-lease-collector",
+        name: "ebbtide-collector",
         turn: Duration::from_mins(20),
         margin: Duration::from_mins(1),
         timeout: CALL_TIMEOUT,

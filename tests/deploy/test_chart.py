@@ -464,7 +464,7 @@ DOCTOR: Rules = {("", "list", kind, "") for kind in ("poddisruptionbudgets", "va
 NODE_LEASES: Rules = {("kube-node-lease", verb, "leases", "") for verb in ("list", "delete")}
 TURNS: Rules = {
     ("ebbtide", "create", "leases", ""),
-    *(("ebbtide", verb, "leases", "ebbtide-lease-collector") for verb in ("get", "update")),
+    *(("ebbtide", verb, "leases", "ebbtide-collector") for verb in ("get", "update")),
 }
 NODES_TURN: Rules = {
     ("ebbtide", "create", "leases", ""),

@@ -15,7 +15,7 @@ from harness.service import Service
 from harness.wait import always, eventually
 from harness.world import World, drained
 
-TURN = "ebbtide-lease-collector"
+TURN = "ebbtide-collector"
 
 HOURS = 2 * 3600
 """Age in seconds of the last renewal of a leaked Lease."""

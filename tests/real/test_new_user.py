@@ -189,11 +189,11 @@ def test_the_doctors_remedy_repairs_a_role(world: World) -> None:
         assert leases == [
             "list, delete in kube-node-lease",
             f"create in {own}",
-            f"get, update ebbtide-lease-collector in {own}",
+            f"get, update ebbtide-collector in {own}",
         ]
         cluster = f"{RBAC}/clusterroles/{release.full_name}"
         nodes = f"{RBAC}/namespaces/kube-node-lease/roles/{release.full_name}-leases"
-        turn = f"{RBAC}/namespaces/{own}/roles/{release.full_name}-lease-collector"
+        turn = f"{RBAC}/namespaces/{own}/roles/{release.full_name}-collector"
         for path, resource, verbs, sentence, role in [
             (cluster, "pods/eviction", ["create"], "no pod is evicted.", "the ClusterRole"),
             (nodes, "leases", ["delete"], "leaked Leases stay.", "a Role in kube-node-lease"),

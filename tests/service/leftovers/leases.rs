@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 const NODE_LEASES: &str = "kube-node-lease";
 const HOME: &str = "ebbtide";
-const TURN: &str = "ebbtide-lease-collector";
+const TURN: &str = "ebbtide-collector";
 
 /// Duration of a turn, and interval between two scans.
 const LASTS: Duration = s(1200);

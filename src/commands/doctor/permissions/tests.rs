@@ -81,7 +81,7 @@ fn what_the_collector_needs_is_in_two_namespaces() {
         leases.map(|need| format!("{} {} {}", need.namespace, need.verb, need.name)).collect::<Vec<_>>()
     };
     let nodes = ["kube-node-lease list ", "kube-node-lease delete "];
-    let turn = ["ops create ", "ops get ebbtide-lease-collector", "ops update ebbtide-lease-collector"];
+    let turn = ["ops create ", "ops get ebbtide-collector", "ops update ebbtide-collector"];
     assert_eq!(leases(&[]), [&nodes[..], &turn].concat());
     assert_eq!(leases(&["--dry-run"]), nodes);
     assert_eq!(found(&COLLECT, |_| {}), Vec::new());
@@ -99,8 +99,8 @@ fn what_the_collector_needs_is_in_two_namespaces() {
     assert!(text.contains("Not allowed to delete leases in kube-node-lease: leaked Leases stay."), "{text}");
     assert!(text.contains("Add to a Role in kube-node-lease:"), "{text}");
     let text = refused(|need| !need.name.is_empty());
-    assert!(text.contains("Not allowed to get, update leases ebbtide-lease-collector in ops: "), "{text}");
-    assert!(text.contains("resourceNames: [\"ebbtide-lease-collector\"]\n    verbs: [\"get\", \"update\"]"), "{text}");
+    assert!(text.contains("Not allowed to get, update leases ebbtide-collector in ops: "), "{text}");
+    assert!(text.contains("resourceNames: [\"ebbtide-collector\"]\n    verbs: [\"get\", \"update\"]"), "{text}");
 }
 
 #[test]
