@@ -17,8 +17,8 @@ pub use label::{
     TaskKind, TaskOutcome, UndoReason, WatchedResource, label,
 };
 pub use outcome::{
-    Action, AgentNoticeKind, DrainOutcome, HoldPoint, MetadataFailure, NoticeKind, NoticeOutcome, NotificationPhase,
-    NotificationResult, RepairStop, Replacement, Unusual, Wait, WaitOutcome,
+    Action, AgentNoticeKind, CollectionStop, DrainOutcome, HoldPoint, InstanceEnd, MetadataFailure, NoticeKind,
+    NoticeOutcome, NotificationPhase, NotificationResult, RepairStop, Replacement, Unusual, Wait, WaitOutcome,
 };
 
 use jiff::SignedDuration;
@@ -370,11 +370,16 @@ pub enum Fact<'a> {
     Checked { area: &'static str, check: &'static str, status: CheckStatus, found: &'a str, remedy: Option<&'a str> },
     /// All checks of the set-up ended; `counts` has the number of checks with each status.
     ChecksEnded { counts: [(CheckStatus, usize); CheckStatus::ALL.len()] },
-    /// This replica begins to collect leaked Leases (`ours`), or another one does.
+    /// This replica begins to collect what is left of Nodes (`ours`), or another one does.
     CollectorTurn { ours: bool },
     /// A Lease without a Node was deleted; in a dry run it would have been. `idle` is the time since its last renewal.
     LeaseCollected { lease: &'a str, idle: Duration, dry_run: bool },
-    /// Collecting leaked Leases failed; retried.
+    /// A Node was deleted, because its instance has ended; in a dry run it would have been. `silent`: how long its kubelet has been.
+    /// `has_finalizers`: it stays until other controllers remove them.
+    NodeCollected { on: NodeRef<'a>, end: InstanceEnd, silent: Duration, has_finalizers: bool, dry_run: bool },
+    /// This number of Nodes is left for now, although EC2's answer shows that their instances have ended; it was `before` until now.
+    CollectionHeld { why: CollectionStop, nodes: usize, before: usize },
+    /// Collecting what is left of Nodes failed; retried.
     CollectFailed { category: Category, error: &'a dyn fmt::Display },
     /// The agent of this Node starts.
     AgentStarted { node: &'a str },

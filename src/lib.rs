@@ -104,9 +104,11 @@ pub mod telemetry {
     pub use rows::Rows;
 }
 
-/// Collecting what is left of Nodes that are gone.
+/// Collecting what is left of Nodes, and of instances.
 pub(crate) mod leftovers {
+    pub(crate) mod collector;
     pub(crate) mod leases;
+    pub(crate) mod nodes;
 }
 
 /// The journey of a message, a module for each stage.

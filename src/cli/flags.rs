@@ -503,6 +503,13 @@ pub struct Run {
     )]
     pub collect_leases: bool,
 
+    /// Delete Nodes of terminated instances
+    ///
+    /// For clusters without a cloud controller, which does that itself. One replica at a time does this, so `--pod-namespace` and `--pod-name`
+    /// are required.
+    #[arg(long, env = "EBBTIDE_COLLECT_NODES", value_parser = BoolishValueParser::new(), help_heading = "Leftovers")]
+    pub collect_nodes: bool,
+
     /// The process's own servers.
     #[command(flatten)]
     pub servers: Servers,

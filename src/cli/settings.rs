@@ -77,6 +77,8 @@ pub struct Settings {
     pub nodes_lease: Option<&'static str>,
     /// Whether the service collects leaked Leases. Then its own pod is known.
     pub collect_leases: bool,
+    /// Whether the service deletes the Nodes of instances that have ended. Then its own pod is known.
+    pub collect_nodes: bool,
     /// The filter of the log.
     pub log: Targets,
 }
@@ -179,6 +181,7 @@ impl Settings {
         let notify = notify.map(|notify| NotifySettings { traces: traces.is_some(), ..notify });
         let own_pod = problems.own_pod(flags.pod_namespace, flags.pod_name);
         problems.without_own_pod("--collect-leases", flags.collect_leases && own_pod.is_none());
+        problems.without_own_pod("--collect-nodes", flags.collect_nodes && own_pod.is_none());
         let nodes_lease = problems.nodes_lease(flags.sources.nodes_lease);
         problems.idle_polls(flags.ec2_poll_interval, &policies);
         problems.end()?;
@@ -210,6 +213,7 @@ impl Settings {
             check_at_start: flags.check_at_start,
             nodes_lease,
             collect_leases: flags.collect_leases,
+            collect_nodes: flags.collect_nodes,
             log: flags.log,
         })
     }
@@ -273,7 +277,7 @@ mod tests {
         assert_eq!((settings.pod_selector, policy.drain.at_deadline), (None, AtDeadline::Delete));
         assert_eq!((settings.reported, settings.check_at_start), (Scope::Blocked, true));
         assert_eq!(settings.log.to_string(), "info");
-        assert!(!settings.collect_leases && settings.ec2_poll_interval.is_none());
+        assert!(!settings.collect_leases && !settings.collect_nodes && settings.ec2_poll_interval.is_none());
     }
 
     #[test]
@@ -315,6 +319,7 @@ mod tests {
             "all",
             "--check-at-start=false",
             "--collect-leases",
+            "--collect-nodes",
         ])
         .unwrap();
         assert_eq!(settings.policy().actions.of(NoticeKind::Rebalance), Action::Drain);
@@ -332,7 +337,7 @@ mod tests {
         assert_eq!(settings.managed_tag, ManagedTag { key: "team".to_owned(), value: Some("blue".to_owned()) });
         assert!(settings.policy().require_tag && settings.policy().dry_run);
         assert_eq!((settings.reported, settings.check_at_start), (Scope::All, false));
-        assert!(settings.collect_leases);
+        assert!(settings.collect_leases && settings.collect_nodes);
         assert_eq!(settings.policy().ignored_hooks, ["theirs"]);
         assert_eq!(settings.selection_rules.own_pod, Some(("kube-system".to_owned(), "ebbtide-1".to_owned())));
     }
@@ -562,6 +567,7 @@ mod tests {
             assert_eq!(problems(&["--on", "asg-terminate=cordon", flag, value]), [flag]);
         }
         assert_eq!(problems(&["--collect-leases"]), ["--collect-leases"]);
+        assert_eq!(problems(&["--collect-nodes"]), ["--collect-nodes"]);
         let flag = "--ec2-poll-interval";
         for wrong in ["59s", "2h", "0s", "often"] {
             assert_eq!(problems(&[flag, wrong]), [flag], "{wrong}");

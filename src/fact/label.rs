@@ -259,7 +259,7 @@ labels! {
         Admin => "admin",
         /// Writes Events and conditions. Fixed.
         Teller => "teller",
-        /// Collects leaked Leases. Fixed.
+        /// Collects what is left of Nodes. Fixed.
         Collector => "collector",
         /// Collects calls into a batch (deletions, extensions, questions to EC2). Fixed.
         Batcher => "batcher",
@@ -275,7 +275,7 @@ labels! {
         Drain => "drain",
         /// Watches pods while drains run.
         PodWatch => "pod-watch",
-        /// Watches the attachments of volumes while an interruption waits for them.
+        /// Watches the attachments of volumes while an interruption, or the deletion of a Node, waits for them.
         AttachmentWatch => "attachment-watch",
         /// Deregisters one instance from its target groups.
         Deregistration => "deregistration",

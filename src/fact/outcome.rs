@@ -177,6 +177,28 @@ labels! {
 }
 
 labels! {
+    /// What EC2 shows of an instance that has ended.
+    InstanceEnd {
+        /// It is terminated.
+        Terminated => "terminated",
+        /// EC2 does not know it: it was terminated more than an hour ago.
+        Unknown => "unknown",
+    }
+}
+
+labels! {
+    /// Why Nodes of instances that have ended are not deleted for now.
+    CollectionStop {
+        /// EC2 shows the instance of no Ready Node.
+        NoWitness => "no-witness",
+        /// EC2 does not know the instance of a Ready Node, so another account or region may know those of other Nodes, too.
+        Account => "account",
+        /// A fifth of the Nodes has been deleted in the last ten minutes.
+        Limit => "limit",
+    }
+}
+
+labels! {
     /// The points at which an interruption can wait for another controller or a user.
     HoldPoint {
         /// Before evictions begin.

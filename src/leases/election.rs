@@ -31,7 +31,7 @@ pub struct Office {
 }
 
 impl Office {
-    /// The collection of leaked Leases. A turn lasts two scans, so that one failed scan does not end the turn.
+    /// The collection of leftovers. A turn lasts two scans of Leases, so that one failed scan does not end the turn.
     pub const COLLECTOR: Self = Self {
         name: "ebbtide-collector",
         turn: Duration::from_mins(20),

@@ -1,18 +1,18 @@
 //! Collects leaked Leases of deleted Nodes, for `--collect-leases`.
 //!
 //! A kubelet that outlives its Node creates its Lease in `kube-node-lease` again, without an owner, so nothing ever collects the Lease.
-//! Ebbtide does: one replica at a time ([`election`](crate::leases::election)), seldom, in calls of the lowest priority.
+//! Ebbtide does, seldom, in calls of the lowest priority.
 //!
 //! A Lease is leaked if it is a kubelet's own, has no owner, has not been renewed for an hour, and the API server reports that there is no
 //! Node of its name. The deletion names the UID and the version that were read: a kubelet that returns in between renews the Lease and
 //! keeps it.
 
-use crate::clients::gate::{Backoff, CALL_TIMEOUT, Call, Category, Class, Gate, KubeError};
+use super::collector::{CollectError, Leftovers};
+use crate::clients::gate::{CALL_TIMEOUT, Call, Category, Class, Gate, KubeError};
 use crate::clients::trimmed::{self, Bare, Trimmed};
 use crate::fact::{Fact, Facts};
-use crate::leases::election::{Election, Turn};
 use crate::runtime::clock::Clock;
-use crate::runtime::random;
+use futures_util::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
@@ -23,8 +23,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use std::collections::HashSet;
 use std::time::Duration;
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
-use tokio_util::sync::CancellationToken;
+use tokio::time::Instant;
 
 /// Namespace of the kubelets' Leases.
 pub const NODE_LEASES: &str = "kube-node-lease";
@@ -35,27 +34,17 @@ const MIN_IDLE: SignedDuration = SignedDuration::from_hours(1);
 /// Interval between scans. Leaked Leases do no harm for some time.
 const SCAN_INTERVAL: Duration = Duration::from_mins(10);
 
-/// Maximum delay of the first scan, so that replicas that start together do not scan together.
-const FIRST_SCAN_DELAY: Duration = Duration::from_secs(5);
-
-/// Delay of the first retry after a failed scan.
-const MIN_RETRY_DELAY: Duration = Duration::from_secs(5);
-
-/// Maximum delay of a retry after a failed scan.
-const MAX_RETRY_DELAY: Duration = Duration::from_mins(5);
-
 /// Number of Leases on a page.
 const PAGE_SIZE: u32 = 500;
 
-/// Collects Leases.
-pub struct Collector {
+/// The Leases of kubelets.
+pub struct Leases {
     leases: Api<NodeLease>,
     nodes: Api<Bare>,
     gate: Gate,
     clock: Clock,
     facts: Facts,
-    /// The election of the collector; `None` in a dry run, which writes nothing.
-    election: Option<Election>,
+    dry_run: bool,
     /// The Leases that a dry run has reported, by UID.
     reported: HashSet<String>,
 }
@@ -88,79 +77,33 @@ enum SuspectEnd {
     Kept,
 }
 
-impl Collector {
-    /// Returns a collector that calls through `client` and `gate`. Without an election it makes a dry run.
+impl Leftovers for Leases {
+    fn interval(&self) -> Duration {
+        SCAN_INTERVAL
+    }
+
+    fn scan(&mut self) -> BoxFuture<'_, Result<(), CollectError>> {
+        Box::pin(async { Ok(self.collect().await?) })
+    }
+}
+
+impl Leases {
+    /// Returns the Leases that `client` reaches through `gate`.
     #[must_use]
-    pub fn new(client: &Client, gate: Gate, clock: Clock, facts: Facts, election: Option<Election>) -> Self {
+    pub fn new(client: &Client, gate: Gate, clock: Clock, facts: Facts, dry_run: bool) -> Self {
         Self {
             leases: Api::namespaced_with(client.clone(), NODE_LEASES, &ApiResource::erase::<Lease>(&())),
             nodes: Api::all_with(client.clone(), &ApiResource::erase::<Node>(&())),
             gate,
             clock,
             facts,
-            election,
+            dry_run,
             reported: HashSet::new(),
         }
     }
 
-    /// Runs until `stop`, then gives the turn back.
-    pub async fn run(mut self, stop: CancellationToken) {
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => {}
-            () = self.work() => {}
-        }
-        if let Some(election) = self.election {
-            // A failure does not matter: the turn expires by itself.
-            let _ = election.give_back().await;
-        }
-    }
-
-    async fn work(&mut self) {
-        sleep(random::jittered(FIRST_SCAN_DELAY, 0.0..1.0)).await;
-        let mut backoff = Backoff::new(MIN_RETRY_DELAY, MAX_RETRY_DELAY);
-        loop {
-            let begun = Instant::now();
-            let every = random::jittered(SCAN_INTERVAL, 0.9..1.0);
-            let next = match self.once().await {
-                Ok(turn_may_end) => {
-                    backoff.reset();
-                    turn_may_end.map_or(begun + every, |at| at.min(begun + every))
-                }
-                Err(error) => {
-                    self.facts.emit(&Fact::CollectFailed { category: error.category, error: &error });
-                    Instant::now() + backoff.step()
-                }
-            };
-            sleep_until(next).await;
-        }
-    }
-
-    /// Scans once, if it is our turn. Otherwise returns the earliest end of the other replica's turn.
-    async fn once(&mut self) -> Result<Option<Instant>, KubeError> {
-        let Some(election) = &mut self.election else {
-            return self.scan().await.map(|()| None);
-        };
-        let had = election.is_ours();
-        match election.take_turn().await? {
-            Turn::Theirs { until } => {
-                if had {
-                    self.facts.emit(&Fact::CollectorTurn { ours: false });
-                }
-                Ok(Some(until))
-            }
-            Turn::Ours { until, .. } => {
-                if !had {
-                    self.facts.emit(&Fact::CollectorTurn { ours: true });
-                }
-                // The next scan does the rest if the turn ends.
-                timeout_at(until, self.scan()).await.unwrap_or(Ok(())).map(|()| None)
-            }
-        }
-    }
-
     /// Deletes all leaked Leases.
-    async fn scan(&mut self) -> Result<(), KubeError> {
+    async fn collect(&mut self) -> Result<(), KubeError> {
         let suspects = self.suspects().await?;
         self.reported.retain(|uid| suspects.iter().any(|suspect| suspect.uid == *uid));
         let mut failed = None;
@@ -169,7 +112,7 @@ impl Collector {
                 Ok(SuspectEnd::Kept) => {}
                 Ok(SuspectEnd::Deleted) => self.report(&suspect),
                 // The server is busy or does not answer, so the other deletions wait for the next scan.
-                Err(error) if is_server_error(error.category) => return Err(error),
+                Err(error) if error.category.is_away() => return Err(error),
                 // A Lease that can't be deleted does not stop the scan, and one error stands for all.
                 Err(error) => failed = failed.or(Some(error)),
             }
@@ -199,11 +142,8 @@ impl Collector {
         }
         let preconditions =
             Preconditions { uid: Some(suspect.uid.clone()), resource_version: Some(suspect.version.clone()) };
-        let params = DeleteParams {
-            dry_run: self.election.is_none(),
-            preconditions: Some(preconditions),
-            ..DeleteParams::default()
-        };
+        let params =
+            DeleteParams { dry_run: self.dry_run, preconditions: Some(preconditions), ..DeleteParams::default() };
         let call = Call { verb: "delete", resource: "leases", subject: &suspect.name };
         match self.call(call, || self.leases.delete(&suspect.name, &params)).await {
             Ok(_) => Ok(SuspectEnd::Deleted),
@@ -227,7 +167,7 @@ impl Collector {
 
     fn report(&mut self, suspect: &Suspect) {
         let idle = self.clock.now().duration_since(suspect.renewed).unsigned_abs();
-        let dry_run = self.election.is_none();
+        let dry_run = self.dry_run;
         // A dry run finds the Lease again in each scan.
         if !dry_run || self.reported.insert(suspect.uid.clone()) {
             self.facts.emit(&Fact::LeaseCollected { lease: &suspect.name, idle, dry_run });
@@ -249,11 +189,6 @@ fn suspect(lease: NodeLease, now: Timestamp) -> Option<Suspect> {
     let renewed = lease.spec.renew_time?.0;
     let leaked = now.duration_since(renewed) > MIN_IDLE;
     leaked.then_some(Suspect { name, uid: metadata.uid?, version: metadata.resource_version?, renewed })
-}
-
-/// Whether an error is about the server and not about the request.
-const fn is_server_error(category: Category) -> bool {
-    matches!(category, Category::Throttled | Category::Unavailable | Category::TimedOut | Category::Unreachable)
 }
 
 #[cfg(test)]

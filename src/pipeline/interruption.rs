@@ -58,6 +58,7 @@ mod waves;
 mod work;
 
 pub use confirmation::{Confirmations, Proof};
+pub use decisions::out_of_service_mark;
 pub use draining::DrainingNodes;
 pub use group_lookup::GroupLookup;
 pub use groups::{Groups, read as read_group};
@@ -78,7 +79,9 @@ pub use step::{AwaitedNode, HookEnding, QuietTime, Step, Target, Waits};
 pub use steps::Steps;
 pub use times::{DEFAULT_DRAIN_TIMEOUT, HookRoom, HookTerms, HookTimes, MAX_MARGIN, WARNING_TIME, due_beat};
 use waits::WaitLog;
-pub use waits::{Attachments, LoadBalancers, MIN_DRAIN, Source, TargetGroup, TargetGroups, is_too_late, name_of};
+pub use waits::{
+    Attachments, LoadBalancers, MIN_DRAIN, Source, TargetGroup, TargetGroups, WatchShare, is_too_late, name_of,
+};
 pub use waves::Waves;
 pub use work::Interrupter;
 

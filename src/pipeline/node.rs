@@ -71,8 +71,8 @@ pub use marker::{CordonOutcome, Marker};
 pub use names::{IGNORE_ANNOTATION, TEST_ANNOTATION, is_from_node};
 pub use node_pool::{NodePool, NodeScope, PerPool};
 pub use owner::{
-    ClusterNames, DESCRIBE_INSTANCES, InstanceRecord, ManagedTag, Membership, OwnerLookup, by_id, clusters_in,
-    describe, instances_in, subject_of,
+    ClusterNames, DESCRIBE_INSTANCES, InstanceRecord, MAX_ASKED, ManagedTag, Membership, OwnerLookup, by_id,
+    clusters_in, describe, instances_in, subject_of,
 };
 pub use releaser::NodeReleaser;
 pub use restarts::Restarts;

@@ -58,7 +58,7 @@ pub struct Service {
     pub(super) notifier: Option<StoppableTask>,
     /// Sends traces. Not one of the fixed tasks either.
     pub(super) trace_exporter: Option<StoppableTask>,
-    /// Collects leaked Leases, and stops by itself when shutdown begins. Not one of the fixed tasks either.
+    /// Collects what is left of Nodes, and stops by itself when shutdown begins. Not one of the fixed tasks either.
     pub(super) collector: Option<Handle<()>>,
     /// Checks the set-up once. Nothing waits for it.
     pub(super) checks: Option<Handle<()>>,

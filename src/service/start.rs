@@ -140,8 +140,6 @@ impl Service {
             let checks = checks.run(wiring.gate.clone(), facts.clone(), readiness.clone());
             tasks.spawn(TaskKind::Checks, checks)
         });
-        let collector = wiring.collector().map(|it| tasks.spawn(TaskKind::Collector, it.run(stop.clone())));
-
         let interrupter = wiring.interrupter(&index);
         if let Some(releaser) = wiring.releaser(&index, &interrupter.marker) {
             fixed.push(tasks.spawn(TaskKind::Undo, releaser.run()));
@@ -155,6 +153,8 @@ impl Service {
         let poller = ready.spawned(&tasks, sources, poller, &fixed);
         let interruptions = Arc::new(wiring.interruptions(interrupter));
         let deliverer = Arc::new(wiring.deliverer(queue, &interruptions));
+        let collector = wiring.collector(&interruptions.interrupter);
+        let collector = collector.map(|it| tasks.spawn(TaskKind::Collector, it.run(stop.clone())));
         let sources = tasks.spawn(TaskKind::Sources, wiring.sources(interruptions).run(stop)).fuse();
         Ok(Self {
             deliverer,

@@ -5,7 +5,9 @@ use crate::clients::connect::Clients;
 use crate::clients::gate::Gate;
 use crate::fact::{Facts, TaskKind};
 use crate::leases::election::{Election, Office};
-use crate::leftovers::leases::Collector;
+use crate::leftovers::collector::{Collector, Leftovers};
+use crate::leftovers::leases::Leases;
+use crate::leftovers::nodes;
 use crate::pipeline::drain::{Drainer, PodWatch, pod_api};
 use crate::pipeline::interruption::{
     Attachments, Confirmations, DrainingNodes, GroupLookup, Groups, Hints, Hooks, Interrupter, LoadBalancers,
@@ -61,15 +63,21 @@ impl Wiring {
         Some(TraceExporter::new(settings, finished, connector, self.clock, self.facts.clone()))
     }
 
-    /// Returns the collector of leaked Leases, if the settings ask for one. Replicas elect one of them by a Lease; a dry run writes
-    /// nothing, so it has no election.
-    pub fn collector(&self) -> Option<Collector> {
-        let (namespace, name) =
-            self.settings.selection_rules.own_pod.as_ref().filter(|_| self.settings.collect_leases)?;
-        let (client, gate) = (self.clients.kube.clone(), self.gate.clone());
-        let election = Election::new(Office::COLLECTOR, client, namespace, name, gate, self.clock);
-        let election = (!self.settings.policy().dry_run).then_some(election);
-        Some(Collector::new(&self.clients.kube, self.gate.clone(), self.clock, self.facts.clone(), election))
+    /// Returns the collector of leftovers, if the settings ask for some. Replicas elect one of them by a Lease; a dry run writes nothing, so
+    /// it has no election.
+    pub fn collector(&self, interrupter: &Arc<Interrupter>) -> Option<Collector> {
+        let Self { settings, clients, clock, facts, gate, .. } = self;
+        let dry_run = settings.policy().dry_run;
+        let (namespace, name) = settings.selection_rules.own_pod.as_ref()?;
+        let leases = || Box::new(Leases::new(&clients.kube, gate.clone(), *clock, facts.clone(), dry_run)) as _;
+        let nodes = || Box::new(nodes::Nodes::new(Arc::clone(interrupter))) as _;
+        let all = [settings.collect_leases.then(leases), settings.collect_nodes.then(nodes)];
+        let all: Vec<Box<dyn Leftovers>> = all.into_iter().flatten().collect();
+        if all.is_empty() {
+            return None;
+        }
+        let election = Election::new(Office::COLLECTOR, clients.kube.clone(), namespace, name, gate.clone(), *clock);
+        Some(Collector::new(all, facts.clone(), (!dry_run).then_some(election)))
     }
 
     /// Returns the election of the replica that handles notices from Nodes; `None` in a dry run, in which all do. Its calls have a gate of

@@ -4,9 +4,9 @@
 
 use super::metrics::{MIN_OFTEN_RECEIVES, Metrics};
 use crate::fact::{
-    Category, CheckStatus, DeadlineType, Fact, HeartbeatResult, HookFailure, LeaseEnd, MalformedReason, MessageCount,
-    MessageRelease, NodeRef, NodeRefusal, NoticeOutcome, NoticeRef, NotificationResult, ReceiveOrder, Replacement,
-    Subscriber, Unusual, WaitOutcome, label,
+    Category, CheckStatus, CollectionStop, DeadlineType, Fact, HeartbeatResult, HookFailure, LeaseEnd, MalformedReason,
+    MessageCount, MessageRelease, NodeRef, NodeRefusal, NoticeOutcome, NoticeRef, NotificationResult, ReceiveOrder,
+    Replacement, Subscriber, Unusual, WaitOutcome, label,
 };
 use crate::runtime::duration::Words;
 use crate::telemetry::traces::trace_id;
@@ -616,8 +616,8 @@ impl Subscriber for Rows {
                 let [(_, ok), (_, warnings), (_, failures), (_, skipped)] = counts;
                 info!(ok, warnings, failures, skipped, "set-up checked; see ebbtide doctor for details");
             }
-            Fact::CollectorTurn { ours: true } => info!("this replica collects leaked Leases now"),
-            Fact::CollectorTurn { ours: false } => info!("another replica collects leaked Leases now"),
+            Fact::CollectorTurn { ours: true } => info!("this replica collects what is left of Nodes now"),
+            Fact::CollectorTurn { ours: false } => info!("another replica collects what is left of Nodes now"),
             Fact::LeaseCollected { lease, idle, dry_run: false } => {
                 count!(leases_collected);
                 info!(lease, idle = %Words(*idle), "deleted a Lease without a Node from kube-node-lease");
@@ -627,8 +627,28 @@ impl Subscriber for Rows {
             }
             Fact::CollectFailed { category, error } => {
                 retried!("collect", category);
-                warn!(%error, "collecting leaked Leases failed; retried");
+                warn!(%error, "collecting what is left of Nodes failed; retried");
             }
+            Fact::NodeCollected { on, end, silent, has_finalizers, dry_run: false } => {
+                count!(nodes_collected);
+                let silent = Words(*silent);
+                on!(info, on, ec2 = end.as_str(), %silent, has_finalizers, "deleted the Node, whose instance has ended");
+            }
+            Fact::NodeCollected { on, end, silent, dry_run: true, .. } => {
+                let silent = Words(*silent);
+                on!(info, on, ec2 = end.as_str(), %silent, would = "delete the Node, whose instance has ended", "dry run");
+            }
+            Fact::CollectionHeld { why, nodes: 0, .. } => info!(%why, "no Nodes are left for this reason any more"),
+            Fact::CollectionHeld { why: CollectionStop::Limit, nodes, before: 0 } => {
+                info!(
+                    nodes,
+                    "a fifth of the Nodes was deleted in ten minutes; the others whose instances have ended wait"
+                );
+            }
+            Fact::CollectionHeld { why, nodes, before: 0 } => {
+                warn!(%why, nodes, "EC2 does not know the instances of Ready Nodes; those that seem to have ended are left");
+            }
+            Fact::CollectionHeld { .. } => {}
             Fact::AwsCall { service, operation, result, took } => {
                 count!(aws_calls[service, operation, label(*result, "ok")]);
                 observe!(aws_call_duration[service, operation], took);

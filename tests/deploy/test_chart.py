@@ -458,6 +458,8 @@ VOLUMES: Rules = {
     ("", "watch", "volumeattachments", ""),
     ("", "get", "persistentvolumeclaims", ""),
 }
+ATTACHMENTS: Rules = {("", verb, "volumeattachments", "") for verb in ("list", "watch")}
+ENDED: Rules = {("", "delete", "nodes", "")}
 BALANCERS: Rules = {("", "list", "targetgroupbindings", "")}
 TELLS: Rules = {("", "patch", "nodes/status", ""), ("", "create", "events", ""), ("", "patch", "events", "")}
 DOCTOR: Rules = {("", "list", kind, "") for kind in ("poddisruptionbudgets", "validatingadmissionpolicies", "validatingadmissionpolicybindings")}
@@ -510,6 +512,14 @@ def actions(**chosen: str) -> str:
         ("settings: {collectLeases: true}", NODES | DRAINS | VOLUMES | DELETES | TELLS | NODE_LEASES | TURNS),
         ("settings: {collectLeases: true, dryRun: true}", NODES | DRAINS | TRIES | NODE_LEASES),
         ("settings: {collectLeases: false}", NODES | DRAINS | VOLUMES | DELETES | TELLS),
+        ("settings: {collectNodes: true}", NODES | DRAINS | VOLUMES | DELETES | TELLS | ENDED | TURNS),
+        ("settings: {collectNodes: true, waitForVolumes: 0s}", NODES | DRAINS | ATTACHMENTS | DELETES | TELLS | ENDED | TURNS),
+        ("settings: {collectNodes: true, dryRun: true}", NODES | DRAINS | TRIES | ENDED),
+        (
+            "settings: {collectNodes: true, collectLeases: true}",
+            NODES | DRAINS | VOLUMES | DELETES | TELLS | ENDED | NODE_LEASES | TURNS,
+        ),
+        ("settings: {collectNodes: false}", NODES | DRAINS | VOLUMES | DELETES | TELLS),
         ("settings: {source: [queue, nodes]}", NODES | DRAINS | VOLUMES | DELETES | TELLS | NODES_TURN),
         ("settings: {source: [queue, nodes], dryRun: true}", NODES | DRAINS | TRIES),
         ("settings: {source: [queue]}", NODES | DRAINS | VOLUMES | DELETES | TELLS),
@@ -623,11 +633,14 @@ def test_the_service_is_bound_to_the_taints_of_its_settings() -> None:
         spec = the("ValidatingAdmissionPolicy", HELM4.objects(values=QUEUE + values), "ebbtide-service")["spec"]
         assert (spec["failurePolicy"], len(spec["matchConditions"])) == ("Fail", 1)
         variables = {each["name"]: each["expression"] for each in spec["variables"]}
-        return {"user": spec["matchConditions"][0]["expression"], **{name: variables[name] for name in ("taints", "keys")}}
+        return {"user": spec["matchConditions"][0]["expression"], **{name: variables[name] for name in ("taints", "keys", "collects")}}
 
     stopped = "node.kubernetes.io/out-of-service"
     user = "request.userInfo.username == 'system:serviceaccount:ebbtide:"
-    assert bounds("") == {"user": f"{user}ebbtide'", "taints": "[]", "keys": f"['{stopped}']"}
+    assert bounds("") == {"user": f"{user}ebbtide'", "taints": "[]", "keys": f"['{stopped}']", "collects": "false"}
+    for value, expected in (("false", "false"), ("true", "true")):
+        bound = bounds(f"settings: {{collectNodes: {value}}}")
+        assert (bound["collects"], stopped in bound["taints"]) == (expected, expected == "true")
     values = """
 serviceAccount: {name: other}
 settings:
@@ -639,6 +652,7 @@ settings:
         "user": f"{user}other'",
         "taints": f"['a=b:NoSchedule', 'c.d/e:NoExecute', 'f:NoSchedule', 'a=b:NoExecute', '{stopped}=nodeshutdown:NoExecute']",
         "keys": f"['{stopped}', 'a', 'c.d/e', 'f', 'old']",
+        "collects": "false",
     }
 
 

@@ -196,6 +196,7 @@ SENTENCES = [
             "write [queue, nodes] and queueUrl, [nodes, ec2] and ec2PollInterval, or remove it")
         for setting, name in [
             (", requireTag: true}", "settings.requireTag"),
+            (", collectNodes: true}", "settings.collectNodes"),
             (", verify: always}", "settings.verify"),
             (", waitForLoadBalancers: wait}", "settings.waitForLoadBalancers"),
             (", waitForLoadBalancers: deregister}", "settings.waitForLoadBalancers"),

@@ -167,6 +167,7 @@ impl Problems {
         let waits = flags.waits.wait_for_load_balancers != ForLoadBalancers::Nothing;
         for (flag, is_set) in [
             ("--require-tag", flags.require_tag),
+            ("--collect-nodes", flags.collect_nodes),
             ("--verify", flags.admission.verify == Verify::Always),
             ("--wait-for-load-balancers", waits),
             ("--on", flags.on.iter().any(|pair| pair.ends_with("=replace") || pair.ends_with("=ready"))),
@@ -308,8 +309,9 @@ mod tests {
 
     #[test]
     fn what_needs_aws_is_refused_with_nodes_alone() {
-        let needs: [&[&str]; 8] = [
+        let needs: [&[&str]; 9] = [
             &["--require-tag"],
+            &["--collect-nodes"],
             &["--verify", "always"],
             &["--wait-for-load-balancers", "wait"],
             &["--health-issue", "AWS_EC2_A_FAULT=drain"],

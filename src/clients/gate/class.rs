@@ -52,7 +52,7 @@ pub enum Class {
     List,
     /// Evictions, by deadline.
     Evict,
-    /// Events, conditions, leaked Leases and checks: no drain waits for them.
+    /// Events, conditions, what is left of Nodes and checks: no drain waits for them.
     Background,
 }
 

@@ -32,6 +32,8 @@ const FAILED_JOBS: &str = "a Job counts a failure for a pod that Ebbtide deletes
 const VOLUMES_MISSED: &str =
     "hooks are completed while volumes are still attached, which their pods miss for 6 minutes";
 const ALL_VOLUMES: &str = "after a drain Ebbtide waits for the volumes of pods that stay, too";
+const VOLUMES_KEPT: &str =
+    "Nodes are deleted before their volumes are detached, which their pods then miss for 6 minutes";
 const BINDINGS_MISSED: &str = "target groups of TargetGroupBindings are not waited for";
 
 /// Returns the permissions that the service needs with these settings, in the order of the chart's roles.
@@ -50,6 +52,8 @@ pub fn needed(settings: &Settings) -> Vec<Permission> {
     let writes = !policy.dry_run;
     let waits = writes && settings.acts_on(NoticeKind::AsgTerminate, Action::drains);
     let volumes = waits && !policy.waits.volumes.is_zero();
+    let detaches = writes && settings.collect_nodes;
+    let missed = if volumes { VOLUMES_MISSED } else { VOLUMES_KEPT };
     let balanced = match policy.waits.load_balancers {
         ForLoadBalancers::Nothing => false,
         ForLoadBalancers::Wait => waits,
@@ -62,13 +66,14 @@ pub fn needed(settings: &Settings) -> Vec<Permission> {
         (true, "", "nodes", "watch", NO_NODE),
         (cordons, "", "nodes", "get", "a cordon that conflicts with another writer is not repeated"),
         (cordons, "", "nodes", "patch", "no Node is cordoned, and none drained"),
+        (settings.collect_nodes, "", "nodes", "delete", "Nodes of terminated instances stay"),
         (drains, "", "pods", "list", "no Node is drained"),
         (drains, "", "pods", "watch", "Ebbtide does not see the end of pods"),
         (drains, "", "pods/eviction", "create", "no pod is evicted"),
         (deletes, "", "pods", "delete", NO_GRACE),
         (deletes && writes, "", "pods/status", "patch", FAILED_JOBS),
-        (volumes, "storage.k8s.io", "volumeattachments", "list", VOLUMES_MISSED),
-        (volumes, "storage.k8s.io", "volumeattachments", "watch", VOLUMES_MISSED),
+        (volumes || detaches, "storage.k8s.io", "volumeattachments", "list", missed),
+        (volumes || detaches, "storage.k8s.io", "volumeattachments", "watch", missed),
         (volumes, "", "persistentvolumeclaims", "get", ALL_VOLUMES),
         (balanced, "elbv2.k8s.aws", "targetgroupbindings", "list", BINDINGS_MISSED),
         (reports, "", "nodes/status", "patch", "the condition EbbtideDraining is not written"),
@@ -82,18 +87,12 @@ pub fn needed(settings: &Settings) -> Vec<Permission> {
         needed.extend(office(settings, Office::nodes(settings.nodes_lease), "no replica handles notices from Nodes"));
     }
     if settings.collect_leases {
-        needed.extend(collector(settings));
+        needed.push(lease("list", NODE_LEASES, "", "no leaked Lease is found"));
+        needed.push(lease("delete", NODE_LEASES, "", "leaked Leases stay"));
     }
-    needed
-}
-
-/// Returns the permissions of the lease collector: nodes' Leases in their one namespace, and its own Lease in its pod's namespace.
-fn collector(settings: &Settings) -> Vec<Permission> {
-    let mut needed = vec![
-        lease("list", NODE_LEASES, "", "no leaked Lease is found"),
-        lease("delete", NODE_LEASES, "", "leaked Leases stay"),
-    ];
-    needed.extend(office(settings, Office::COLLECTOR, "no replica becomes the collector, and leaked Leases stay"));
+    if settings.collect_leases || settings.collect_nodes {
+        needed.extend(office(settings, Office::COLLECTOR, "no replica becomes the collector, and all leftovers stay"));
+    }
     needed
 }
 

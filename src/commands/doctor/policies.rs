@@ -76,15 +76,17 @@ fn list<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
 fn service_spec(kind: &str, user: &str, settings: &Settings) -> Option<ValidatingAdmissionPolicySpec> {
     let mut spec = spec(kind, user)?;
     let (marks, gone) = (&settings.policy().mark_settings, out_of_service());
-    let added = marks.taints.iter().chain(settings.policy().out_of_service_taint.then_some(&gone)).map(written);
+    let taints_gone = settings.policy().out_of_service_taint || settings.collect_nodes;
+    let added = marks.taints.iter().chain(taints_gone.then_some(&gone)).map(written);
     let added: Vec<String> = added.collect();
-    let lists = [
+    let values = [
         ("taints", list(added.iter().map(String::as_str))),
         ("keys", list([&*gone.key].into_iter().chain(marks.taint_keys()))),
+        ("collects", settings.collect_nodes.to_string()),
     ];
     for variable in spec.variables.iter_mut().flatten() {
-        if let Some((_, list)) = lists.iter().find(|(name, _)| *name == variable.name) {
-            variable.expression.clone_from(list);
+        if let Some((_, value)) = values.iter().find(|(name, _)| *name == variable.name) {
+            variable.expression.clone_from(value);
         }
     }
     Some(spec)
@@ -299,6 +301,16 @@ mod tests {
             set("keys", keys)(readings);
         };
         assert_eq!(found(&flags, both), Vec::new());
+        // Without the setting, no Node may be deleted.
+        let collecting = ["--collect-nodes", "--pod-namespace", "ops", "--pod-name", "a"];
+        let (_, _, text) = one(&collecting, |_| {});
+        assert!(text.contains("ebbtide-service is not the policy of this version's chart"), "{text}");
+        let collects = |readings: &mut Readings| {
+            set("taints", "['node.kubernetes.io/out-of-service=nodeshutdown:NoExecute']")(readings);
+            set("collects", "true")(readings);
+        };
+        assert_eq!(found(&collecting, collects), Vec::new());
+        assert_eq!(one(&[], set("collects", "true")).1, Status::Warning);
         // Those of `extraArgs` are missing.
         let (_, status, text) = one(&flags, |_| {});
         assert_eq!(status, Status::Warning);

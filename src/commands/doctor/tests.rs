@@ -270,7 +270,7 @@ fn a_denied_read_is_skipped_and_names_the_permission() {
 }
 
 /// Settings for which every call, right and rule is needed.
-const EVERYTHING: [&str; 18] = [
+const EVERYTHING: [&str; 19] = [
     "--source",
     "queue,nodes,ec2",
     "--pod-namespace",
@@ -278,6 +278,7 @@ const EVERYTHING: [&str; 18] = [
     "--pod-name",
     "ebbtide-1",
     "--collect-leases",
+    "--collect-nodes",
     "--ec2-poll-interval",
     "5m",
     "--verify",

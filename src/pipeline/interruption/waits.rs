@@ -28,7 +28,7 @@ mod zonal_shift;
 
 pub(super) use active_wait::ActiveWait;
 pub use active_wait::WaitLog;
-pub use attachments::Attachments;
+pub use attachments::{Attachments, WatchShare};
 pub use load_balancers::LoadBalancers;
 pub use replacement::{MIN_DRAIN, is_too_late};
 pub use target_groups::{Source, TargetGroup, TargetGroups, name_of};

@@ -19,6 +19,9 @@ use tokio::time::Instant;
 /// Maximum number of values in a filter of `DescribeInstances`.
 const MAX_FILTER_VALUES: usize = 200;
 
+/// Maximum number of instances that are asked about in one call. One value is left for the instance that the cluster's name is learned from.
+pub const MAX_ASKED: usize = MAX_FILTER_VALUES - 1;
+
 /// Time that a lookup waits for others to share its call. They are common where every cluster's events go to every queue.
 const BATCH_WAIT: Duration = Duration::from_millis(50);
 
@@ -207,8 +210,7 @@ impl OwnerLookup {
     pub fn new(client: Client, tag: ManagedTag, cluster: ClusterNames, tasks: &Tasks, facts: Facts) -> Self {
         let query = InstanceQuery { client, gate: Gate::new(facts), tag: Arc::new(tag), cluster };
         let batched = query.clone();
-        // One value is left for the instance that the cluster's name is learned from.
-        let batcher = Batcher::start(tasks, DESCRIBE_INSTANCES, MAX_FILTER_VALUES - 1, BATCH_WAIT, move |instances| {
+        let batcher = Batcher::start(tasks, DESCRIBE_INSTANCES, MAX_ASKED, BATCH_WAIT, move |instances| {
             batched.clone().run(instances)
         });
         let cache = Cache { records: HashMap::new(), swept: Instant::now() };
@@ -232,6 +234,14 @@ impl OwnerLookup {
     /// As [`OwnerLookup::ask`].
     pub async fn ask_anew(&self, instance: &InstanceId) -> Result<InstanceRecord, AwsError> {
         Ok(self.find(instance).await?.record)
+    }
+
+    /// Returns EC2's current records of these instances, at most [`MAX_ASKED`], in their order and all from one query.
+    ///
+    /// # Errors
+    /// As [`OwnerLookup::ask`].
+    pub async fn ask_together(&self, instances: Vec<InstanceId>) -> Result<Vec<InstanceRecord>, AwsError> {
+        self.query.clone().run(instances).await.into_iter().map(|found| Ok(found?.record)).collect()
     }
 
     /// Returns the name of the instance's Auto Scaling group, as of some minutes ago; `None` if it has none.

@@ -34,6 +34,8 @@ pub struct Node {
     pub instance: InstanceId,
     /// Time of its registration.
     pub created: Option<Timestamp>,
+    /// Whether its deletion was requested, and finalizers keep it.
+    pub deleting: bool,
     /// Boot ID: changes when the instance restarts. Empty until the kubelet has reported it.
     pub boot: Box<str>,
     /// Whether the Node is unschedulable.
@@ -197,6 +199,7 @@ impl Node {
             resource_version: object.metadata.resource_version?.into(),
             instance,
             created: object.metadata.creation_timestamp.map(|at| at.0),
+            deleting: object.metadata.deletion_timestamp.is_some(),
             cordoned: object.spec.unschedulable,
             ready: is("Ready"),
             silent: condition("Ready").is_some_and(|found| found.status == "Unknown"),
@@ -287,6 +290,7 @@ impl Node {
             resource_version: "7".into(),
             instance: InstanceId::new("i-0123456789abcdef0").unwrap(),
             created: None,
+            deleting: false,
             boot: "boot-1".into(),
             cordoned: false,
             ready: true,
@@ -343,6 +347,7 @@ mod tests {
         assert_eq!(&*node.name, "ip-10-0-0-1");
         assert_eq!(node.instance.as_str(), "i-0123456789abcdef0");
         assert_eq!(node.created, "2026-11-21T10:00:00Z".parse().ok());
+        assert!(!node.deleting);
         assert!(
             node.cordoned && node.ready && node.ignored && node.selected && node.has_volumes && node.draining.is_none()
         );

@@ -25,10 +25,11 @@ const AWS_CALLS: [[&str; 2]; 15] = [
     ["elasticloadbalancing", "DescribeTargetHealth"],
     ["elasticloadbalancing", "DeregisterTargets"],
 ];
-const KUBE_CALLS: [[&str; 2]; 16] = [
+const KUBE_CALLS: [[&str; 2]; 17] = [
     ["get", "nodes"],
     ["patch", "nodes"],
     ["patch", "nodes/status"],
+    ["delete", "nodes"],
     ["list", "pods"],
     ["delete", "pods"],
     ["patch", "pods/status"],

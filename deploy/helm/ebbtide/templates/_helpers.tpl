@@ -78,7 +78,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- range (.Values.settings).taint }}
 {{- $taints = append $taints (replace "=:" ":" . | squote) }}
 {{- end }}
-{{- if (.Values.settings).outOfServiceTaint }}
+{{- if or (.Values.settings).outOfServiceTaint (.Values.settings).collectNodes }}
 {{- $taints = append $taints (squote "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute") }}
 {{- end }}
 {{- printf "[%s]" (join ", " $taints) }}
@@ -371,6 +371,11 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{/* Whether hooks are kept until volumes are detached. A dry run completes none. */}}
 {{- define "ebbtide.waitsForVolumes" -}}
 {{- if and (contains " asgTerminate " (include "ebbtide.drained" .)) (ne "0s" (default "60s" (.Values.settings).waitForVolumes)) (not (.Values.settings).dryRun) }}yes{{ end }}
+{{- end }}
+
+{{/* Whether the detachment of volumes is awaited before a Node is deleted. A dry run sets no taint for it. */}}
+{{- define "ebbtide.detachesVolumes" -}}
+{{- if and (.Values.settings).collectNodes (not (.Values.settings).dryRun) }}yes{{ end }}
 {{- end }}
 
 {{/* Whether target groups are looked at: for a drained hook, and if instances are deregistered for any drain. Not in a dry run. */}}

@@ -104,6 +104,23 @@ fn what_the_collector_needs_is_in_two_namespaces() {
 }
 
 #[test]
+fn nodes_are_deleted_on_request_only() {
+    let all = |more: &[&str]| {
+        let flags: Vec<&str> = ["--collect-nodes"].iter().chain(&COLLECT[1..]).chain(more).copied().collect();
+        needed(&settings(&flags))
+    };
+    let names = |more: &[&str]| {
+        let added = all(more).into_iter().filter(|need| !needed(&settings(more)).contains(need));
+        added.map(|need| format!("{} {} {}", need.verb, need.resource, need.name)).collect::<Vec<_>>()
+    };
+    let turn = ["create leases ", "get leases ebbtide-collector", "update leases ebbtide-collector"];
+    assert_eq!(names(&[]), [&["delete nodes "][..], &turn].concat());
+    let volumes = ["list volumeattachments ", "watch volumeattachments "];
+    assert_eq!(names(&["--wait-for-volumes", "0s"]), [&["delete nodes "][..], &volumes, &turn].concat());
+    assert_eq!(names(&["--dry-run"]), ["delete nodes "]);
+}
+
+#[test]
 fn a_verb_that_is_not_allowed_is_named_with_its_rule() {
     let lacking = |verb: &'static str, resource: &'static str| {
         move |readings: &mut Readings| {

@@ -310,7 +310,7 @@ pub async fn mark_trials(settings: &Settings, probe: &Probe) -> Vec<TrialAnswer>
         let answer = probe.kube("patch", "nodes", || api.patch(name, &params, &patch)).await.map(drop);
         TrialAnswer { subject, answer }
     };
-    let trials = policy.mark_settings.trials(&node, policy.out_of_service_taint);
+    let trials = policy.mark_settings.trials(&node, policy.out_of_service_taint || settings.collect_nodes);
     stream::iter(trials).map(trial).buffered(MAX_CONCURRENT).collect().await
 }
 

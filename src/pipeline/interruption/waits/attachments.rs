@@ -1,4 +1,4 @@
-//! The attachments of volumes to Nodes, kept current by one watch that runs only while an interruption waits.
+//! The attachments of volumes to Nodes, kept current by one watch that runs only while an interruption, or the deletion of a Node, waits.
 
 use crate::clients::answers::Denials;
 use crate::clients::gate::{Category, KubeError};
@@ -52,7 +52,7 @@ enum KnownAttachments {
     Denied,
 }
 
-/// The attachments. All waiting interruptions share one watch.
+/// The attachments. All that wait share one watch.
 pub struct Attachments {
     api: Api<TrimmedAttachment>,
     facts: Facts,
@@ -61,7 +61,7 @@ pub struct Attachments {
 }
 
 /// A share in the watch. Dropping the last share ends the watch.
-pub(super) struct WatchShare(Seat<(), watch::Sender<KnownAttachments>, ()>);
+pub struct WatchShare(Seat<(), watch::Sender<KnownAttachments>, ()>);
 
 impl Attachments {
     /// The attachments that `client` can read. The watch starts with the first wait.
@@ -77,7 +77,7 @@ impl Attachments {
     }
 
     /// Returns a share in the watch; `None` without the permission to read attachments.
-    pub(super) fn join(&self) -> Option<WatchShare> {
+    pub fn join(&self) -> Option<WatchShare> {
         if self.denial.is_recent(&()) {
             return None;
         }
@@ -95,7 +95,7 @@ impl Attachments {
 
 impl WatchShare {
     /// Returns the volumes that are attached to the Node, once they are known; `None` without the permission to read them.
-    pub(super) async fn of(&self, node: &str) -> Option<BTreeSet<String>> {
+    pub async fn of(&self, node: &str) -> Option<BTreeSet<String>> {
         let mut known = self.0.shared().subscribe();
         // The sender lives as long as the share.
         let known = known.wait_for(|known| !matches!(known, KnownAttachments::Nothing)).await.ok()?;
