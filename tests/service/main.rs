@@ -107,9 +107,10 @@ mod pipeline {
     }
 }
 
-/// What is left of Nodes that are gone.
+/// What is left of Nodes, and of instances.
 mod leftovers {
     mod leases;
+    mod nodes;
 }
 
 /// Errors, overload, storms, hostile input, shutdowns and takeovers.
