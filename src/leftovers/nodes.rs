@@ -37,7 +37,8 @@ const MIN_SILENCE: SignedDuration = SignedDuration::from_mins(5);
 /// Minimum silence if the Node is drained, from the start of the drain on. A drain gives up the pods of a silent kubelet within ten minutes.
 const MIN_SILENCE_IN_DRAIN: SignedDuration = SignedDuration::from_mins(15);
 
-/// Minimum silence if EC2 does not know the instance: it shows a terminated one for about an hour, and may not know one that was just launched.
+/// Minimum silence, and age of the Node, if EC2 does not know the instance: EC2 shows a terminated one for about an hour, and may not know yet
+/// one that was launched just now.
 const MIN_SILENCE_UNKNOWN: SignedDuration = SignedDuration::from_hours(1);
 
 /// Minimum time between two answers of EC2 about an instance that has ended.
@@ -80,7 +81,7 @@ pub struct Nodes {
 #[derive(Clone, Copy, Debug)]
 struct EndedNode {
     /// Start of the kubelet's silence. After another one everything begins anew.
-    silent_since: Timestamp,
+    silent_since: Option<Timestamp>,
     progress: Progress,
 }
 
@@ -159,8 +160,8 @@ impl Nodes {
         for nodes in silent.chunks(MAX_ASKED - WITNESSES) {
             ended.extend(self.ended(nodes, now, &mut left).await?);
         }
-        let by_uid: HashMap<_, _> = ended.iter().map(|(node, _)| (&node.uid, silent_since(node))).collect();
-        self.known.retain(|uid, known| by_uid.get(uid) == Some(&Some(known.silent_since)));
+        let by_uid: HashMap<_, _> = ended.iter().map(|(node, _)| (&node.uid, node.ready_since)).collect();
+        self.known.retain(|uid, known| by_uid.get(uid) == Some(&known.silent_since));
         self.reported.retain(|uid| by_uid.contains_key(uid));
         if !ended.iter().any(|(node, _)| node.has_volumes) {
             self.attachments = None;
@@ -194,7 +195,8 @@ impl Nodes {
         let (of_silent, of_ready) = records.split_at(silent.len());
         let mut ended = Vec::new();
         for (node, record) in silent.iter().zip(of_silent) {
-            let Some(end) = end_of(*record, silence(node, now), policy.require_tag) else { continue };
+            let age = node.created.map_or(SignedDuration::ZERO, |created| now.duration_since(created));
+            let Some(end) = end_of(*record, silence(node, now).min(age), policy.require_tag) else { continue };
             match contradiction(end, of_ready) {
                 Some(why) => *left.entry(why).or_default() += 1,
                 None => ended.push((Arc::clone(node), end)),
@@ -220,10 +222,10 @@ impl Nodes {
         at: Timestamp,
         left: &mut BTreeMap<CollectionStop, usize>,
     ) -> Result<(), KubeError> {
-        let (now, dry_run) = (Instant::now(), self.interrupter.policy.dry_run);
-        let Some(silent_since) = silent_since(node).filter(|_| !self.reported.contains(&node.uid)) else {
+        if self.reported.contains(&node.uid) {
             return Ok(());
-        };
+        }
+        let (now, dry_run, silent_since) = (Instant::now(), self.interrupter.policy.dry_run, node.ready_since);
         let first = EndedNode { silent_since, progress: Progress::Confirming(now) };
         let progress = self.known.entry(Arc::clone(&node.uid)).or_insert(first).progress;
         let has_volumes = !dry_run && self.has_volumes(node).await;
@@ -334,14 +336,9 @@ impl Nodes {
     }
 }
 
-/// Returns since when the kubelet has been silent; `None` if that is not known.
-fn silent_since(node: &Node) -> Option<Timestamp> {
-    Some(node.created?.max(node.ready_since?))
-}
-
 /// Returns how long the kubelet has been silent.
 fn silence(node: &Node, now: Timestamp) -> SignedDuration {
-    silent_since(node).map_or(SignedDuration::ZERO, |since| now.duration_since(since))
+    node.ready_since.map_or(SignedDuration::ZERO, |since| now.duration_since(since))
 }
 
 /// Whether the kubelet of a Node that Ebbtide may delete has been silent for long enough to ask EC2 about the instance.
@@ -349,13 +346,13 @@ fn is_silent(node: &Node, now: Timestamp) -> bool {
     let is_drained = |notice: &NoticeRecord| notice.work == Work::Open && notice.end() > Some(now);
     let mut drains = node.record.notices().map(|(_, notice)| notice).filter(|notice| is_drained(notice));
     let is_over = |notice: &NoticeRecord| {
-        let begun = notice.since.max(silent_since(node));
+        let begun = notice.since.max(node.ready_since);
         begun.is_some_and(|begun| now.duration_since(begun) >= MIN_SILENCE_IN_DRAIN)
     };
     node.silent && !node.deleting && !node.is_excluded() && silence(node, now) >= MIN_SILENCE && drains.all(is_over)
 }
 
-/// Returns the end of the instance of a silent Node by EC2's record, if it has ended and is ours.
+/// Returns the end of an instance of ours by EC2's record, if it has ended. `silence`: how long its Node has existed with a silent kubelet.
 fn end_of(record: InstanceRecord, silence: SignedDuration, require_tag: bool) -> Option<InstanceEnd> {
     let is_ours = |membership| match membership {
         Membership::ThisCluster | Membership::Unproven { .. } => true,
@@ -392,10 +389,9 @@ mod tests {
         Timestamp::from_second(1_800_000_000 + 60 * minutes).unwrap()
     }
 
-    /// Returns a Node that registered and became silent at these minutes.
-    fn node(created: i64, silent: i64) -> Node {
-        let node = Node::for_tests("node-1");
-        Node { created: Some(at(created)), ready: false, silent: true, ready_since: Some(at(silent)), ..node }
+    /// Returns a Node whose kubelet became silent at this minute.
+    fn node(silent: i64) -> Node {
+        Node { ready: false, silent: true, ready_since: Some(at(silent)), ..Node::for_tests("node-1") }
     }
 
     #[test]
@@ -403,17 +399,14 @@ mod tests {
         let after = |node: &Node, minutes: i64| {
             (is_silent(node, at(minutes) - Duration::from_secs(1)), is_silent(node, at(minutes)))
         };
-        assert_eq!(after(&node(0, 100), 105), (false, true));
-        // The times of a Node's status are the writer's.
-        assert_eq!(after(&node(100, 0), 105), (false, true));
-        assert_eq!(after(&Node { created: None, ..node(0, 100) }, 1000), (false, false));
-        assert_eq!(after(&Node { ready_since: None, ..node(0, 100) }, 1000), (false, false));
+        assert_eq!(after(&node(100), 105), (false, true));
+        assert_eq!(after(&Node { ready_since: None, ..node(100) }, 1000), (false, false));
         // A kubelet that reports that its Node is not Ready runs.
-        assert_eq!(after(&Node { silent: false, ..node(0, 100) }, 1000), (false, false));
+        assert_eq!(after(&Node { silent: false, ..node(100) }, 1000), (false, false));
         for changed in [
-            Node { deleting: true, ..node(0, 100) },
-            Node { ignored: true, ..node(0, 100) },
-            Node { selected: false, ..node(0, 100) },
+            Node { deleting: true, ..node(100) },
+            Node { ignored: true, ..node(100) },
+            Node { selected: false, ..node(100) },
         ] {
             assert_eq!(after(&changed, 1000), (false, false));
         }
@@ -422,7 +415,7 @@ mod tests {
     #[test]
     fn a_drain_ends_first() {
         let recorded = |text: &str| {
-            let mut node = node(0, 100);
+            let mut node = node(100);
             node.record.insert("ebbtide/notice.0123456789abcdef", text);
             node
         };

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import pytest
 
-from harness import admission, chart, manifests, messages
+from harness import admission, chart, manifests, messages, roles
 from harness.control_plane import SERVICE
 from harness.kube import NODES, Kube, Object
 from harness.wait import eventually
@@ -138,6 +138,38 @@ def test_a_stolen_token_changes_nothing_of_others(world: World) -> None:
         marked = [*now, manifests.condition("DisruptionTarget", "True")]
         assert refused(stolen, pod, {"status": {"conditions": marked}}) == ""
     assert world.see(node)["spec"]["taints"] == [QUARANTINE]
+
+
+@pytest.mark.versions
+def test_a_stolen_token_deletes_no_node_whose_kubelet_reports(world: World) -> None:
+    node, bare = world.node(), world.register(world.aws.instance(), kubelet=False)
+
+    def deletion(kube: Kube, of: Node) -> str:
+        try:
+            kube.delete(f"{NODES}/{of.name}?dryRun=All")
+        except AssertionError as error:
+            assert ": 403 " in str(error), error
+            return str(error)
+        return ""
+
+    def says(status: str) -> None:
+        world.kube.patch(f"{NODES}/{bare.name}/status", {"status": {"conditions": [manifests.condition("Ready", status)]}})
+
+    with roles.deleting_nodes(world.kube, SERVICE):
+        # Another role may grant what the chart's does not without the setting.
+        with bound(world, node, objects(world, VALUES)) as stolen:
+            for status in ("True", "False", "Unknown"):
+                says(status)
+                assert BOUNDS in deletion(stolen, bare), status
+        with bound(world, node, objects(world, VALUES.replace("{taint", "{collectNodes: true, taint"))) as stolen:
+            assert BOUNDS in deletion(stolen, node)
+            for status in ("True", "False"):
+                says(status)
+                assert BOUNDS in deletion(stolen, bare), status
+            unknown = {"status": {"conditions": [manifests.condition("Ready", "Unknown")]}}
+            assert BOUNDS in refused(stolen, f"{NODES}/{bare.name}/status", unknown)
+            says("Unknown")
+            assert deletion(stolen, bare) == ""
 
 
 @pytest.mark.versions

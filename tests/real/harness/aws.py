@@ -126,6 +126,10 @@ class Aws(Queues):
         """Stops an instance."""
         self._ec2.stop_instances(InstanceIds=[instance])
 
+    def terminate_instance(self, instance: str) -> None:
+        """Terminates an instance, which EC2 shows as terminated from then on."""
+        self._ec2.terminate_instances(InstanceIds=[instance])
+
     def hook(self, group: str, name: str, heartbeat_timeout: int, transition: str, most: int = 0) -> Hook:
         """Creates a group with a hook."""
         self._group(group, most)

@@ -71,6 +71,24 @@ def grant_target_groups(kube: Kube, user: str) -> None:
 
 
 @contextmanager
+def deleting_nodes(kube: Kube, user: str) -> Iterator[None]:
+    """Grants a user the additional permission for --collect-nodes, until the block ends."""
+    (role,) = _roles("settings", "ClusterRole")
+    rules = [rule for rule in role["rules"] if rule["verbs"] == ["delete"] and rule["resources"] == ["nodes"]]
+    name = f"{user}-deletes-nodes"
+    kube.create(f"{_API}/clusterroles", {"metadata": {"name": name}, "rules": rules})
+    try:
+        kube.create(f"{_API}/clusterrolebindings", _binding(name, user, "ClusterRole"))
+        wait_held(kube, user, "", rules)
+        yield
+    finally:
+        for kind in ("clusterrolebindings", "clusterroles"):
+            kube.delete(f"{_API}/{kind}/{name}")
+        right = {"group": "", "resource": "nodes", "verb": "delete"}
+        eventually(f"{user} may delete no nodes", lambda: not _may(kube, user, right))
+
+
+@contextmanager
 def without(kube: Kube, user: str, group: str, resource: str) -> Iterator[None]:
     """Takes the permissions on a resource from a user of the default permissions, until the block ends."""
     path, rules = f"{_API}/clusterroles/{user}", default_rules()
