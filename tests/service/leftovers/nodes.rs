@@ -48,7 +48,7 @@ impl Stage {
         self.until("the Node is gone", within, || !self.is_there(n)).await;
     }
 
-    fn collector(&self) -> Option<String> {
+    fn turn_of(&self) -> Option<String> {
         let leases = self.world.kube.leases(HOME);
         leases.into_iter().find(|lease| lease.metadata.name.as_deref() == Some(TURN))?.spec?.holder_identity
     }
@@ -92,7 +92,7 @@ async fn by_default_no_node_is_deleted_and_ec2_is_not_asked() {
     let replica = stage.start(&["--pod-namespace", HOME, "--pod-name", "a"]).await;
     stage.terminates(0);
     sleep(EVER).await;
-    assert!(stage.is_there(0) && stage.collector().is_none());
+    assert!(stage.is_there(0) && stage.turn_of().is_none());
     assert_eq!((stage.calls("DescribeInstances"), stage.deletions()), (0, vec![]));
     stage.rest(&[&replica]).await;
 }
@@ -286,7 +286,7 @@ async fn a_node_that_changes_before_its_deletion_stays() {
 async fn one_of_two_replicas_asks_and_deletes_and_the_other_takes_over() {
     let stage = Stage::new(12, 0);
     let first = stage.collects_nodes("a", &[]).await;
-    stage.until("the first has the turn", s(10), || stage.collector().as_deref() == Some("a")).await;
+    stage.until("the first has the turn", s(10), || stage.turn_of().as_deref() == Some("a")).await;
     let second = stage.collects_nodes("b", &[]).await;
     stage.terminates(0);
     stage.until_gone(0, LATEST + s(2)).await;
@@ -300,7 +300,7 @@ async fn one_of_two_replicas_asks_and_deletes_and_the_other_takes_over() {
     assert!(stage.is_there(1) && stage.deletions().len() == 1);
     // It begins anew: it has seen no answer.
     stage.until_gone(1, s(1000)).await;
-    assert_eq!((stage.collector().as_deref(), &*collected(&second)), (Some("b"), "1"));
+    assert_eq!((stage.turn_of().as_deref(), &*collected(&second)), (Some("b"), "1"));
     stage.rest(&[&second]).await;
 }
 
@@ -405,7 +405,7 @@ async fn a_dry_run_deletes_no_node() {
     stage.terminates(0);
     let replicas = [stage.collects_nodes("a", &["--dry-run"]).await, stage.collects_nodes("b", &["--dry-run"]).await];
     sleep(EVER).await;
-    assert!(stage.is_there(0) && stage.collector().is_none() && stage.taints(0).is_empty());
+    assert!(stage.is_there(0) && stage.turn_of().is_none() && stage.taints(0).is_empty());
     assert_eq!(stage.deletions(), [200, 200], "the API server checks one of each replica");
     assert_eq!(collected(&replicas[0]), "0");
     stage.rest(&[&replicas[0], &replicas[1]]).await;
