@@ -209,7 +209,9 @@ fn delete(state: &mut State, call: &Call, at: &At) -> Answer {
     options.check(at.resource, &object)?;
     if object.meta.finalizers.as_ref().is_some_and(|finalizers| !finalizers.is_empty()) {
         let now = Time(state.clock.now());
-        let ending = object.with_meta(|meta| drop(meta.deletion_timestamp.get_or_insert(now)));
+        let ending = object.with_meta(|meta| {
+            meta.deletion_timestamp.get_or_insert(now);
+        });
         let ending = if options.is_dry_run() { Arc::new(ending) } else { state.put(at.resource, ending) };
         return at.show(200, &ending, call.form);
     }
