@@ -125,12 +125,12 @@ impl Wiring {
             probing: tokio::sync::Mutex::default(),
         };
         let (autoscaling, lifecycle) = (clients.aws.autoscaling.clone(), Gate::new(facts.clone()));
-        let elb = clients.aws.elb.clone();
+        let balancing = (autoscaling.clone(), clients.aws.elb.clone());
         let kube = (clients.kube.clone(), gate.clone());
         let waited = policy.waits.load_balancers;
         let group_lookup = GroupLookup::new(autoscaling.clone(), tasks, facts.clone());
-        let load_balancers =
-            LoadBalancers::new(waited, kube, autoscaling.clone(), elb, group_lookup.clone(), tasks, facts);
+        let lookups = (owner.clone(), group_lookup.clone());
+        let load_balancers = LoadBalancers::new(waited, kube, balancing, lookups, tasks, facts);
         let confirmations = Confirmations::new(clients.aws.ec2.clone(), group_lookup.clone(), *clock, tasks, facts);
         Interrupter {
             draining: Arc::new(DrainingNodes::new(policy.admission.limit)),

@@ -50,7 +50,7 @@ pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {
     if for_load_balancers(settings) == ForLoadBalancers::Deregister && !is_tried("deregister") {
         checks.push(area.skipped(
             "deregister",
-            "No Auto Scaling group is known with a target group, so a deregistration could not be tried. Where a TargetGroupBinding names one, its controller deregisters the instance, too.",
+            "No Auto Scaling group is known with a target group, so a deregistration could not be tried. Where a TargetGroupBinding or a Service leads to one, its controller deregisters the instance, too.",
         ));
     }
     if lifecycle(settings) && !is_tried("complete") {

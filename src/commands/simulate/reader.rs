@@ -183,9 +183,11 @@ impl<'a> Reader<'a> {
     pub async fn target_groups(&self, instance: &InstanceId, hook: Option<&Hook>) -> (Vec<TargetGroup>, Vec<String>) {
         let failures = Arc::new(Failures::default());
         let facts = Facts::to(vec![Arc::clone(&failures) as Arc<dyn Subscriber>]);
-        let (kube, autoscaling) = (self.clients.kube.clone(), self.clients.aws.autoscaling.clone());
-        let groups =
-            TargetGroups::new(kube, self.gate.clone(), autoscaling, facts).with_group_lookup(self.group_lookup.clone());
+        let (kube, aws) = ((self.clients.kube.clone(), self.gate.clone()), &self.clients.aws);
+        // The instance has a Node here.
+        let _ = self.example.set(instance.clone());
+        let groups = TargetGroups::new(kube, aws.autoscaling.clone(), aws.elb.clone(), self.owner.clone(), facts)
+            .with_group_lookup(self.group_lookup.clone());
         let found = groups.of(instance, hook.map(|hook| &*hook.group)).await;
         let failures = std::mem::take(&mut *failures.0.lock());
         (found.groups.to_vec(), failures)

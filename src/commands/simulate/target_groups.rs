@@ -22,7 +22,7 @@ pub(super) async fn of(
     let view = |group: TargetGroup| {
         let of_pods = match &group.from {
             Source::Binding { namespace, pods: true, .. } => Some(namespace),
-            Source::Binding { .. } | Source::Group(_) => None,
+            Source::Binding { .. } | Source::Service(_) | Source::Group(_) => None,
         };
         // The addresses of pods are the controller's, and only waited for.
         let counts = of_pods.is_none_or(|namespace| awaited && pods.iter().any(|pod| pod.namespace == **namespace));

@@ -12,6 +12,7 @@
 //! attachments     the watch of all attachments, while an interruption waits
 //! load_balancers  until no target group lists the instance, and its deregistration
 //! target_groups   finds the target groups
+//! service_groups  finds those of the cloud provider's Services, by their tags
 //! targets         polls their targets, while an interruption waits
 //! ```
 
@@ -20,6 +21,7 @@ mod attachments;
 mod hold;
 mod load_balancers;
 mod replacement;
+mod service_groups;
 mod target_groups;
 mod targets;
 mod volumes;

@@ -255,6 +255,19 @@ impl OwnerLookup {
         }
     }
 
+    /// Returns the names of this cluster in tags: the one that is set, or those of an instance of this cluster, which is looked up until
+    /// they are known; none if its tags have none.
+    ///
+    /// # Errors
+    /// As [`OwnerLookup::ask`].
+    pub async fn cluster_names(&self) -> Result<&[String], AwsError> {
+        let cluster = &self.query.cluster;
+        if let Some(example) = cluster.to_learn_from() {
+            self.find(&example).await?;
+        }
+        Ok(cluster.names.get().map_or(&[], Vec::as_slice))
+    }
+
     async fn find(&self, instance: &InstanceId) -> Result<Found, AwsError> {
         let found = self.batcher.ask(instance.clone()).await?;
         self.cache(instance, found.clone());

@@ -33,7 +33,7 @@ mod tests;
 
 pub use autoscaling::{Action, ActionState, AutoScaling, GroupSpec, HookResult, HookSpec};
 pub use ec2::Ec2;
-pub use elb::{Deregistration, Elb};
+pub use elb::{Deregistration, Elb, TargetGroupSpec};
 pub use events::{Events, matches};
 pub use sqs::{Received, Sqs};
 

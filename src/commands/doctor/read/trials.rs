@@ -25,6 +25,9 @@ const INVALID: &str = "00000000-0000-0000-0000-000000000000";
 /// The effect of a denial of either call for replacements.
 const UNREPLACED: &str = "nodes are drained without a replacement first";
 
+/// The effect of a denial of either call for the target groups of Services.
+const SERVICES_MISSED: &str = "target groups of the cloud provider's Services are not waited for";
+
 /// A row of the table.
 pub struct Trial {
     /// The name of its check.
@@ -107,7 +110,7 @@ macro_rules! request {
 }
 
 /// All calls, in the order of the output.
-pub const ALL: [Trial; 14] = [
+pub const ALL: [Trial; 16] = [
     Trial {
         name: "delete",
         action: Operation::new("sqs", "DeleteMessage"),
@@ -173,6 +176,22 @@ pub const ALL: [Trial; 14] = [
         needed: |settings| for_load_balancers(settings) != ForLoadBalancers::Nothing,
         on: Objects::Any("any target group"),
         make: request!(|aws, _| aws.elb.describe_target_health().target_group_arn(unknown_target_group(aws))),
+    },
+    Trial {
+        name: "target-groups",
+        action: Operation::new("elasticloadbalancing", "DescribeTargetGroups"),
+        without: SERVICES_MISSED,
+        needed: |settings| for_load_balancers(settings) != ForLoadBalancers::Nothing,
+        on: Objects::Any("all target groups"),
+        make: request!(|aws, _| aws.elb.describe_target_groups().page_size(1)),
+    },
+    Trial {
+        name: "target-group-tags",
+        action: Operation::new("elasticloadbalancing", "DescribeTags"),
+        without: SERVICES_MISSED,
+        needed: |settings| for_load_balancers(settings) != ForLoadBalancers::Nothing,
+        on: Objects::Any("any target group"),
+        make: request!(|aws, _| aws.elb.describe_tags().resource_arns(unknown_target_group(aws))),
     },
     Trial {
         name: "hooks",

@@ -13,6 +13,7 @@ use crate::pipeline::interruption::group_lookup::GroupLookup;
 use crate::pipeline::interruption::known::Progress;
 use crate::pipeline::interruption::policy::ForLoadBalancers;
 use crate::pipeline::interruption::{Case, NoticeOutcome};
+use crate::pipeline::node::OwnerLookup;
 use crate::runtime::task::{Handle, Tasks};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
@@ -42,13 +43,12 @@ impl LoadBalancers {
     pub fn new(
         wanted: ForLoadBalancers,
         kube: (kube::Client, Gate),
-        autoscaling: aws_sdk_autoscaling::Client,
-        elb: aws_sdk_elasticloadbalancingv2::Client,
-        group_lookup: GroupLookup,
+        (autoscaling, elb): (aws_sdk_autoscaling::Client, aws_sdk_elasticloadbalancingv2::Client),
+        (owner, group_lookup): (OwnerLookup, GroupLookup),
         tasks: &Tasks,
         facts: &Facts,
     ) -> Option<Self> {
-        let groups = TargetGroups::new(kube.0, kube.1, autoscaling, facts.clone());
+        let groups = TargetGroups::new(kube, autoscaling, elb.clone(), owner, facts.clone());
         let targets = Targets::new(elb, tasks.clone(), facts.clone());
         match wanted {
             ForLoadBalancers::Nothing => None,
@@ -157,7 +157,7 @@ impl Case {
         let may_list = |group: &&TargetGroup| match &group.from {
             // The pods behind a Service are in its namespace.
             Source::Binding { namespace, pods: true, .. } => addresses.iter().any(|(of, _)| **of == **namespace),
-            Source::Binding { .. } | Source::Group(_) => true,
+            Source::Binding { .. } | Source::Service(_) | Source::Group(_) => true,
         };
         (groups.iter().filter(may_list).map(|group| balancers.targets.join(group)).collect(), may_be_more)
     }
@@ -171,9 +171,7 @@ impl Case {
             return Ok(());
         }
         let deregistered = balancers.targets.deregister(&share.group.arn, instance, targets).await;
-        // The controller deregisters it as well, because the node is excluded from load balancers.
-        let is_bound = matches!(share.group.from, Source::Binding { .. });
-        if is_bound { Ok(()) } else { deregistered }
+        if share.group.from.has_controller() { Ok(()) } else { deregistered }
     }
 
     fn is_target(&self, id: &str, addresses: &PodAddresses) -> bool {

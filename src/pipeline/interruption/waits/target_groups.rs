@@ -1,12 +1,14 @@
 //! The target groups that an instance or its pods may be registered with. AWS has no call for the groups of a target, so all groups of the
 //! cluster and of the instance's Auto Scaling group are searched, once for all notices of some minutes.
 
+use super::service_groups::ServiceGroups;
 use crate::clients::answers::{Answers, DENIAL_KEPT, Denials, FAILURE_KEPT};
 use crate::clients::gate::{AwsClass, AwsError, Backoff, Call, Category, Class, Failure, Gate, KubeError, Operation};
 use crate::clients::trimmed::Trimmed;
 use crate::fact::{Fact, Facts};
 use crate::pipeline::event::InstanceId;
 use crate::pipeline::interruption::group_lookup::GroupLookup;
+use crate::pipeline::node::OwnerLookup;
 use aws_sdk_autoscaling::Client;
 use kube::Api;
 use kube::api::{ApiResource, ListParams};
@@ -64,14 +66,24 @@ pub enum Source {
         /// Whether its targets are addresses of pods, not instances.
         pods: bool,
     },
+    /// The tags of a Service's target group, which the cloud provider has set: the Service, as `NAMESPACE/NAME`.
+    Service(Box<str>),
     /// The Auto Scaling group of this name.
     Group(Box<str>),
+}
+
+impl Source {
+    /// Whether a controller of the cluster deregisters an instance from the target group, too, because the label excludes its Node.
+    pub(super) const fn has_controller(&self) -> bool {
+        !matches!(self, Self::Group(_))
+    }
 }
 
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Binding { namespace, name, .. } => write!(f, "TargetGroupBinding {namespace}/{name}"),
+            Self::Service(name) => write!(f, "Service {name}"),
             Self::Group(name) => write!(f, "Auto Scaling group {name}"),
         }
     }
@@ -92,15 +104,27 @@ pub struct FoundGroups {
     pub may_be_more: bool,
 }
 
+/// A search for target groups.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Search {
+    /// Those of all bindings.
+    Bindings,
+    /// Those with the tags of the cluster's Services.
+    Services,
+    /// Those of the Auto Scaling group of this name.
+    Group(String),
+}
+
 /// Finds target groups.
 pub struct TargetGroups {
     bindings: Api<Binding>,
     kube_gate: Gate,
+    services: ServiceGroups,
     client: Client,
     gate: Gate<AwsClass>,
     facts: Facts,
-    /// By Auto Scaling group, and for the bindings by none; each with the time for which it is kept.
-    found: Answers<Option<String>, (FoundGroups, Duration)>,
+    /// What searches have found, each with the time for which it is kept.
+    found: Answers<Search, (FoundGroups, Duration)>,
     /// Finds the Auto Scaling groups of instances that no hook names.
     group_lookup: Option<GroupLookup>,
     lookup_denial: Denials,
@@ -142,13 +166,20 @@ impl fmt::Display for SearchError {
 impl TargetGroups {
     /// Searches with these clients. Makes no call before an interruption needs one.
     #[must_use]
-    pub fn new(kube: kube::Client, kube_gate: Gate, client: Client, facts: Facts) -> Self {
+    pub fn new(
+        (kube, kube_gate): (kube::Client, Gate),
+        client: Client,
+        elb: aws_sdk_elasticloadbalancingv2::Client,
+        owner: OwnerLookup,
+        facts: Facts,
+    ) -> Self {
         let kind = GroupVersionKind::gvk("elbv2.k8s.aws", "v1beta1", "TargetGroupBinding");
         let bindings = Api::all_with(kube, &ApiResource::from_gvk(&kind));
         let gate = Gate::new(facts.clone());
         Self {
             bindings,
             kube_gate,
+            services: ServiceGroups::new(elb, owner, facts.clone()),
             client,
             gate,
             facts,
@@ -164,8 +195,8 @@ impl TargetGroups {
         Self { group_lookup: Some(group_lookup), ..self }
     }
 
-    /// Returns the target groups of all bindings and of the instance's Auto Scaling group: `hook_group`, if a hook names it. Searches that
-    /// fail for some seconds are reported, and their groups left out.
+    /// Returns the target groups of all bindings, of the cloud provider's Services, and of the instance's Auto Scaling group: `hook_group`,
+    /// if a hook names it. Searches that fail for some seconds are reported, and their groups left out.
     pub async fn of(&self, instance: &InstanceId, hook_group: Option<&str>) -> FoundGroups {
         let by_group = async {
             let group = match hook_group {
@@ -173,17 +204,19 @@ impl TargetGroups {
                 None => self.group_of(instance).await,
             };
             match group {
-                Ok(Some(group)) => self.cached(Some(group)).await,
+                Ok(Some(group)) => self.cached(Search::Group(group)).await,
                 Ok(None) => FoundGroups { groups: Arc::default(), may_be_more: false },
                 Err(may_be_more) => FoundGroups { groups: Arc::default(), may_be_more },
             }
         };
-        let (bindings, by_group) = futures_util::future::join(self.cached(None), by_group).await;
-        // One group may be found in both ways.
-        let all: BTreeMap<&str, &TargetGroup> =
-            by_group.groups.iter().chain(bindings.groups.iter()).map(|group| (&*group.arn, group)).collect();
+        let (bindings, services) = (self.cached(Search::Bindings), self.cached(Search::Services));
+        let (by_group, services, bindings) = futures_util::future::join3(by_group, services, bindings).await;
+        // One group may be found in several ways: the last one counts.
+        let found = [by_group, services, bindings];
+        let all = found.iter().flat_map(|found| found.groups.iter());
+        let all: BTreeMap<&str, &TargetGroup> = all.map(|group| (&*group.arn, group)).collect();
         let groups = all.into_values().cloned().collect();
-        FoundGroups { groups, may_be_more: by_group.may_be_more || bindings.may_be_more }
+        FoundGroups { groups, may_be_more: found.iter().any(|found| found.may_be_more) }
     }
 
     /// Returns the instance's Auto Scaling group, or whether another try may find one.
@@ -209,9 +242,9 @@ impl TargetGroups {
     }
 
     /// Returns what was found, or searches. Only the first of several callers asks; the others wait for its answer.
-    async fn cached(&self, group: Option<String>) -> FoundGroups {
+    async fn cached(&self, search: Search) -> FoundGroups {
         let ask = || async {
-            match self.search(group.as_deref()).await {
+            match self.search(&search).await {
                 Ok(found) => (FoundGroups { groups: found.into(), may_be_more: false }, KEPT),
                 Err(error) => {
                     self.failed(&error);
@@ -221,20 +254,21 @@ impl TargetGroups {
                 }
             }
         };
-        self.found.get(group.clone(), |(_, kept)| *kept, ask).await.0
+        self.found.get(search.clone(), |(_, kept)| *kept, ask).await.0
     }
 
     fn failed(&self, error: &SearchError) {
         self.facts.emit(&Fact::LoadBalancerFailed { category: error.category(), error });
     }
 
-    async fn search(&self, group: Option<&str>) -> Result<Vec<TargetGroup>, SearchError> {
+    async fn search(&self, search: &Search) -> Result<Vec<TargetGroup>, SearchError> {
         let by = Instant::now() + SEARCH_TIMEOUT;
         let search = || {
             Box::pin(async move {
-                match group {
-                    Some(group) => self.of_group(group, by).await.map_err(SearchError::Aws),
-                    None => self.of_bindings(by).await.map_err(SearchError::Kube),
+                match search {
+                    Search::Bindings => self.of_bindings(by).await.map_err(SearchError::Kube),
+                    Search::Services => self.services.find(by).await.map_err(SearchError::Aws),
+                    Search::Group(group) => self.of_group(group, by).await.map_err(SearchError::Aws),
                 }
             })
         };

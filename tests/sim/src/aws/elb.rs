@@ -1,4 +1,5 @@
-//! Elastic Load Balancing's target groups and their targets, for DescribeTargetHealth and DeregisterTargets.
+//! Elastic Load Balancing's target groups, their tags and their targets, for DescribeTargetGroups, DescribeTags, DescribeTargetHealth and
+//! DeregisterTargets.
 
 use super::query::{Form, answer_wrapped, refuse_wrapped};
 use super::refusal::{Refusal, Words};
@@ -10,6 +11,10 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Maximum number of target groups in a page, and of resources in a call about tags.
+const MAX_PAGE: usize = 400;
+const MAX_TAGGED: usize = 20;
 
 const WORDS: Words = Words {
     throttled_status: 400,
@@ -37,10 +42,49 @@ struct State {
     deregistered: Vec<Deregistration>,
 }
 
+/// A target group as its creator describes it. Clones make further groups.
+#[derive(Clone, Debug)]
+pub struct TargetGroupSpec {
+    /// Its name, which no other group has.
+    pub name: String,
+    /// Its protocol.
+    pub protocol: &'static str,
+    /// The kind of its targets.
+    pub target_type: &'static str,
+    /// Its tags.
+    pub tags: BTreeMap<String, String>,
+    /// Time from a target's deregistration until it is no longer listed.
+    pub delay: Duration,
+}
+
+impl TargetGroupSpec {
+    /// A group of an Application Load Balancer, without tags.
+    #[must_use]
+    pub fn new(name: &str, delay: Duration) -> Self {
+        let name = name.to_owned();
+        Self { name, protocol: "HTTP", target_type: "instance", tags: BTreeMap::new(), delay }
+    }
+
+    /// A group that the cloud provider of this cluster has created for the Service of this namespace and name.
+    #[must_use]
+    pub fn of_service(cluster: &str, service: &str, delay: Duration) -> Self {
+        let name = format!("k8s-{}-{cluster}", service.replace('/', "-"));
+        Self { protocol: "TCP", ..Self::new(&name, delay) }
+            .tag(&format!("kubernetes.io/cluster/{cluster}"), "owned")
+            .tag("kubernetes.io/service-name", service)
+    }
+
+    /// Adds a tag.
+    #[must_use]
+    pub fn tag(mut self, key: &str, value: &str) -> Self {
+        self.tags.insert(key.to_owned(), value.to_owned());
+        self
+    }
+}
+
 #[derive(Debug)]
 struct Group {
-    /// Time from a target's deregistration until it is no longer listed.
-    delay: Duration,
+    spec: TargetGroupSpec,
     /// Targets by ID and port.
     targets: BTreeMap<(String, u16), Target>,
 }
@@ -71,10 +115,16 @@ impl Elb {
         Self { clock, edge, state: Arc::default() }
     }
 
-    /// Adds a target group with this deregistration delay. Returns its ARN.
+    /// Adds a target group of an Application Load Balancer with this deregistration delay. Returns its ARN.
     pub fn add_group(&self, name: &str, delay: Duration) -> String {
+        self.add(TargetGroupSpec::new(name, delay))
+    }
+
+    /// Adds a target group. Returns its ARN.
+    pub fn add(&self, spec: TargetGroupSpec) -> String {
+        let name = &spec.name;
         let arn = format!("arn:aws:elasticloadbalancing:{REGION}:{ACCOUNT}:targetgroup/{name}/{:016x}", name.len());
-        self.state().groups.insert(arn.clone(), Group { delay, targets: BTreeMap::new() });
+        self.state().groups.insert(arn.clone(), Group { spec, targets: BTreeMap::new() });
         arn
     }
 
@@ -139,11 +189,13 @@ impl Elb {
 
     pub(super) async fn serve(&self, form: &Form) -> Result<http::Response<Bytes>, Disconnected> {
         let operation = form.get("Action").unwrap_or_default();
-        let arn = form.get("TargetGroupArn").unwrap_or_default();
+        let arn = form.get("TargetGroupArn").or_else(|| form.get("ResourceArns.member.1")).unwrap_or_default();
         let name = arn.split('/').nth(1).unwrap_or_default();
         let refuse = |fault| Refusal::planned(fault, &WORDS).map(|refusal| refuse_wrapped(&refusal));
         let serve = async {
             let answer = match operation {
+                "DescribeTargetGroups" => self.state().list(form),
+                "DescribeTags" => self.state().tags(form),
                 "DescribeTargetHealth" => self.state().describe(arn),
                 "DeregisterTargets" => self.state().deregister(arn, form),
                 other => {
@@ -160,7 +212,7 @@ impl Elb {
 impl Group {
     /// Deregisters a target on this port, or on all. Returns the ports on which it was registered.
     fn deregister(&mut self, now: Duration, id: &str, port: Option<u16>) -> Vec<u16> {
-        let until = now + self.delay;
+        let until = now + self.spec.delay;
         let named = |(known, on): &(String, u16)| known == id && port.is_none_or(|port| port == *on);
         let registered =
             self.targets.iter_mut().filter(|(key, target)| named(key) && matches!(target, Target::Registered(_)));
@@ -176,6 +228,62 @@ impl State {
     fn group(&mut self, arn: &str) -> Result<&mut Group, Refusal> {
         let unknown = || Refusal::new("TargetGroupNotFound", format!("Target groups '{arn}' not found"));
         self.groups.get_mut(arn).ok_or_else(unknown)
+    }
+
+    /// Returns a page of all groups. Its marker is the ARN of its last one.
+    fn list(&self, form: &Form) -> Result<http::Response<Bytes>, Refusal> {
+        let size = match form.get("PageSize").map(str::parse) {
+            None => MAX_PAGE,
+            Some(Ok(size @ 1..=MAX_PAGE)) => size,
+            Some(_) => return Err(Refusal::new("ValidationError", "Page size must be between 1 and 400")),
+        };
+        let after = form.get("Marker").unwrap_or_default();
+        let mut left = self.groups.iter().filter(|(arn, _)| arn.as_str() > after);
+        let page: Vec<_> = left.by_ref().take(size).collect();
+        let marker = left.next().and(page.last()).map(|(arn, _)| arn.as_str());
+        Ok(answer_wrapped("DescribeTargetGroups", |xml| {
+            xml.nest("TargetGroups", |xml| {
+                for (arn, Group { spec, .. }) in page {
+                    xml.nest("member", |xml| {
+                        xml.text("TargetGroupArn", arn);
+                        xml.text("TargetGroupName", &spec.name);
+                        xml.text("Protocol", spec.protocol);
+                        xml.text("TargetType", spec.target_type);
+                    });
+                }
+            });
+            if let Some(marker) = marker {
+                xml.text("NextMarker", marker);
+            }
+        }))
+    }
+
+    /// Returns the tags of groups. One that does not exist fails the whole call.
+    fn tags(&mut self, form: &Form) -> Result<http::Response<Bytes>, Refusal> {
+        let arns = form.list("ResourceArns.member");
+        if arns.len() > MAX_TAGGED {
+            return Err(Refusal::new("ValidationError", "Cannot describe the tags of more than 20 resources"));
+        }
+        for arn in &arns {
+            self.group(arn)?;
+        }
+        Ok(answer_wrapped("DescribeTags", |xml| {
+            xml.nest("TagDescriptions", |xml| {
+                for arn in arns {
+                    xml.nest("member", |xml| {
+                        xml.text("ResourceArn", arn);
+                        xml.nest("Tags", |xml| {
+                            for (key, value) in &self.groups[arn].spec.tags {
+                                xml.nest("member", |xml| {
+                                    xml.text("Key", key);
+                                    xml.text("Value", value);
+                                });
+                            }
+                        });
+                    });
+                }
+            });
+        }))
     }
 
     fn describe(&mut self, arn: &str) -> Result<http::Response<Bytes>, Refusal> {

@@ -1,6 +1,7 @@
 //! Target groups: targets by ID and port, their states, and their deregistration.
 
 use super::{Stage, refused};
+use crate::aws::TargetGroupSpec;
 use aws_sdk_elasticloadbalancingv2::Client;
 use aws_sdk_elasticloadbalancingv2::types::TargetDescription;
 use std::time::Duration;
@@ -54,4 +55,42 @@ async fn a_group_that_is_removed_is_not_found() {
     stage.aws.elb.remove_group(&arn);
     let error = refused(stage.elb().describe_target_health().target_group_arn(&arn).send().await);
     assert_eq!(error, ("TargetGroupNotFound".to_owned(), 400));
+}
+
+#[tokio::test(start_paused = true)]
+async fn groups_are_listed_in_pages_and_their_tags_told_for_twenty_at_most() {
+    let stage = Stage::new();
+    let client = stage.elb();
+    let arns: Vec<_> = (0..21).map(|n| stage.aws.elb.add_group(&format!("web-{n:02}"), DELAY)).collect();
+    let service = stage.aws.elb.add(TargetGroupSpec::of_service("blue", "shop/web", DELAY));
+    let (mut listed, mut marker, mut pages) = (Vec::new(), None, 0);
+    loop {
+        let page = client.describe_target_groups().page_size(10).set_marker(marker.take());
+        let page = page.send().await.expect("the call must succeed");
+        listed.extend(page.target_groups.unwrap_or_default());
+        pages += 1;
+        marker = page.next_marker;
+        if marker.is_none() {
+            break;
+        }
+    }
+    assert_eq!((listed.len(), pages), (22, 3));
+    let of_service = listed.iter().find(|group| group.target_group_arn.as_ref() == Some(&service));
+    let of_service = of_service.expect("it must be listed");
+    assert_eq!(of_service.target_group_name(), Some("k8s-shop-web-blue"));
+    assert_eq!(of_service.protocol().map(|protocol| protocol.as_str()), Some("TCP"));
+    assert_eq!(of_service.target_type().map(|of| of.as_str()), Some("instance"));
+    let tags = client.describe_tags().resource_arns(&service).resource_arns(&arns[0]).send().await;
+    let tags: Vec<_> = tags.expect("the call must succeed").tag_descriptions.unwrap_or_default();
+    let keys: Vec<_> = tags.iter().map(|of| of.tags().iter().filter_map(|tag| tag.key()).collect::<Vec<_>>()).collect();
+    assert_eq!(keys, [vec!["kubernetes.io/cluster/blue", "kubernetes.io/service-name"], vec![]]);
+    let many = refused(client.describe_tags().set_resource_arns(Some(arns.clone())).send().await);
+    assert_eq!(many, ("ValidationError".to_owned(), 400));
+    stage.aws.elb.remove_group(&arns[0]);
+    let gone = refused(client.describe_tags().resource_arns(&service).resource_arns(&arns[0]).send().await);
+    assert_eq!(gone, ("TargetGroupNotFound".to_owned(), 400));
+    for size in [0, 401] {
+        let refusal = refused(client.describe_target_groups().page_size(size).send().await);
+        assert_eq!(refusal, ("ValidationError".to_owned(), 400));
+    }
 }
