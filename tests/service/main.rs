@@ -73,6 +73,7 @@ mod pipeline {
         mod replacement;
         mod replicas;
         mod retry;
+        mod service_groups;
         mod settle;
         mod shaping;
         mod waits;

@@ -106,13 +106,19 @@ locals {
 
   # These actions can't be restricted to a resource.
   load_balancers_statements = [{
-    Sid      = "LoadBalancers"
-    Effect   = "Allow"
-    Action   = ["autoscaling:DescribeAutoScalingGroups", "elasticloadbalancing:DescribeTargetHealth"]
+    Sid    = "LoadBalancers"
+    Effect = "Allow"
+    Action = [
+      "autoscaling:DescribeAutoScalingGroups",
+      "elasticloadbalancing:DescribeTargetGroups",
+      "elasticloadbalancing:DescribeTags",
+      "elasticloadbalancing:DescribeTargetHealth",
+    ]
     Resource = "*"
   }]
 
-  # Target groups of the AWS Load Balancer Controller, and those with the tag of the groups whose hooks may be completed.
+  # Target groups of the AWS Load Balancer Controller and of the cloud provider's Services, and those with the tag of the groups whose hooks
+  # may be completed.
   target_groups = "arn:${local.partition}:elasticloadbalancing:${local.region}:${local.account}:targetgroup/*"
   deregistration_statements = [
     {
@@ -127,6 +133,16 @@ locals {
       Action    = "elasticloadbalancing:DeregisterTargets"
       Resource  = local.target_groups
       Condition = { StringEquals = { "aws:ResourceTag/elbv2.k8s.aws/cluster" = var.cluster_name } }
+    },
+    {
+      Sid      = "ServicesTargets"
+      Effect   = "Allow"
+      Action   = "elasticloadbalancing:DeregisterTargets"
+      Resource = local.target_groups
+      Condition = {
+        StringEquals = { "aws:ResourceTag/kubernetes.io/cluster/${var.cluster_name}" = "owned" }
+        Null         = { "aws:ResourceTag/kubernetes.io/service-name" = "false" }
+      }
     },
     {
       Sid       = "Targets"

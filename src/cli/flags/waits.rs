@@ -76,7 +76,7 @@ pub struct Waits {
     pub hold: Vec<String>,
 
     /// Delay between the end of a drain and the completion of its hook, at most 48h, for load balancers that `--wait-for-load-balancers` does
-    /// not support [default: at once]
+    /// not support: classic ones [default: at once]
     #[arg(
         long,
         env = "EBBTIDE_COMPLETE_AFTER",
@@ -100,8 +100,8 @@ pub struct Waits {
     /// What to do about the target groups (ALB, NLB) of an interrupted instance: `wait` completes its hook when none lists the instance any
     /// more; `deregister` also removes the instance from them when its drain starts; `off`
     ///
-    /// Found by the bindings of the AWS Load Balancer Controller and by the instance's Auto Scaling group. All but `off` also exclude the node
-    /// from load balancers. The wait is 6 minutes at most, and ends at the deadline.
+    /// Found by the bindings of the AWS Load Balancer Controller, by the tags of the cloud provider's Services, and by the instance's Auto
+    /// Scaling group. All but `off` also exclude the node from load balancers. The wait is 6 minutes at most, and ends at the deadline.
     #[arg(
         long,
         env = "EBBTIDE_WAIT_FOR_LOAD_BALANCERS",

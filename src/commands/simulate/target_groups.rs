@@ -5,6 +5,9 @@ use super::view::{PodView, TargetGroupView};
 use crate::pipeline::event::Notice;
 use crate::pipeline::interruption::{Policy, Source, TargetGroup, name_of};
 
+/// The load balancers that no wait knows.
+const UNKNOWN: &str = "classic load balancers are not waited for: set --complete-after if a Service has one";
+
 /// Returns the target groups that would be looked at when the drain of these pods begins or ends, and remarks on those that could not be
 /// found.
 pub(super) async fn of(
@@ -30,5 +33,6 @@ pub(super) async fn of(
         counts.then(|| TargetGroupView { name, from, deregistered: deregisters && of_pods.is_none(), awaited })
     };
     let failures = failures.iter().map(|failure| format!("target groups could not be found: {failure}"));
-    (groups.into_iter().filter_map(view).collect(), failures.collect())
+    let classic = (awaited && policy.waits.complete_after.is_zero()).then(|| UNKNOWN.to_owned());
+    (groups.into_iter().filter_map(view).collect(), failures.chain(classic).collect())
 }

@@ -96,6 +96,23 @@ class Aws(Queues):
         assert self.targets(arn) == [instance]
         return arn
 
+    def service_target_group(self, cluster: str, service: str, instance: str, port: int) -> str:
+        """Creates the target group of a Service's Network Load Balancer as cloud-provider-aws does, with this target; returns its ARN."""
+        vpc = self._ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
+        tags = {f"kubernetes.io/cluster/{cluster}": "owned", "kubernetes.io/service-name": service}
+        made = self._balancers.create_target_group(
+            Name=f"k8s-{service.replace('/', '-')}-{cluster}",
+            Protocol="TCP",
+            Port=port,
+            VpcId=vpc,
+            TargetType="instance",
+            Tags=[{"Key": key, "Value": value} for key, value in tags.items()],
+        )
+        arn: str = made["TargetGroups"][0]["TargetGroupArn"]
+        self._balancers.register_targets(TargetGroupArn=arn, Targets=[{"Id": instance, "Port": port}])
+        assert self.targets(arn) == [instance]
+        return arn
+
     def targets(self, target_group: str) -> list[str]:
         """Returns the registered targets of a target group."""
         health = self._balancers.describe_target_health(TargetGroupArn=target_group)["TargetHealthDescriptions"]

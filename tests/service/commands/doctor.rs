@@ -747,21 +747,24 @@ async fn the_calls_about_target_groups_are_tried_without_an_effect() {
     let instances = vec![instance(0)];
     let spec = GroupSpec { instances, target_groups: vec![arn.clone()], ..GroupSpec::default() };
     stage.world.aws.autoscaling.put_group("blue", spec);
-    for (mode, tried) in [("off", [0, 0]), ("wait", [1, 0]), ("deregister", [2, 1])] {
+    for (mode, tried) in [("off", [0, 0, 0, 0]), ("wait", [1, 1, 1, 0]), ("deregister", [2, 2, 2, 1])] {
         let report = examined(&stage, &["--wait-for-load-balancers", mode]).await;
         assert_eq!(faults(&report), [], "{mode}: {}", report.text());
-        assert_eq!(["DescribeTargetHealth", "DeregisterTargets"].map(|call| stage.calls(call)), tried, "{mode}");
+        let calls = ["DescribeTargetHealth", "DescribeTargetGroups", "DescribeTags", "DeregisterTargets"];
+        assert_eq!(calls.map(|call| stage.calls(call)), tried, "{mode}");
     }
     examined(&stage, &["--wait-for-load-balancers", "deregister", "--dry-run"]).await;
     assert_eq!(stage.calls("DescribeTargetHealth"), 2);
     assert_eq!(elb.registered(&arn), [instance(0)]);
-    for call in ["DescribeTargetHealth", "DeregisterTargets"] {
+    for call in ["DescribeTargetHealth", "DescribeTargetGroups", "DescribeTags", "DeregisterTargets"] {
         stage.world.faults.add(Rule::on(call, Fault::Status(403)));
     }
     stage.world.kube.deny("list targetgroupbindings");
     let report = examined(&stage, &["--wait-for-load-balancers", "deregister"]).await;
     let denied = [
         ("calls", "target-health", "failure"),
+        ("calls", "target-groups", "failure"),
+        ("calls", "target-group-tags", "failure"),
         ("calls", "deregister", "failure"),
         ("permissions", "targetgroupbindings", "failure"),
     ];

@@ -5,7 +5,7 @@ use clap::Parser;
 use ebbtide::cli::{Answer, Cli, Command};
 use ebbtide::commands::simulate::simulate_with;
 use ebbtide::runtime::Clock;
-use ebbtide_sim::aws::{GroupSpec, HookSpec};
+use ebbtide_sim::aws::{GroupSpec, HookSpec, TargetGroupSpec};
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::{Limit, Pod};
 use ebbtide_sim::messages::{self, Wrapping};
@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 /// Calls that change neither the cluster nor AWS.
-const READS: [&str; 9] = [
+const READS: [&str; 11] = [
     "get nodes",
     "list nodes",
     "list pods",
@@ -25,6 +25,8 @@ const READS: [&str; 9] = [
     "DescribeLifecycleHooks",
     "DescribeAutoScalingInstances",
     "DescribeAutoScalingGroups",
+    "DescribeTargetGroups",
+    "DescribeTags",
     "list targetgroupbindings",
 ];
 
@@ -482,6 +484,10 @@ async fn target_groups_are_named_with_what_led_to_them() {
     aws.autoscaling.put_group("group", GroupSpec { target_groups: vec![web], ..GroupSpec::default() });
     stage.world.kube.bind_target_group("default", "api", &api, "ip");
     stage.world.kube.bind_target_group("elsewhere", "other", &other, "ip");
+    aws.ec2.put(&instance(0), &[("kubernetes.io/cluster/blue", "owned")]);
+    for cluster in ["blue", "green"] {
+        aws.elb.add(TargetGroupSpec::of_service(cluster, "shop/cart", s(30)));
+    }
     let of = ["--kind", "asg-terminate", "--node", &node(0), "--group", "group", "--hook", "hook"];
     let with = |mode| [&of[..], &["--wait-for-load-balancers", mode]].concat();
     let named = |said: &Value| {
@@ -493,11 +499,22 @@ async fn target_groups_are_named_with_what_led_to_them() {
     };
     assert_eq!(named(&stage.simulated(&with("off")).await), "");
     let said = named(&stage.simulated(&with("deregister")).await);
-    let bound = "api TargetGroupBinding default/api false true";
-    assert_eq!(said, format!("{bound}; web Auto Scaling group group true true"));
+    let rows = [
+        "api TargetGroupBinding default/api false true",
+        "k8s-shop-cart-blue Service shop/cart true true",
+        "web Auto Scaling group group true true",
+    ];
+    assert_eq!(said, rows.join("; "));
     assert_eq!(named(&stage.simulated(&[&with("wait")[..], &["--dry-run"]].concat()).await), "");
     let text = stage.simulate(&with("wait")).await.output;
-    assert!(text.contains("web  awaited  Auto Scaling group group"), "{text}");
+    let row = |name: &str| text.lines().find(|line| line.trim_start().starts_with(name)).map(str::split_whitespace);
+    let words = |name: &str| row(name).expect("it must be listed").collect::<Vec<_>>().join(" ");
+    assert_eq!(words("web"), "web awaited Auto Scaling group group");
+    assert_eq!(words("k8s-shop-cart-blue"), "k8s-shop-cart-blue awaited Service shop/cart");
+    let classic = "classic load balancers are not waited for: set --complete-after";
+    assert!(text.contains(classic), "{text}");
+    let later = stage.simulate(&[&with("wait")[..], &["--complete-after", "30s"]].concat()).await.output;
+    assert!(!later.contains(classic), "{later}");
     stage.world.faults.add(Rule::on("DescribeAutoScalingGroups", Fault::Status(403)));
     let text = stage.simulate(&with("wait")).await.output;
     assert!(text.contains("target groups could not be found: autoscaling:DescribeAutoScalingGroups"), "{text}");

@@ -74,8 +74,15 @@ async fn without_the_setting_nothing_is_asked() {
     let token = stage.terminate(0, s(300), Wrapping::Event);
     stage.until_handled(s(30)).await;
     assert!(completed_at(&stage, &token) < s(4));
-    let asked = ["DescribeAutoScalingGroups", LOOK, "list targetgroupbindings"].map(|call| stage.calls(call));
-    assert_eq!(asked, [0, 0, 0]);
+    let calls = [
+        "DescribeAutoScalingGroups",
+        LOOK,
+        "list targetgroupbindings",
+        "DescribeInstances",
+        "DescribeTargetGroups",
+        "DescribeTags",
+    ];
+    assert_eq!(calls.map(|call| stage.calls(call)), [0; 6]);
     stage.rest(&[&replica]).await;
 }
 
