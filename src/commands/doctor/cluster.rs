@@ -1,11 +1,13 @@
 //! The cluster's Nodes, pods and disruption budgets. Pure.
 
+use super::aws_calls::for_load_balancers;
 use super::check::{Area, Check, count, few};
 use super::policies;
 use super::readings::{
     Agents, BudgetState, Budgets, MetadataOptions, NodeInstance, Nodes, PodOwner, Readings, Workload, Workloads,
 };
 use crate::cli::settings::Settings;
+use crate::pipeline::interruption::ForLoadBalancers;
 use kube::core::{Selector, SelectorExt};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -46,6 +48,7 @@ pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {
         Ok(instances) => {
             let first = instances.first().map_or(&[][..], |instance| &instance.clusters);
             checks.push(judge_name(settings, first));
+            checks.extend(load_balancers(settings, first));
             checks.extend(judge_metadata(instances));
         }
         // The check of the call reports it otherwise.
@@ -90,6 +93,24 @@ fn judge_name(settings: &Settings, found: &[String]) -> Check {
             "no tag of a node's instance names it, and the managed tag has no value: hooks of instances without a Node that are over 15 minutes old are left alone",
         ),
     }
+}
+
+/// Returns which load balancers the settings wait for, and which not; `found` is the cluster's name in tags.
+fn load_balancers(settings: &Settings, found: &[String]) -> Option<Check> {
+    if for_load_balancers(settings) == ForLoadBalancers::Nothing {
+        return None;
+    }
+    let of_services = if settings.cluster_name.is_some() || !found.is_empty() {
+        "target groups are found by bindings, Services and Auto Scaling groups"
+    } else {
+        "target groups are found by bindings and Auto Scaling groups, but not by the tags of Services, without --cluster-name"
+    };
+    let classic = if settings.policy.waits.complete_after.is_zero() {
+        "classic load balancers are not waited for; --complete-after would give them time"
+    } else {
+        "classic load balancers have the time of --complete-after"
+    };
+    Some(Area::Cluster.ok("load-balancers", format!("{of_services}; {classic}")))
 }
 
 /// Judges whether pods get an answer of the metadata service, and with it the credentials of the node's role.

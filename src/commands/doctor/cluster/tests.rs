@@ -230,6 +230,30 @@ fn the_cluster_s_name_must_be_that_of_its_instances() {
 }
 
 #[test]
+fn what_is_known_of_load_balancers_is_stated_where_they_are_waited_for() {
+    let stated = |flags: &[&str], clusters: &[&str]| {
+        let settings = settings(flags);
+        let mut readings = healthy(&settings);
+        let clusters = clusters.iter().map(|name| (*name).to_owned()).collect();
+        readings.instances = Ok(vec![NodeInstance { clusters, ..NodeInstance::default() }]);
+        let checks = judge(&settings, &readings);
+        checks.into_iter().find(|check| check.name == "load-balancers").map(|check| (check.status, check.found))
+    };
+    let wait = "--wait-for-load-balancers=wait";
+    assert_eq!(stated(&[], &["blue"]), None);
+    assert_eq!(stated(&[wait, "--dry-run"], &["blue"]), None);
+    let (status, text) = stated(&[wait], &["blue"]).unwrap();
+    assert_eq!(status, Status::Ok);
+    assert!(text.contains("by bindings, Services and Auto Scaling groups; classic"), "{text}");
+    assert!(text.contains("classic load balancers are not waited for"), "{text}");
+    let (_, text) = stated(&[wait, "--complete-after=30s"], &[]).unwrap();
+    assert!(text.contains("not by the tags of Services, without --cluster-name; classic"), "{text}");
+    assert!(text.contains("have the time of --complete-after"), "{text}");
+    let (_, text) = stated(&[wait, "--cluster-name=blue"], &[]).unwrap();
+    assert!(text.contains("bindings, Services"), "{text}");
+}
+
+#[test]
 fn metadata_that_pods_can_read_are_reported() {
     let with = |all: Vec<Option<MetadataOptions>>| {
         move |readings: &mut Readings| {
