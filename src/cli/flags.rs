@@ -33,7 +33,7 @@ pub use waits::Waits;
 use crate::pipeline::drain::AtDeadline;
 use crate::pipeline::interruption::{Heartbeats, OnFailed, OnUncordon};
 use crate::pipeline::node::ManagedTag;
-use crate::pipeline::node::label::{self, Selector, Taint, checked_key};
+use crate::pipeline::node::label::{self, KeyPattern, Selector, Taint, checked_key};
 use crate::telemetry::log_filter;
 use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -450,16 +450,17 @@ pub struct Run {
     )]
     pub on_failed_launch: OnFailed,
 
-    /// Key of a taint that a new Node must lose before it counts as ready, for `asg-launch=ready` and the action `replace`; repeatable
+    /// Taint that a new Node must lose before it counts as ready, for `asg-launch=ready` and the action `replace`: its key, or a prefix of keys,
+    /// such as `readiness.k8s.io/*`; repeatable
     #[arg(
         long,
         env = "EBBTIDE_STARTUP_TAINT",
-        value_parser = value(checked_key),
-        value_name = "KEY",
+        value_parser = value(label::key_pattern),
+        value_name = "KEY|PREFIX*",
         value_delimiter = ',',
         help_heading = "Lifecycle hooks"
     )]
-    pub startup_taint: Vec<String>,
+    pub startup_taint: Vec<KeyPattern>,
 
     /// When to send heartbeats: `auto`, if the drain may outlast the hook; `off`; or always at this interval
     ///

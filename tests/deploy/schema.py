@@ -103,6 +103,7 @@ FORMS: dict[str, Schema] = {
     "NAME": text("[A-Za-z0-9._-]+"),
     "TAG[=VALUE]": text("[^=]+(=.*)?"),
     "KEY": text(LABEL),
+    "KEY|PREFIX*": text(rf"{LABEL}|([a-z0-9.-]+/)?[A-Za-z0-9][A-Za-z0-9_.-]*\*|[a-z0-9.-]+/\*"),
     "KEY[=VALUE]": text(f"{LABEL}(=[^,]*)?"),
     "KEY[=VALUE]:EFFECT": text(f"{LABEL}(=[A-Za-z0-9_.-]*)?:(NoSchedule|PreferNoSchedule|NoExecute)"),
     "SELECTOR": {**text(), **labels(text(LABEL_VALUE)), "type": ["string", "object"]},

@@ -58,6 +58,7 @@ EXAMPLES = {
     "TAG[=VALUE]": ("a=b", "a=b"),
     "HOST": ("[a, '*.b']", "a,*.b"),
     "KEY": ("[a, example.com/b]", "a,example.com/b"),
+    "KEY|PREFIX*": ("[a, example.com/*, example.com/b-*]", "a,example.com/*,example.com/b-*"),
     "KEY[=VALUE]": ("[a, 'example.com/b=c']", "a,example.com/b=c"),
     "KEY[=VALUE]:EFFECT": ("['going=true:NoSchedule', 'x:NoExecute']", "going=true:NoSchedule,x:NoExecute"),
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from harness import messages
 from harness.hooks import Action
 from harness.recorder import COMPLETE
@@ -47,9 +49,10 @@ def test_the_hook_waits_until_a_late_node_is_ready(world: World) -> None:
     assert not marks(world.see(node)), "the service marked a launched Node"
 
 
-def test_a_startup_taint_holds_the_hook(world: World) -> None:
+@pytest.mark.parametrize("pattern", [STARTUP_TAINT, "ebbtide.test/*"])
+def test_a_startup_taint_holds_the_hook(world: World, pattern: str) -> None:
     instance = world.aws.instance()
-    world.service("--on", "asg-launch=ready", "--startup-taint", STARTUP_TAINT)
+    world.service("--on", "asg-launch=ready", "--startup-taint", pattern)
     action = world.hold(instance, HEARTBEAT_TIMEOUT, launching=True)
     world.send(messages.launch_action(action))
     eventually("the message is held", lambda: world.deliveries() == 1)

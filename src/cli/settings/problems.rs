@@ -7,7 +7,7 @@ use crate::pipeline::drain::AtDeadline;
 use crate::pipeline::event::NoticeKind;
 use crate::pipeline::interruption::{Action, Actions, OnFailed, PerKind, Policy, WARNING_TIME};
 use crate::pipeline::node::PerPool;
-use crate::pipeline::node::label::Taint;
+use crate::pipeline::node::label::{KeyPattern, Taint};
 use clap::ValueEnum;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -269,7 +269,7 @@ impl Problems {
     }
 
     /// Reports settings of launches that nothing waits for.
-    pub(super) fn idle_launches(&mut self, taints: &[String], on_failed: OnFailed, actions: Actions) {
+    pub(super) fn idle_launches(&mut self, taints: &[KeyPattern], on_failed: OnFailed, actions: Actions) {
         let ready = actions.of(NoticeKind::AsgLaunch) == Action::Ready;
         let idle = !taints.is_empty() && !ready && !actions.have(Action::Replace);
         self.idle("--startup-taint", idle, "--on asg-launch=ready, or the action replace");

@@ -306,13 +306,15 @@ impl<'a> Narration<'a> {
 
     /// A launched instance, whose Node is not in service yet.
     fn awaits_ready(&mut self, until: Instant) {
-        let tainted = !self.policy().startup_taints.is_empty();
-        let what = if tainted { "its Node is Ready, without startup taints" } else { "its Node is Ready" };
+        let taints = &self.policy().startup_taints;
+        let names = taints.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let without = if names.is_empty() { String::new() } else { format!(", without the taints {names}") };
         let then = match self.policy().completion(NoticeOutcome::NotReady, &self.notice.detail, false) {
             Some(completion) => format!("not-ready: the hook is completed with {}", completion.as_str()),
             None => "not-ready: the hook is left to its own timeout".to_owned(),
         };
-        self.view.waits = Some(WaitView { what: what.to_owned(), until: self.moment(until), then });
+        let what = format!("its Node is Ready{without}");
+        self.view.waits = Some(WaitView { what, until: self.moment(until), then });
     }
 
     /// An instance that has no Node yet, or none any more.

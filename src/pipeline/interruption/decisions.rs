@@ -328,10 +328,9 @@ impl Policy {
     /// from the drain's: the Node looks Ready until the kubelet's silence is noticed.
     #[must_use]
     pub fn in_service(&self, notice: &Notice, node: &Node) -> bool {
-        let has = |key: &String| node.taints.iter().any(|taint| taint.key == *key);
         let reboots = notice.hook().is_some_and(|hook| hook.replaces_root_volume)
             && awaits_boot(node, NoticeKind::AsgTerminate.as_str());
-        node.ready && !reboots && !self.startup_taints.iter().any(has)
+        self.has_started(node) && !reboots
     }
 }
 

@@ -4,9 +4,10 @@ use super::limits::{Admission, AtMost};
 use super::settling::MAX_SETTLE;
 use crate::pipeline::drain::{AtDeadline, DrainTerms};
 use crate::pipeline::event::{Detail, Notice, NoticeKind};
+use crate::pipeline::node::label::KeyPattern;
 use crate::pipeline::node::mark::MarkSettings;
 use crate::pipeline::node::shift::ZONE_LABEL;
-use crate::pipeline::node::{ConditionRule, WorkSign};
+use crate::pipeline::node::{ConditionRule, Node, WorkSign};
 use clap::ValueEnum;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
@@ -222,8 +223,8 @@ pub struct Policy {
     pub on_uncordon: OnUncordon,
     /// The completion of a launch hook whose Node did not become Ready.
     pub on_failed_launch: OnFailed,
-    /// Keys of taints that a launched Node must have lost.
-    pub startup_taints: Vec<String>,
+    /// Taints that a new Node must have lost.
+    pub startup_taints: Vec<KeyPattern>,
     /// When heartbeats are sent.
     pub heartbeats: Heartbeats,
     /// Maximum time for which a terminating instance of ours may take to register as a Node.
@@ -296,6 +297,13 @@ impl Policy {
     pub fn labels(&self) -> Vec<Box<str>> {
         let zone = (self.waits.zonal_shift != ShiftedResources::None).then(|| ZONE_LABEL.into());
         self.waits.waves.iter().map(|wave| wave.label.clone()).chain(zone).collect()
+    }
+
+    /// Whether pods can run on a new Node: it is Ready, and has lost its startup taints.
+    #[must_use]
+    pub fn has_started(&self, node: &Node) -> bool {
+        let starts = |key: &str| self.startup_taints.iter().any(|pattern| pattern.matches(key));
+        node.ready && !node.taints.iter().any(|taint| starts(&taint.key))
     }
 
     /// Returns the time after which to remove the mark of a notice of this kind with this action, if that is set.

@@ -3,6 +3,7 @@
 pub use k8s_openapi::api::core::v1::Taint;
 use kube::core::Expression;
 pub use kube::core::Selector;
+use std::fmt;
 
 /// The error of a label selector, a key or a taint that can't be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -34,6 +35,43 @@ pub enum LabelError {
     /// A taint's effect is unknown.
     #[error("\"{0}\" is not an effect; choose NoSchedule, PreferNoSchedule or NoExecute")]
     Effect(String),
+    /// A pattern is neither a key nor a prefix of keys.
+    #[error(
+        "\"{0}\" is neither a key nor a prefix; write name, example.com/name, or a prefix with one * at its end, as example.com/*"
+    )]
+    Pattern(String),
+    /// A pattern without a prefix.
+    #[error("* alone matches every key; write a prefix before it, as example.com/*")]
+    BarePattern,
+}
+
+/// Keys of taints: one, or all with a prefix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyPattern {
+    /// One key.
+    Key(String),
+    /// All keys with this prefix.
+    Prefix(String),
+}
+
+impl KeyPattern {
+    /// Whether it matches the key.
+    #[must_use]
+    pub fn matches(&self, key: &str) -> bool {
+        match self {
+            Self::Key(own) => key == own,
+            Self::Prefix(prefix) => key.starts_with(prefix.as_str()),
+        }
+    }
+}
+
+impl fmt::Display for KeyPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Key(key) => f.write_str(key),
+            Self::Prefix(prefix) => write!(f, "{prefix}*"),
+        }
+    }
 }
 
 /// Parses a label selector: `a=b`, `a==b`, `a!=b`, `a`, `!a`, `a in (b,c)`, `a notin (b,c)`, joined by commas.
@@ -128,6 +166,20 @@ pub fn checked_key(key: &str) -> Result<String, LabelError> {
     Err(LabelError::Key(key.to_owned()))
 }
 
+/// Parses a key, or a prefix of keys with a `*` at its end.
+///
+/// # Errors
+/// The pattern, if no key, or every key, matches it.
+pub fn key_pattern(text: &str) -> Result<KeyPattern, LabelError> {
+    match text.split_once('*') {
+        None => checked_key(text).map(KeyPattern::Key),
+        Some(("", "")) => Err(LabelError::BarePattern),
+        // Some key has the prefix.
+        Some((prefix, "")) if checked_key(&format!("{prefix}x")).is_ok() => Ok(KeyPattern::Prefix(prefix.to_owned())),
+        Some(_) => Err(LabelError::Pattern(text.to_owned())),
+    }
+}
+
 fn checked_value(value: &str) -> Result<String, LabelError> {
     let value = value.trim();
     if value.is_empty() || is_name(value) {
@@ -185,6 +237,33 @@ mod tests {
         assert_eq!(taint("going:NoSchedule").unwrap().value, None);
         for bad in ["going", "going=now", "going:Now", ":NoSchedule", "a b:NoSchedule", "a=b c:NoSchedule"] {
             assert!(taint(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_is_a_key_or_a_prefix_of_keys() {
+        let table = [
+            ("cni", "cni", true),
+            ("cni", "cni2", false),
+            ("a.b/c", "a.b/c", true),
+            ("readiness.k8s.io/*", "readiness.k8s.io/network", true),
+            ("readiness.k8s.io/*", "readiness.k8s.io", false),
+            ("readiness.k8s.io/*", "other.readiness.k8s.io/network", false),
+            ("readiness.k8s.io/net-*", "readiness.k8s.io/net-a", true),
+            ("readiness.k8s.io/net-*", "readiness.k8s.io/storage", false),
+            ("readiness.*", "readiness.k8s.io/network", true),
+            ("cni-*", "cni-", true),
+        ];
+        for (text, key, matches) in table {
+            let pattern = key_pattern(text).unwrap();
+            assert_eq!((pattern.matches(key), pattern.to_string().as_str()), (matches, text), "{text} {key}");
+        }
+        assert_eq!(key_pattern("*"), Err(LabelError::BarePattern));
+        for bad in ["**", "a*b", "*a", "a.b/*c", "a/*/*", "a/b/*", "/*", "-a*", "A.b/*", "a b*"] {
+            assert_eq!(key_pattern(bad), Err(LabelError::Pattern(bad.to_owned())), "{bad}");
+        }
+        for bad in ["", "a/b/c", "-a"] {
+            assert_eq!(key_pattern(bad), Err(LabelError::Key(bad.to_owned())), "{bad}");
         }
     }
 }

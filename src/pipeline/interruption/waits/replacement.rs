@@ -129,10 +129,8 @@ impl Case {
         let instance = notice.instance.as_str();
         let mut turns = interrupter.index.turns();
         loop {
-            let taints = &self.policy.startup_taints;
             let is_new = |node: &Node| {
-                let starts = node.taints.iter().any(|taint| taints.contains(&taint.key));
-                let is_ready = node.ready && !node.cordoned && !starts;
+                let is_ready = self.policy.has_started(node) && !node.cordoned;
                 is_ready && node.created > Some(since) && !replaces_another(node, instance)
             };
             let mut new = interrupter.index.all_that(is_new);

@@ -186,8 +186,7 @@ async fn a_scale_in_does_not_wait_for_a_node_that_somebody_has_cordoned() {
 #[tokio::test(start_paused = true)]
 async fn a_new_node_with_a_startup_taint_is_no_replacement_yet() {
     let stage = Stage::with_group(3);
-    let flags =
-        ["--on", "rebalance=replace", "--on", "asg-launch=ready", "--startup-taint", "node.cilium.io/agent-not-ready"];
+    let flags = ["--on", "rebalance=replace", "--startup-taint", "node.cilium.io/*"];
     let replica = stage.start(&flags).await;
     stage.rebalance(0);
     stage.until("unhealthy", s(10), || stage.world.aws.autoscaling.unhealthy() == [instance(0)]).await;

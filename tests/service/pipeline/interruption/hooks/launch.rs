@@ -81,6 +81,28 @@ async fn a_startup_taint_is_waited_for() {
     stage.rest(&[&replica]).await;
 }
 
+/// Components that come and go set taints below one domain. One that is set late counts, too.
+#[tokio::test(start_paused = true)]
+async fn every_startup_taint_with_the_prefix_is_waited_for() {
+    let stage = launching();
+    let replica = stage.start(&ready(&["--startup-taint", "readiness.k8s.io/*"])).await;
+    let token = stage.launch(5, s(300), Wrapping::Event);
+    registers(&stage);
+    stage.taint(5, "readiness.k8s.io/network", "pending", "NoSchedule");
+    stage.taint(5, "readiness.k8s.io.example/network", "", "NoSchedule");
+    stage.set_ready(5, true);
+    sleep(s(30)).await;
+    stage.taint(5, "readiness.k8s.io/storage", "pending", "NoSchedule");
+    stage.untaint(5, "readiness.k8s.io/network");
+    sleep(s(30)).await;
+    assert_eq!(stage.results(&token), Vec::<String>::new());
+    stage.untaint(5, "readiness.k8s.io/storage");
+    stage.until("completed", s(1), || !stage.results(&token).is_empty()).await;
+    stage.completed_once(&token);
+    stage.until_handled(s(2)).await;
+    stage.rest(&[&replica]).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_launch_that_outlasts_its_hook_is_kept_alive() {
     let stage = launching();
