@@ -39,7 +39,7 @@ use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::time::Duration;
 use tracing_subscriber::filter::Targets;
-use values::{cluster_name, heartbeats, managed_tag, poll_interval, taint, text, value, zero_up_to};
+use values::{cluster_name, heartbeats, managed_tag, poll_interval, priority, taint, text, value, zero_up_to};
 
 /// Maximum grace period of a pod. Kubernetes allows any, but more than a day is a typing error.
 const MAX_POD_GRACE: Duration = Duration::from_hours(24);
@@ -310,6 +310,22 @@ pub struct Run {
     /// Also evict pods of DaemonSets, once each, after all others
     #[arg(long, env = "EBBTIDE_EVICT_DAEMONSETS", value_parser = BoolishValueParser::new(), help_heading = "Drain")]
     pub evict_daemonsets: bool,
+
+    /// Priority from which a tier of pods begins; repeatable. Lower tiers are evicted first, each when those before it are gone, or when its
+    /// share of the time begins. Without `2000000000` critical pods leave with others
+    ///
+    /// Each tier with pods has an equal share of the time that is left. A pod below all tiers belongs to the first.
+    #[arg(
+        long,
+        env = "EBBTIDE_PRIORITY_TIER",
+        value_parser = value(priority),
+        value_name = "PRIORITY",
+        value_delimiter = ',',
+        allow_negative_numbers = true,
+        default_value = "0,2000000000",
+        help_heading = "Drain"
+    )]
+    pub priority_tier: Vec<i32>,
 
     /// Evict only pods that match this label selector [default: all pods]
     #[arg(

@@ -179,6 +179,7 @@ impl Settings {
         let notify = problems.notifications(flags.notifications, flags.cluster_name.clone(), flags.pod_name.clone());
         let traces = problems.traces(flags.traces, flags.cluster_name.clone(), flags.pod_name.clone());
         let notify = notify.map(|notify| NotifySettings { traces: traces.is_some(), ..notify });
+        let tiers = problems.tiers(flags.priority_tier);
         let own_pod = problems.own_pod(flags.pod_namespace, flags.pod_name);
         problems.without_own_pod("--collect-leases", flags.collect_leases && own_pod.is_none());
         problems.without_own_pod("--collect-nodes", flags.collect_nodes && own_pod.is_none());
@@ -186,6 +187,7 @@ impl Settings {
         problems.idle_polls(flags.ec2_poll_interval, &policies);
         problems.end()?;
         let selection_rules = SelectionRules {
+            tiers,
             evict_daemonsets: flags.evict_daemonsets,
             keep_empty_dir: flags.keep_empty_dir,
             keep_unmanaged: flags.keep_unmanaged,
@@ -233,7 +235,7 @@ pub fn queue_url(url: Option<String>) -> Result<String, SettingsError> {
 mod tests {
     use super::*;
     use crate::fact::NotificationPhase;
-    use crate::pipeline::drain::AtDeadline;
+    use crate::pipeline::drain::{AtDeadline, Tiers};
     use crate::pipeline::interruption::{AtMost, Holds};
     use crate::pipeline::interruption::{Heartbeats, OnFailed, OnUncordon};
 
@@ -352,6 +354,7 @@ mod tests {
             "taint",
             "former-taint",
             "startup-taint",
+            "priority-tier",
             "pod-grace",
             "complete-after",
             "uncordon-after",
@@ -519,6 +522,10 @@ mod tests {
             ("--startup-taint", "*"),
             ("--startup-taint", "*/not-ready"),
             ("--startup-taint", "a b"),
+            ("--priority-tier", "high"),
+            ("--priority-tier", "2147483648"),
+            ("--priority-tier", "10000:20"),
+            ("--priority-tier", "0,10000,0"),
             ("--keep-cordon-while", "a b=c"),
             ("--node-selector", "a in (b"),
             ("--pod-selector", "a b"),
@@ -543,6 +550,11 @@ mod tests {
         assert_eq!(problems(&["--on", "spot=drain", "--on", "spot=ignore"]), ["--on"]);
         assert_eq!(problems(&["--drain-timeout", "1m", "--drain-timeout", "2m"]), ["--drain-timeout"]);
         assert_eq!(problems(&["--taint", "a=b:NoSchedule,a=c:NoSchedule"]), ["--taint"]);
+        let tiers = |flags: &[&str]| settings(flags).unwrap().selection_rules.tiers;
+        assert_eq!(
+            tiers(&["--priority-tier", "1000000,0", "--priority-tier", "-10"]),
+            Tiers::from(vec![-10, 0, 1_000_000])
+        );
         assert_eq!(problems(&["--taint", "node.kubernetes.io/unschedulable:NoSchedule"]), ["--taint"]);
         for idle in [
             ["--delay", "rebalance=5m"],

@@ -12,7 +12,7 @@
 //! select      which pods must leave, and in which order
 //! pod_times   the times of the pods that are left; remaining: the time that they need, which puts off a hook's end
 //! returns     pods that come back to the cordoned node
-//! departures  the departures of all pods; evict: of one; tier: its turn
+//! departures  the departures of all pods; evict: of one; tier: its tier, and the turn of that
 //! own_pod     the pod of this process, which leaves last
 //! pod_watch   the watch that sees pods leave
 //! node_checks whether the Node still exists and is still cordoned; silence: how long to wait for a silent kubelet's pods
@@ -53,8 +53,9 @@ pub use pod_watch::PodWatch;
 pub use remaining::{MAX_ADDED_GRACE, Remaining};
 pub use report::Report;
 pub use returns::MAX_OF_OWNER;
-pub use select::{Departure, MIRROR_ANNOTATION, Selection, SelectionRules, StayReason, Tier, select};
+pub use select::{Departure, MIRROR_ANNOTATION, Selection, SelectionRules, StayReason, select};
 pub use stuck::{GIVEN_UP_AFTER, RUNNING_GIVEN_UP_AFTER};
+pub use tier::{Tier, Tiers};
 pub use wire::{PodAddresses, TrimmedPod, pod_api, pods_of};
 
 use crate::clients::gate::{Gate, LAST_CALL};

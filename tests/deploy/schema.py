@@ -101,6 +101,7 @@ FORMS: dict[str, Schema] = {
     "HOOK": text("[^,]+"),
     "HOST": text(r"(\*\.)?[A-Za-z0-9._-]+"),
     "NAME": text("[A-Za-z0-9._-]+"),
+    "PRIORITY": {**text("-?[0-9]+"), "type": ["string", "integer"]},
     "TAG[=VALUE]": text("[^=]+(=.*)?"),
     "KEY": text(LABEL),
     "KEY|PREFIX*": text(rf"{LABEL}|([a-z0-9.-]+/)?[A-Za-z0-9][A-Za-z0-9_.-]*\*|[a-z0-9.-]+/\*"),

@@ -55,6 +55,7 @@ EXAMPLES = {
     "SELECTOR": ("{zone: a, example.com/nodePool: '', all: b}", "all=b,example.com/nodePool=,zone=a"),
     "TYPE=STATUS:TOLERATION=ACTION": ("['A=False:5m=drain', 'Ready=Unknown:1h=report']", "A=False:5m=drain,Ready=Unknown:1h=report"),
     "ARN|any": ("[arn:aws:eks:eu-west-1:123456789012:cluster/a]", "arn:aws:eks:eu-west-1:123456789012:cluster/a"),
+    "PRIORITY": ("[-10, 0, '10000', 2000000000]", "-10,0,10000,2000000000"),
     "TAG[=VALUE]": ("a=b", "a=b"),
     "HOST": ("[a, '*.b']", "a,*.b"),
     "KEY": ("[a, example.com/b]", "a,example.com/b"),

@@ -92,27 +92,36 @@ async fn four_notices(at: [u64; 4], patience: u64, pods: Vec<Any>) {
     stage.rest(&[&replica]).await;
 }
 
-/// Tiers that have pods, and whether those are held.
+/// The priorities from which the tiers begin, before the tier of daemons.
+const PRIORITIES: [i32; 3] = [0, 10_000, 2_000_000_000];
+
+/// Tiers that have pods, and whether those are held; without tiers of the user never the second.
 #[derive(Clone, Debug)]
 struct Tiers {
-    there: [bool; 3],
-    held: [bool; 3],
+    of_user: bool,
+    there: [bool; 4],
+    held: [bool; 4],
 }
 
 fn any_tiers() -> impl Strategy<Value = Tiers> {
-    (any::<[bool; 3]>(), any::<[bool; 3]>()).prop_map(|(there, held)| Tiers { there, held })
+    (any::<bool>(), any::<[bool; 4]>(), any::<[bool; 4]>()).prop_map(|(of_user, mut there, held)| {
+        there[1] &= of_user;
+        Tiers { of_user, there, held }
+    })
 }
 
 /// A drain with `time` until a hard or soft deadline.
-async fn tiers(time: Duration, hard: bool, Tiers { there, held }: Tiers) {
+async fn tiers(time: Duration, hard: bool, Tiers { of_user, there, held }: Tiers) {
     let stage = Stage::new(1, 0);
-    for tier in (0..3).filter(|tier| there[*tier]) {
-        let pod = Pod::on(&node(0)).priority(if tier == 1 { 2_000_000_000 } else { 0 });
-        let pod = if tier == 2 { pod.daemonset() } else { pod };
+    for tier in (0..4).filter(|tier| there[*tier]) {
+        let pod = Pod::on(&node(0));
+        let pod = if let Some(priority) = PRIORITIES.get(tier) { pod.priority(*priority) } else { pod.daemonset() };
         add(&stage, &format!("tier-{tier}"), held[tier], pod.stops_in(None::<Duration>));
     }
     let timeout = format!("rebalance={}s", time.as_secs());
-    let flags = ["--on", "rebalance=drain", "--evict-daemonsets", "--max-draining=none", "--drain-timeout", &timeout];
+    let mut flags =
+        vec!["--on", "rebalance=drain", "--evict-daemonsets", "--max-draining=none", "--drain-timeout", &timeout];
+    flags.extend(of_user.then_some("--priority-tier=2000000000,0,10000"));
     let replica = stage.start(&flags).await;
     sleep(s(1)).await;
     let (begun, now) = (stage.world.clock.elapsed(), stage.world.clock.now());
@@ -124,9 +133,9 @@ async fn tiers(time: Duration, hard: bool, Tiers { there, held }: Tiers) {
     stage.until_handled(time + LAST).await;
     let end = begun + time;
     let tiers = there.iter().filter(|there| **there).count();
-    for (rank, tier) in (0_u32..).zip((0..3).filter(|tier| there[*tier])) {
+    for (rank, tier) in (0_u32..).zip((0..4).filter(|tier| there[*tier])) {
         let name = format!("tier-{tier}");
-        let share = begun + time * rank / u32::try_from(tiers).expect("there are three") + GRAIN;
+        let share = begun + time * rank / u32::try_from(tiers).expect("there are four") + GRAIN;
         let tried = stage.tries_of(&name);
         assert!(
             tried.first().is_some_and(|first| *first < share.min(end)),

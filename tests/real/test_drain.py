@@ -78,6 +78,31 @@ def test_a_drain_completes_the_hook(world: World, message: Callable[..., Event])
     assert evicted_once(world), world.audit.evicted(world.name)
 
 
+def test_tiers_of_pods_leave_by_their_priorities(world: World) -> None:
+    node = world.node()
+    world.run("web", on=node, stops_after=3)
+    world.run("queue", on=node, stops_after=1, grace=4, priority_class=world.priority_class(10_000))
+    world.run("db", on=node, stops_after=1, priority_class=world.priority_class(1_000_000))
+    world.run("dns", on=node, stops_after=1, priority_class="system-cluster-critical")
+    world.close_budget("queue")
+    left = 30
+    service = world.service("--priority-tier", "0,10000,1000000,2000000000")
+    warning = messages.spot_warning(node.instance, ago=timedelta(seconds=120 - left))
+
+    world.send(warning)
+
+    eventually("the node is drained", lambda: drained(world, node))
+    eventually("the message is deleted", world.acknowledged)
+    eventually("the service is at rest", service.at_rest)
+    tried = {each.name.split("-")[0]: each.came_at for each in reversed(world.audit.evictions(world.name))}
+    assert sorted(tried, key=lambda app: tried[app]) == ["web", "queue", "db", "dns"], tried
+    assert tried["queue"] - tried["web"] > 2.5, "the second tier did not wait for the first"
+    share = (messages.spot_deadline(warning) - tried["queue"]) / 3
+    assert tried["db"] - tried["queue"] > share - 1.5, f"the third tier did not leave the blocked one its share: {tried}"
+    assert tried["dns"] - tried["db"] > share - 1.5, f"the critical pod did not wait for its share: {tried}"
+    assert [each.name.split("-")[0] for each in world.audit.deletions(world.name)] == ["queue"]
+
+
 def test_four_notices_make_one_drain(world: World) -> None:
     node = busy_node(world, stops_after=3)
     service = world.service()

@@ -144,6 +144,20 @@ pub fn drain_limit(text: &str) -> Result<DrainLimit, String> {
     at_most(text).map(DrainLimit::Strict).map_err(|error| format!("{error}, or none"))
 }
 
+/// Parses the priority of pods.
+///
+/// # Errors
+/// How to write one.
+pub fn priority(text: &str) -> Result<i32, String> {
+    text.parse().map_err(|_| match text.split_once(':') {
+        // As Cluster Autoscaler has it.
+        Some((priority, _)) => {
+            format!("\"{text}\" is no priority; write {priority} alone: tiers have equal shares of the time")
+        }
+        None => format!("\"{text}\" is no priority; write a whole number up to {}, such as 10000", i32::MAX),
+    })
+}
+
 /// Parses a taint that is set with the cordon.
 ///
 /// # Errors

@@ -3,7 +3,7 @@
 use super::{MAX_LEAD, SettingsError};
 use crate::cli::flags::{MAX_DRAIN, PoolFlag, Problem, up_to};
 use crate::cli::text::did_you_mean;
-use crate::pipeline::drain::AtDeadline;
+use crate::pipeline::drain::{AtDeadline, Tiers};
 use crate::pipeline::event::NoticeKind;
 use crate::pipeline::interruption::{Action, Actions, OnFailed, PerKind, Policy, WARNING_TIME};
 use crate::pipeline::node::PerPool;
@@ -283,6 +283,16 @@ impl Problems {
                 self.add("--taint", format!("\"{}\" is given twice for {}; remove one", taint.key, taint.effect));
             }
         }
+    }
+
+    /// Reads the priorities from which tiers of pods begin.
+    pub(super) fn tiers(&mut self, priorities: Vec<i32>) -> Tiers {
+        for (n, priority) in priorities.iter().enumerate() {
+            if priorities[..n].contains(priority) {
+                self.add("--priority-tier", format!("{priority} is given twice; remove one"));
+            }
+        }
+        Tiers::from(priorities)
     }
 
     /// Reports a flag that has no effect because another is not set, unless that is set wrongly.

@@ -363,7 +363,7 @@ impl<'a> Narration<'a> {
         self.view.pods = listed.pods(span, &self.clock, moment);
         self.view.stay = listed.stay();
         self.view.budgets = listed.budgets();
-        let bounds = [listed.room(span), listed.come_back(), listed.stuck(span, &self.clock)];
+        let bounds = [listed.shares(span), listed.room(span), listed.come_back(), listed.stuck(span, &self.clock)];
         for bound in bounds.into_iter().flatten() {
             self.note(&bound);
         }

@@ -5,12 +5,12 @@ use super::reasons::span;
 use super::view::{BudgetView, Hold, Moment, PodView, StayView, Turn};
 use crate::pipeline::drain::{
     Deadline, Departure, DrainTerms, GIVEN_UP_AFTER, Grace, MAX_ADDED_GRACE, MAX_OF_OWNER, RUNNING_GIVEN_UP_AFTER,
-    Selection, SelectionRules, StayReason, TrimmedPod, outlook, select,
+    Selection, SelectionRules, StayReason, Tier, Tiers, TrimmedPod, outlook, select,
 };
 use crate::runtime::clock::Clock;
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Pod;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -41,6 +41,8 @@ pub(super) struct PodList<'a> {
     selection: Selection,
     budgets: &'a [Budget],
     terms: DrainTerms,
+    /// Whether the user has chosen the tiers.
+    has_own_tiers: bool,
 }
 
 impl<'a> PodList<'a> {
@@ -50,7 +52,7 @@ impl<'a> PodList<'a> {
         let trimmed: Vec<TrimmedPod> = pods.iter().filter_map(read).collect();
         let selection = select(trimmed, rules);
         let pods = pods.into_iter().filter_map(|pod| Some((pod.metadata.uid.clone()?, pod))).collect();
-        Self { pods, selection, budgets, terms }
+        Self { pods, selection, budgets, terms, has_own_tiers: rules.tiers != Tiers::default() }
     }
 
     /// Returns the longest grace period of the pods that the drain waits for; `None` without any.
@@ -121,6 +123,20 @@ impl<'a> PodList<'a> {
                 span(MAX_ADDED_GRACE)
             )
         })
+    }
+
+    /// Returns a note about the time that each tier of pods has, if the user has chosen the tiers.
+    pub fn shares(&self, DrainSpan { begun, end }: DrainSpan) -> Option<String> {
+        let tiers: BTreeSet<Tier> = self.selection.evict.iter().map(|departure| departure.tier).collect();
+        let is_chosen = self.has_own_tiers;
+        let number = u32::try_from(tiers.len()).ok().filter(|number| is_chosen && *number > 1)?;
+        let share = end.at().saturating_duration_since(begun) / number;
+        let names = tiers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        Some(format!(
+            "{number} tiers of pods (--priority-tier) share the time to the deadline, {} each: {names}; one that is gone \
+             sooner leaves its time to the others",
+            span(share)
+        ))
     }
 
     /// Returns a note about the time at which a hook no longer waits for pods that do not stop.

@@ -319,12 +319,12 @@ pub enum Turn {
 
 impl fmt::Display for Turn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Tier(tier) => tier.as_str(),
-            Self::Own => "own",
-            Self::Going => "going",
-            Self::Finished => "finished",
-        })
+        match self {
+            Self::Tier(tier) => tier.fmt(f),
+            Self::Own => f.write_str("own"),
+            Self::Going => f.write_str("going"),
+            Self::Finished => f.write_str("finished"),
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use super::deadline::{Deadline, Plan};
 use super::pod_times::PodTimes;
 use super::recorder::Progress;
 use super::remaining::Remaining;
-use super::select::Tier;
+use super::tier::Tier;
 use crate::pipeline::event::NoticeKey;
 use crate::pipeline::node::record::Record;
 use parking_lot::Mutex;
@@ -97,7 +97,7 @@ impl Deadlines {
 
     /// Returns the time in which the pods of `tier` and of those after it can stop, one tier after the other.
     pub(super) fn needed_from(&self, tier: Tier) -> Duration {
-        self.entries.lock().pods.needed_from(tier as usize, Instant::now())
+        self.entries.lock().pods.needed_from(tier, Instant::now())
     }
 
     /// Sets the notices that hold the Node, and the ends of the hooks that they record. Marks of this process's interruptions don't

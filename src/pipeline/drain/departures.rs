@@ -1,7 +1,8 @@
 //! The departures of a node's pods. Each is a future of its own.
 
 use super::evict::Evictions;
-use super::select::{Departure, Selection, Tier};
+use super::select::{Departure, Selection};
+use super::tier::Tier;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};

@@ -2,9 +2,10 @@
 
 use super::deadline::Deadline;
 use super::grace::AtDeadline;
-use super::select::{Departure, Protection, Tier};
-use super::tier::begins_by;
+use super::select::{Departure, Protection};
+use super::tier::{Tier, begins_by};
 use jiff::Timestamp;
+use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -30,10 +31,10 @@ pub fn outlook(
     at_deadline: AtDeadline,
     instant: impl Fn(Timestamp) -> Instant,
 ) -> Vec<Outlook> {
-    let used = Tier::ALL.map(|tier| departures.iter().any(|departure| departure.tier == tier));
+    let tiers: BTreeSet<Tier> = departures.iter().map(|departure| departure.tier).collect();
     let of = |departure: &Departure| {
         let grace = departure.grace_with(wanted);
-        let turn = begins_by(departure.tier, used, begun, end.at());
+        let turn = begins_by(departure.tier, tiers.iter().copied(), begun, end.at());
         let evicted_by = match departure.protection {
             Some(Protection { ends, .. }) => {
                 grace.undisturbed_until(end, ends.map(&instant)).map(|until| until.max(turn))
@@ -92,9 +93,9 @@ mod tests {
     fn before_a_hard_deadline_each_pod_leaves_in_its_turn() {
         let now = Instant::now();
         let departures = [
-            departure(Tier::Ordinary, 30, None),
-            departure(Tier::Critical, 300, None),
-            departure(Tier::Ordinary, 30, Some(UNLIMITED)),
+            departure(Tier::ORDINARY, 30, None),
+            departure(Tier::CRITICAL, 300, None),
+            departure(Tier::ORDINARY, 30, Some(UNLIMITED)),
         ];
         let hard = Deadline::hard(now + s(120));
         let expected = [(Some(0), 30, Some(88)), (Some(60), 58, Some(70)), (Some(78), 30, Some(88))];
@@ -107,7 +108,7 @@ mod tests {
     fn a_limited_protection_ends_before_the_deadline() {
         let now = Instant::now();
         let departures =
-            [departure(Tier::Ordinary, 30, Some(Protection { ends: Some(Timestamp::UNIX_EPOCH), ..UNLIMITED }))];
+            [departure(Tier::ORDINARY, 30, Some(Protection { ends: Some(Timestamp::UNIX_EPOCH), ..UNLIMITED }))];
         let evicted_by = |end| seconds(&departures, end, now, AtDeadline::Leave)[0].0;
         assert_eq!(evicted_by(Deadline::hard(now + s(120))), Some(50));
         assert_eq!(evicted_by(Deadline::soft(now + s(120))), Some(50));
@@ -117,7 +118,7 @@ mod tests {
     #[test]
     fn before_a_soft_deadline_no_pod_is_deleted() {
         let now = Instant::now();
-        let departures = [departure(Tier::Ordinary, 300, None), departure(Tier::Daemon, 30, Some(UNLIMITED))];
+        let departures = [departure(Tier::ORDINARY, 300, None), departure(Tier::Daemon, 30, Some(UNLIMITED))];
         let soft = Deadline::soft(now + s(120));
         assert_eq!(seconds(&departures, soft, now, AtDeadline::Delete), [(Some(0), 300, None), (None, 30, None)]);
     }

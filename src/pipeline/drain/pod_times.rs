@@ -2,10 +2,11 @@
 
 use super::grace::{MAX_EVICTION_TIME, REMOVAL_TIME};
 use super::remaining::{MAX_ADDED_GRACE, Remaining};
-use super::select::{Departure, Selection, Tier};
+use super::select::{Departure, Selection};
 use super::stuck::RUNNING_GIVEN_UP_AFTER;
+use super::tier::Tier;
 use jiff::Timestamp;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -15,9 +16,6 @@ pub(super) const MAX_WAIT_FOR_OTHERS: Duration = Duration::from_mins(2);
 
 /// Time after the end of a pod's grace period, or after the last pod has gone, for the list that shows so.
 const LIST_AFTER: Duration = Duration::from_secs(30);
-
-/// The turn of the pod of this process, after all tiers.
-const OWN_TURN: usize = Tier::ALL.len();
 
 /// Time after the end of its grace period at which a listed pod is overdue. The API server truncates that end to a second.
 const END_TOLERANCE: Duration = Duration::from_secs(5);
@@ -34,9 +32,17 @@ pub(super) struct PodTimes(HashMap<Arc<str>, PodTime>);
 
 #[derive(Clone, Copy, Debug)]
 struct PodTime {
-    /// Its place in the order in which pods leave.
-    turn: usize,
+    turn: Turn,
     end: PodEnd,
+}
+
+/// The place of a pod in the order in which pods leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Turn {
+    /// With the other pods of its tier.
+    Tier(Tier),
+    /// Last: the pod of this process.
+    Own,
 }
 
 /// The end of a pod.
@@ -87,8 +93,8 @@ impl PodTimes {
             let end = listed.or(known).unwrap_or(PodEnd::After { grace, seen: now });
             (Arc::clone(uid), PodTime { turn, end })
         };
-        let others = evict.iter().chain(terminating).map(|departure| time(departure, departure.tier as usize));
-        let own = own_pod.iter().map(|departure| time(departure, OWN_TURN));
+        let others = evict.iter().chain(terminating).map(|departure| time(departure, Turn::Tier(departure.tier)));
+        let own = own_pod.iter().map(|departure| time(departure, Turn::Own));
         self.0 = others.chain(own).collect();
     }
 
@@ -112,27 +118,29 @@ impl PodTimes {
             PodEnd::After { grace, .. } => Some(grace),
             PodEnd::At(_) => None,
         });
-        let not_before = end.map(|end| match self.needed(now, 0) {
+        let not_before = end.map(|end| match needed(self.0.values(), now) {
             Some(needed) => end.min(now + needed + REMOVAL_TIME),
             None => now + LIST_AFTER,
         });
         Remaining { grace: grace.max(), gone: ends().map(|end| end.gone(now)).max(), not_before }
     }
 
-    /// Returns the time in which the pods of this turn and of later ones can stop from `now` on, one turn after the other.
-    pub fn needed_from(&self, turn: usize, now: Instant) -> Duration {
-        self.needed(now, turn).unwrap_or_default() + REMOVAL_TIME
+    /// Returns the time in which the pods of this tier and of later ones can stop from `now` on, tier after tier.
+    pub fn needed_from(&self, tier: Tier, now: Instant) -> Duration {
+        let pods = self.0.values().filter(|time| time.turn >= Turn::Tier(tier));
+        needed(pods, now).unwrap_or_default() + REMOVAL_TIME
     }
+}
 
-    /// Returns the time in which all from this turn on can stop from `now` on, tier after tier; `None` without pods.
-    fn needed(&self, now: Instant, from: usize) -> Option<Duration> {
-        let mut turns = [Duration::ZERO; OWN_TURN + 1];
-        for time in self.0.values() {
-            let wait = if time.turn == OWN_TURN { MAX_WAIT_FOR_OTHERS } else { Duration::ZERO };
-            turns[time.turn] = turns[time.turn].max(wait + time.end.needed(now));
-        }
-        (!self.0.is_empty()).then(|| turns.into_iter().skip(from).sum())
+/// Returns the time in which these pods can stop from `now` on, one turn after the other; `None` without pods.
+fn needed<'a>(pods: impl Iterator<Item = &'a PodTime>, now: Instant) -> Option<Duration> {
+    let mut turns = BTreeMap::<Turn, Duration>::new();
+    for PodTime { turn, end } in pods {
+        let wait = if *turn == Turn::Own { MAX_WAIT_FOR_OTHERS } else { Duration::ZERO };
+        let longest = turns.entry(*turn).or_default();
+        *longest = (wait + end.needed(now)).max(*longest);
     }
+    (!turns.is_empty()).then(|| turns.into_values().sum())
 }
 
 #[cfg(test)]
@@ -179,8 +187,8 @@ mod tests {
         remaining.after(start + s(900)).map(|end| (end - start).as_secs())
     }
 
-    const WEB: (&str, u64, Tier) = ("web", 30, Tier::Ordinary);
-    const QUEUE: (&str, u64, Tier) = ("queue", WEEK, Tier::Ordinary);
+    const WEB: (&str, u64, Tier) = ("web", 30, Tier::ORDINARY);
+    const QUEUE: (&str, u64, Tier) = ("queue", WEEK, Tier::ORDINARY);
 
     #[test]
     fn only_the_pods_that_are_left_put_off_the_end() {
@@ -205,7 +213,7 @@ mod tests {
         times.gone("queue");
         assert_eq!(end(&times, start, 4000, 8100), Some(4042), "an eviction, and its grace period");
         assert_eq!(end(&times, start, 4010, 4042), Some(4042), "nothing else puts that off");
-        let mut tiers = listed(start, &[QUEUE, WEB, ("dns", 10, Tier::Critical)]);
+        let mut tiers = listed(start, &[QUEUE, WEB, ("dns", 10, Tier::CRITICAL)]);
         tiers.gone("queue");
         assert_eq!(end(&tiers, start, 4000, 8100), Some(4062), "tier after tier");
     }
@@ -217,7 +225,7 @@ mod tests {
         times.terminates("queue", start + s(WEEK));
         times.gone("queue");
         assert_eq!(end(&times, start, 3000, 8100), Some(3030));
-        times.list(&selection(&[("late", 300, Tier::Ordinary)]), None, start + s(3001), |_| unreachable!());
+        times.list(&selection(&[("late", 300, Tier::ORDINARY)]), None, start + s(3001), |_| unreachable!());
         assert_eq!(end(&times, start, 3001, 3030), Some(3313));
     }
 
@@ -233,7 +241,7 @@ mod tests {
     #[test]
     fn a_list_that_is_older_than_an_eviction_forgets_no_end() {
         let start = Instant::now();
-        let slow = [("web", 3600, Tier::Ordinary)];
+        let slow = [("web", 3600, Tier::ORDINARY)];
         let mut times = listed(start, &slow);
         times.terminates("web", start + s(20));
         times.list(&selection(&slow), None, start, |_| unreachable!());

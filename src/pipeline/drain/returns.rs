@@ -114,7 +114,7 @@ fn owner(departure: &Departure) -> Arc<str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::select::Tier;
+    use super::super::tier::Tier;
     use super::super::wire::PodId;
     use super::*;
 
@@ -124,7 +124,7 @@ mod tests {
         Departure {
             pod,
             grace: None,
-            tier: Tier::Ordinary,
+            tier: Tier::ORDINARY,
             ready: true,
             protection: None,
             deleted: None,

@@ -2,6 +2,7 @@
 //! `--delete-emptydir-data`, `--force`).
 
 use super::grace::Grace;
+use super::tier::{Tier, Tiers};
 use super::wire::{PodAddresses, PodId, TrimmedPod};
 use crate::pipeline::node::IGNORE_ANNOTATION;
 use jiff::{SignedDuration, Timestamp};
@@ -13,9 +14,6 @@ use std::time::Duration;
 /// Name of the annotation of a static pod's mirror. The kubelet runs a static pod regardless of the API server.
 pub const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
-/// Minimum priority of critical pods: that of `system-cluster-critical`, the lower of the two built-in classes.
-const CRITICAL_PRIORITY: i32 = 2_000_000_000;
-
 /// Name of Karpenter's annotation against disruption of a pod: `true`, or since Karpenter 1.12 a duration from the pod's start, in Go's
 /// format.
 const KARPENTER_ANNOTATION: &str = "karpenter.sh/do-not-disrupt";
@@ -25,33 +23,6 @@ const AUTOSCALER_ANNOTATION: &str = "cluster-autoscaler.kubernetes.io/safe-to-ev
 
 /// The Cluster Autoscaler's annotation for daemon pods of other controllers.
 const DAEMON_ANNOTATION: &str = "cluster-autoscaler.kubernetes.io/daemonset-pod";
-
-/// The tier of a pod. Tiers leave in this order: each waits for those before it, but no longer than until its share of the time
-/// begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Tier {
-    /// Most pods.
-    Ordinary,
-    /// Pods that others depend on: with the priority of `system-cluster-critical` or above.
-    Critical,
-    /// Pods of DaemonSets, which serve all others: logs, networks, volumes.
-    Daemon,
-}
-
-impl Tier {
-    /// Every tier, in order.
-    pub const ALL: [Self; 3] = [Self::Ordinary, Self::Critical, Self::Daemon];
-
-    /// Returns the tier's name.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ordinary => "ordinary",
-            Self::Critical => "critical",
-            Self::Daemon => "daemon",
-        }
-    }
-}
 
 /// The departure of a pod that must leave.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,6 +98,8 @@ pub enum StayReason {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "each is an independent switch")]
 pub struct SelectionRules {
+    /// The tiers of pods by their priorities.
+    pub tiers: Tiers,
     /// Whether pods of DaemonSets leave too.
     pub evict_daemonsets: bool,
     /// Whether pods with an emptyDir volume stay.
@@ -175,9 +148,12 @@ impl Selection {
     #[must_use]
     pub fn grace_of_all(&self, wanted: Option<Duration>) -> Duration {
         let grace = |departure: &Departure| departure.grace_with(wanted).full();
-        let all = || self.evict.iter().chain(&self.terminating);
-        let of_tier = |tier| all().filter(|departure| departure.tier == tier).map(grace).max().unwrap_or_default();
-        Tier::ALL.into_iter().map(of_tier).sum::<Duration>() + self.own_pod.as_ref().map(grace).unwrap_or_default()
+        let mut tiers = BTreeMap::<Tier, Duration>::new();
+        for departure in self.evict.iter().chain(&self.terminating) {
+            let longest = tiers.entry(departure.tier).or_default();
+            *longest = grace(departure).max(*longest);
+        }
+        tiers.into_values().sum::<Duration>() + self.own_pod.as_ref().map(grace).unwrap_or_default()
     }
 
     /// Leaves alone the pods of a `DaemonSet` other than its `first`, and adds the first of those that no list has shown before: a
@@ -280,11 +256,8 @@ fn is_own(object: &TrimmedPod, rules: &SelectionRules) -> bool {
 }
 
 fn departure(object: TrimmedPod, rules: &SelectionRules) -> Option<Departure> {
-    let tier = match object.spec.priority {
-        _ if is_daemon(&object) => Tier::Daemon,
-        Some(priority) if priority >= CRITICAL_PRIORITY => Tier::Critical,
-        _ => Tier::Ordinary,
-    };
+    let priority = object.spec.priority.unwrap_or_default();
+    let tier = if is_daemon(&object) { Tier::Daemon } else { rules.tiers.of(priority) };
     let protection = protection(&object, rules);
     let owner = controller(&object).map(|owner| owner.uid.as_str().into());
     let tolerates_cordon = object.spec.tolerates_cordon();

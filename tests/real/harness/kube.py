@@ -14,6 +14,7 @@ Object = dict[str, Any]
 
 NODES = "/api/v1/nodes"
 NAMESPACES = "/api/v1/namespaces"
+PRIORITY_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 _TIMEOUT = 60.0
 

@@ -68,10 +68,18 @@ def condition(kind: str, status: str, reason: str = "Test") -> Object:
 
 
 def deployment(
-    name: str, replicas: int, where: dict[str, str], stops_after: float, grace: int, empty_dir: bool
+    name: str,
+    replicas: int,
+    where: dict[str, str],
+    stops_after: float,
+    grace: int,
+    empty_dir: bool,
+    priority_class: str | None = None,
 ) -> Object:
     """Returns a Deployment, whose pods a drain evicts."""
     template = _template(name, where, stops_after, grace, empty_dir)
+    if priority_class:
+        template["spec"]["priorityClassName"] = priority_class
     return {
         "metadata": {"name": name},
         "spec": {"replicas": replicas, "selector": _selector(name), "template": template},

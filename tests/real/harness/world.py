@@ -15,7 +15,7 @@ from .aws import Aws
 from .control_plane import SERVICE, ControlPlane
 from .helm import Release
 from .hooks import LAUNCHING, TERMINATING, Action
-from .kube import NAMESPACES, NODES, Kube, Object
+from .kube import NAMESPACES, NODES, PRIORITY_CLASSES, Kube, Object
 from .messages import Event
 from .queues import Backlog, Queues
 from .recorder import COMPLETE, HEARTBEAT, RECEIVE, Recorder
@@ -61,6 +61,7 @@ class World:
         self.services: list[Service] = []
         self.leases: list[str] = []
         """Paths of the test's Leases among those of the nodes."""
+        self._priority_classes: list[str] = []
         self.binary = binary
         self.parameters: dict[str, str] = {}
         """Parameters of deploy/aws that grant the service's role what the test needs."""
@@ -81,6 +82,8 @@ class World:
             stack.callback(self.kube.delete, self._budgets())
             for lease in self.leases:
                 stack.callback(self.kube.delete, lease)
+            for priority_class in self._priority_classes:
+                stack.callback(self.kube.delete, f"{PRIORITY_CLASSES}/{priority_class}")
             for node in self.nodes:
                 stack.callback(self.kube.delete, f"{NODES}/{node.name}")
             for service in self.services:
@@ -233,11 +236,19 @@ class World:
         on: Node | None = None,
         grace: int = manifests.GRACE,
         empty_dir: bool = False,
+        priority_class: str | None = None,
     ) -> None:
         """Runs an app's pods on all nodes, or on one of them, and waits until they run."""
-        body = manifests.deployment(app, replicas, self._where(on), stops_after, grace, empty_dir)
+        body = manifests.deployment(app, replicas, self._where(on), stops_after, grace, empty_dir, priority_class)
         self.kube.create(self.apps_path("deployments"), body)
         self.wait_running(app, replicas)
+
+    def priority_class(self, value: int) -> str:
+        """Creates a priority class, which the end of the test deletes; returns its name."""
+        name = f"{self.name}-{value}"
+        self.kube.create(PRIORITY_CLASSES, {"metadata": {"name": name}, "value": value})
+        self._priority_classes.append(name)
+        return name
 
     def run_daemons(self, app: str, expected: int, empty_dir: bool = False) -> None:
         """Runs a DaemonSet, and waits until this number of its pods run."""

@@ -171,6 +171,39 @@ async fn the_prediction_for_a_blocked_spot_drain_comes_true() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_tiers_of_the_user_are_foretold_with_their_shares() {
+    let stage = Stage { quiet_time: s(1), ..Stage::new(1, 0) };
+    for (name, priority) in [("db-0", 1_000_000), ("queue-0", 10_000), ("web-0", 0)] {
+        stage
+            .world
+            .kube
+            .add_pod(Pod::on("node-0").named(name).priority(priority).labels([("app", name)]).stops_in(s(2)));
+    }
+    stage.world.kube.add_budget("default", "web", [("app", "web-0")], Limit::MaxUnavailable(0));
+    let flags = ["--priority-tier", "0,10000,1000000"];
+    let body = messages::spot("s-1", &instance(0), stage.world.clock.now());
+    let notice = stage.simulated_body(&body, &flags).await;
+    assert_eq!(names(&notice["pods"]), ["web-0", "queue-0", "db-0"]);
+    let tiers: Vec<_> = (0..3).map(|pod| notice["pods"][pod]["tier"].as_str().unwrap()).collect();
+    assert_eq!(tiers, ["ordinary", "10000", "1000000"]);
+    let notes = notice["notes"].to_string();
+    assert!(notes.contains("3 tiers of pods (--priority-tier) share the time to the deadline, 39s each: "), "{notes}");
+    let by_default = stage.simulated_body(&body, &[]).await;
+    assert!(!by_default["notes"].to_string().contains("tiers"), "{by_default:#}");
+
+    let replica = stage.start(&flags).await;
+    let begun = stage.world.clock.elapsed();
+    stage.world.aws.sqs.send(body);
+    stage.until_handled(s(130)).await;
+    for (pod, name) in [(1, "queue-0"), (2, "db-0")] {
+        let foretold = s(notice["pods"][pod]["evicted_by"]["in_seconds"].as_u64().unwrap());
+        let at = stage.tries_of(name)[0].saturating_sub(begun);
+        assert!(at.abs_diff(foretold) < s(2), "{name} at {at:?}, not {foretold:?}");
+    }
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_notice_that_aws_has_to_confirm_names_the_evidence() {
     let stage = Stage::new(1, 1);
     let spot = ["--kind", "spot", "--node", "node-0"];

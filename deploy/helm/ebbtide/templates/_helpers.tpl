@@ -169,12 +169,17 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- compact (list $words.all (include "ebbtide.pairs" (omit $words "all"))) | join "," }}
 {{- end }}
 
+{{/* A text or a number as the program reads it. Helm's numbers have a fraction, and it would write 2000000000 as 2e+09. */}}
+{{- define "ebbtide.plain" -}}
+{{- ternary (printf "%.0f" .) (toString .) (kindIs "float64" .) }}
+{{- end }}
+
 {{/* A map as the program reads it, such as `pool=spot,zone=a`. */}}
 {{- define "ebbtide.pairs" -}}
 {{- $pairs := list }}
 {{- range $key, $each := . }}
 {{- if not (kindIs "invalid" $each) }}
-{{- $pairs = append $pairs (printf "%s=%s" $key (ternary (printf "%.0f" $each) (toString $each) (kindIs "float64" $each))) }}
+{{- $pairs = append $pairs (printf "%s=%s" $key (include "ebbtide.plain" $each)) }}
 {{- end }}
 {{- end }}
 {{- join "," $pairs }}
@@ -187,7 +192,11 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if and (has $key (list "heartbeat" "waitForLoadBalancers")) (kindIs "bool" $value) }}
 {{- "off" }}
 {{- else if kindIs "slice" $value }}
-{{- join "," $value }}
+{{- $words := list }}
+{{- range $value }}
+{{- $words = append $words (include "ebbtide.plain" .) }}
+{{- end }}
+{{- join "," $words }}
 {{- else if kindIs "map" $value }}
 {{- include (ternary "ebbtide.pairs" "ebbtide.kinds" (has $key (list "healthIssue" "nodeSelector" "podSelector" "wave"))) $value }}
 {{- else if kindIs "float64" $value }}

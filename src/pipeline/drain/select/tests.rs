@@ -109,7 +109,7 @@ fn tiers_by_priority_and_daemonsets_last_and_once() {
     ];
     let mut selection = select(pods, &SelectionRules { evict_daemonsets: true, ..SelectionRules::default() });
     let tiers: Vec<_> = selection.evict.iter().map(|departure| (&*departure.pod.name, departure.tier)).collect();
-    assert_eq!(tiers, [("dns", Tier::Critical), ("proxy", Tier::Daemon), ("web", Tier::Ordinary)]);
+    assert_eq!(tiers, [("dns", Tier::CRITICAL), ("proxy", Tier::Daemon), ("web", Tier::ORDINARY)]);
     let mut first = FirstDaemons::from([("another".into(), HashSet::new())]);
     selection.keep_new_daemons(&mut first);
     assert_eq!((selection.evict.len(), first.len()), (3, 2));

@@ -1,10 +1,11 @@
-//! Order of evictions: ordinary pods, critical pods, pods of DaemonSets.
+//! Order of evictions: ordinary pods, critical pods, pods of DaemonSets; or the tiers that the user has set.
 
 use crate::drains::{CRITICAL, end_of, ended, left, pod};
 use crate::harness::{Stage, node, s};
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::{By, Limit, Pod};
 use ebbtide_sim::messages::Wrapping;
+use std::time::Duration;
 use tokio::time::sleep;
 
 const EVICT: &str = "create pods/eviction";
@@ -56,6 +57,29 @@ async fn a_blocked_tier_leaves_half_of_the_time_to_the_next() {
     stage.rest(&[&replica]).await;
 }
 
+/// Tiers of the user: batch jobs leave by themselves, the web is blocked, and the database behind it has its share of what was left when
+/// the web's turn began.
+#[tokio::test(start_paused = true)]
+async fn a_blocked_tier_of_the_user_leaves_the_next_its_share() {
+    let stage = Stage::new(1, 0);
+    for (name, priority) in [("late", -1), ("batch", 9999), ("web", 10_000), ("db", 1_000_000), ("dns", CRITICAL)] {
+        let held = (name == "web").then_some(("app", "web"));
+        stage.world.kube.add_pod(pod(name).priority(priority).labels(held).stops_in(s(10)));
+    }
+    stage.world.kube.add_budget("default", "web", [("app", "web")], Limit::MaxUnavailable(0));
+    let replica = stage.start(&["--priority-tier", "0,1000000", "--priority-tier", "10000"]).await;
+    stage.spot(0);
+    stage.until_handled(s(121)).await;
+    for (name, begins) in [("late", 0), ("batch", 0), ("db", 65), ("dns", 65)] {
+        let end = end_of(&stage, name);
+        assert_eq!((end.by, end.at.as_secs()), (By::Eviction, begins), "{name}: half of 110 s after the jobs' 10 s");
+    }
+    assert_eq!(stage.tries_of("web").first().map(Duration::as_secs), Some(10));
+    assert_eq!((end_of(&stage, "web").by, stage.tries_of("db").len()), (By::Delete, 1));
+    replica.ended_once("spot", "drained");
+    stage.rest(&[&replica]).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn pods_of_daemonsets_go_last_and_once() {
     let stage = Stage::new(1, 0);
@@ -79,17 +103,19 @@ async fn pods_of_daemonsets_go_last_and_once() {
 
 #[tokio::test(start_paused = true)]
 async fn an_undisturbed_drain_with_all_tiers_makes_few_calls() {
-    let stage = Stage::new(2, 2);
-    stage.world.kube.replace(s(3));
-    stage.world.kube.add_pod(Pod::on(&node(0)).named("critical").priority(2_000_000_000));
-    stage.world.kube.add_pod(Pod::on(&node(0)).named("agent").daemonset().stops_in(s(5)));
-    stage.world.kube.add_pod(Pod::on(&node(0)).named("job").phase("Succeeded"));
-    let replica = stage.start(&["--evict-daemonsets"]).await;
-    stage.spot(0);
-    stage.until_handled(s(60)).await;
-    let counts = ["patch nodes", "list pods", EVICT, "watch pods", "get nodes", "delete pods"];
-    assert_eq!(counts.map(|operation| stage.calls(operation)), [1, 2, 5, 1, 0, 0], "{}", stage.story());
-    stage.rest(&[&replica]).await;
+    for tiers in ["0,2000000000", "0,1,2,2000000000"] {
+        let stage = Stage::new(2, 2);
+        stage.world.kube.replace(s(3));
+        stage.world.kube.add_pod(Pod::on(&node(0)).named("critical").priority(2_000_000_000));
+        stage.world.kube.add_pod(Pod::on(&node(0)).named("agent").daemonset().stops_in(s(5)));
+        stage.world.kube.add_pod(Pod::on(&node(0)).named("job").phase("Succeeded"));
+        let replica = stage.start(&["--evict-daemonsets", "--priority-tier", tiers]).await;
+        stage.spot(0);
+        stage.until_handled(s(60)).await;
+        let counts = ["patch nodes", "list pods", EVICT, "watch pods", "get nodes", "delete pods"];
+        assert_eq!(counts.map(|operation| stage.calls(operation)), [1, 2, 5, 1, 0, 0], "{tiers}: {}", stage.story());
+        stage.rest(&[&replica]).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
