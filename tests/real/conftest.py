@@ -27,12 +27,14 @@ collect_ignore = [] if "EBBTIDE_KIND" in os.environ else ["test_kind.py"]
 
 
 def pytest_configure() -> None:
-    """Treats SIGTERM like ctrl-C, so that fixtures stop all processes."""
+    """Treats SIGTERM like ctrl-C, so that fixtures stop all processes; and ctrl-C itself, which a shell ignores for what it starts in
+    the background, and with it all that the tests start."""
 
     def end(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
