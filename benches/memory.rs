@@ -371,11 +371,14 @@ fn launch(stage: &Stage, n: usize) {
     world.aws.sqs.send(messages::lifecycle(Wrapping::Event, false, names, &instance(n), world.clock.now()));
 }
 
-/// Sends a message about a hook that does not exist. Its names have as many bytes as a name may have, as if to fill the memory.
+/// Sends a message about a hook whose names have as many bytes as a name may have, as if to fill the memory. The hook must exist: one that
+/// Auto Scaling does not know has no heartbeat.
 fn longest_names(stage: &Stage, n: usize) {
     let name = |of: &str| format!("{}{of}{n:05}", "界".repeat(249));
-    let names = [name("g"), name("h"), name("t")];
-    let names = (names[0].as_str(), names[1].as_str(), names[2].as_str());
+    let (group, hook, autoscaling) = (name("g"), name("h"), &stage.world.aws.autoscaling);
+    autoscaling.add_hook(&group, &hook, HookSpec::terminating(s(3600)));
+    let token = autoscaling.begin(&group, &hook, &instance(n));
+    let names = (group.as_str(), hook.as_str(), token.as_str());
     stage.world.aws.sqs.send(messages::lifecycle(Wrapping::Bare, true, names, &instance(n), stage.world.clock.now()));
 }
 
