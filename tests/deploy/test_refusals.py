@@ -30,6 +30,13 @@ TYPOS = [
     ("settings: {drainTimeout: {asg-terminate: 1m}}", "additional properties 'asg-terminate' not allowed"),
     ("settings: {drainTimeout: {sopt: 1m}}", "at '/settings/drainTimeout': additional properties 'sopt' not allowed"),
     ("settings: {atDeadline: keep}", "at '/settings/atDeadline': value must be one of 'delete', 'leave'"),
+    ("pools: {gpu: {}}", "at '/pools': got object, want null or array"),
+    ("pools: [{name: gpu}]", "at '/pools/0': missing property 'nodeSelector'"),
+    ("pools: [{name: a b, nodeSelector: c}]", "at '/pools/0/name': 'a b' does not match pattern"),
+    ("pools: [{name: a, nodeSelector: b, taint: [c]}]", "at '/pools/0': additional properties 'taint' not allowed"),
+    ("pools: [{name: a, nodeSelector: b, atDeadline: keep}]", "at '/pools/0/atDeadline': value must be one of 'delete', 'leave'"),
+    ("pools: [{name: a, nodeSelector: b, actions: {spot: ready}}]", "at '/pools/0/actions/spot': value must be one of"),
+    ("settings: {atTimeout: keep}", "at '/settings/atTimeout': 'keep' does not match pattern"),
     ("settings: {dryRun: 'yes'}", "at '/settings/dryRun': got string, want null or boolean"),
     ("settings: {wave: [zone=1]}", "at '/settings/wave': got array, want null or object"),
     ("settings: {wave: {zone: 0}}", "at '/settings/wave/zone': minimum: got 0, want 1"),
@@ -171,6 +178,14 @@ UNDRAINED = """actions: {asgTerminate: cordon, spot: report, stateChange: ignore
 
 SENTENCES = [
     (
+        "pools: [{name: gpu, nodeSelector: a, drainTimeout: {spot: 90}}]",
+        "drainTimeout.spot of the pool gpu is 90, without a unit: write 90s for seconds, or another unit, such as 10m",
+    ),
+    (
+        "pools: [{name: gpu, nodeSelector: a, actions: {statusCheck: drain}}]",
+        "actions.statusCheck has no effect without settings.ec2PollInterval",
+    ),
+    (
         "traces: {existingSecret: collector}",
         "traces.existingSecret has no effect without traces.endpoint: set the collector's URL",
     ),
@@ -263,7 +278,7 @@ SENTENCES = [
         "settings.onCondition: B=True:5m=replace needs calls to AWS that are not made with settings.source: [nodes] alone; ",
     ),
     *[
-        (f"settings: {{source: [queue, nodes], onCondition: ['{rule}']}}", f'settings.onCondition: "{rule}" is not TYPE=STATUS:TOLERATION=ACTION; write it like')
+        (f"settings: {{source: [queue, nodes], onCondition: ['{rule}']}}", f'settings.onCondition: "{rule}" is not TYPE=STATUS[/REASON]:TOLERATION=ACTION; write it like')
         for rule in ("KernelReady=False=drain", "KernelReady=false:30m=drain", "KernelReady=False:30=drain", "KernelReady=False:30m=ready")
     ],
     (

@@ -53,7 +53,8 @@ EXAMPLES = {
     "N|P%|none": ("20%", "20%"),
     "LABEL=N|P%": ("{zone: 1, example.com/nodePool: 10%, many: 1000000}", "example.com/nodePool=10%,many=1000000,zone=1"),
     "SELECTOR": ("{zone: a, example.com/nodePool: '', all: b}", "all=b,example.com/nodePool=,zone=a"),
-    "TYPE=STATUS:TOLERATION=ACTION": ("['A=False:5m=drain', 'Ready=Unknown:1h=report']", "A=False:5m=drain,Ready=Unknown:1h=report"),
+    "TYPE=STATUS[/REASON]:TOLERATION=ACTION": ("['A=False/Xid*:5m=drain', 'Ready=Unknown:1h=report']", "A=False/Xid*:5m=drain,Ready=Unknown:1h=report"),
+    "[KIND=]leave|delete": ("{all: leave, nodeCondition: delete}", "leave,node-condition=delete"),
     "ARN|any": ("[arn:aws:eks:eu-west-1:123456789012:cluster/a]", "arn:aws:eks:eu-west-1:123456789012:cluster/a"),
     "PRIORITY": ("[-10, 0, '10000', 2000000000]", "-10,0,10000,2000000000"),
     "TAG[=VALUE]": ("a=b", "a=b"),
@@ -89,6 +90,36 @@ def test_each_flag_has_a_value(flag: Flag) -> None:
     # What Nodes say is acted on by the holder of a Lease.
     lease = {"EBBTIDE_NODES_LEASE": "ebbtide-nodes"} if flag.flag == "source" else {}
     assert now == {**before, **lease, flag.variable: described}
+
+
+POOLS = """
+pools:
+  - name: gpu
+    nodeSelector: {accelerator: nvidia, zone: a}
+    actions: {rebalance: drain, spot: null}
+    drainTimeout: {all: 1h, asgTerminate: 2h}
+    wave: {zone: 1}
+    podGrace: null
+  - {name: web, nodeSelector: "tier in (web, api)", atDeadline: leave, hold: both}
+"""
+
+
+def test_each_pool_is_a_line() -> None:
+    given = environment(HELM4.objects(values=QUEUE + POOLS))
+    assert given["EBBTIDE_POOL"].splitlines() == [
+        "gpu; node-selector=accelerator=nvidia,zone=a; on=rebalance=drain; drain-timeout=1h,asg-terminate=2h; wave=zone=1",
+        "web; node-selector=tier in (web, api); at-deadline=leave; hold=both",
+    ]
+
+
+def test_a_pool_may_have_each_pooled_flag() -> None:
+    pooled = [flag for flag in flags() if flag.pooled]
+    keys = [flag.key or "actions" for flag in pooled]
+    assert [*keys, "name", "nodeSelector"].sort() == [*SCHEMA["properties"]["pools"]["items"]["properties"]].sort()
+    for flag in pooled:
+        value, described = ("{spot: cordon}", "spot=cordon") if flag.flag == "on" else example(flag)
+        line = environment(HELM4.objects(values=f"{QUEUE}pools: [{{name: a, nodeSelector: {{b: c}}, {flag.key or 'actions'}: {value}}}]"))
+        assert line["EBBTIDE_POOL"] == f"a; node-selector=b=c; {flag.flag}={described}"
 
 
 def test_actions_are_passed_on() -> None:
