@@ -173,13 +173,13 @@ impl Settings {
     fn checked(flags: Run, sources: Sources, queue_url: String, mut problems: Problems) -> Result<Self, SettingsError> {
         problems.of_other_sources(&flags, sources);
         problems.without_aws(&flags, sources);
-        let (scope, policies) = problems.policies(&flags, sources);
+        let (scope, policies) = policy::policies(&mut problems, &flags, sources);
         let (admin_address, status_address, host_names) = servers::checked(&mut problems, &flags.servers);
         let status_peers = problems.status_peers(flags.servers.status_peers, flags.pod_name.is_some());
         let notify = problems.notifications(flags.notifications, flags.cluster_name.clone(), flags.pod_name.clone());
         let traces = problems.traces(flags.traces, flags.cluster_name.clone(), flags.pod_name.clone());
         let notify = notify.map(|notify| NotifySettings { traces: traces.is_some(), ..notify });
-        let tiers = problems.tiers(flags.priority_tier);
+        let tiers = policy::tiers(&mut problems, flags.priority_tier);
         let own_pod = problems.own_pod(flags.pod_namespace, flags.pod_name);
         problems.without_own_pod("--collect-leases", flags.collect_leases && own_pod.is_none());
         problems.without_own_pod("--collect-nodes", flags.collect_nodes && own_pod.is_none());
@@ -581,6 +581,10 @@ mod tests {
         {
             assert_eq!(problems(&["--on", "asg-terminate=cordon", flag, value]), [flag]);
         }
+    }
+
+    #[test]
+    fn a_flag_that_needs_another_is_refused_without_it() {
         assert_eq!(problems(&["--collect-leases"]), ["--collect-leases"]);
         assert_eq!(problems(&["--collect-nodes"]), ["--collect-nodes"]);
         let flag = "--ec2-poll-interval";
@@ -593,5 +597,35 @@ mod tests {
         assert_eq!(problems(&["--collect-leases", "--pod-namespace", "kube-system"]), ["--pod-name"]);
         assert_eq!(problems(&["--on", "asg-terminate=cordon", "--complete-after", "1m"]), ["--complete-after"]);
         assert_eq!(problems(&["--on", "state-change=report", "--out-of-service-taint"]), ["--out-of-service-taint"]);
+        assert_eq!(problems(&["--at-timeout", "delete", "--at-deadline", "leave"]), ["--at-timeout"]);
+        assert_eq!(problems(&["--at-timeout", "rebalance=delete"]), ["--at-timeout"], "it is only cordoned");
+    }
+
+    #[test]
+    fn the_values_of_a_pool_are_checked_as_those_for_all_nodes() {
+        let pool = |own: &str| format!("--pool=gpu;node-selector=gpu;{own}");
+        let said = |flags: &[&str]| settings(flags).map(drop).map_err(|error| error.to_string());
+        for (own, why) in [
+            ("drain-timeout=49h", "gpu: --drain-timeout: "),
+            ("pod-grace=x", "gpu: --pod-grace: "),
+            ("on=spot=ready", "gpu: --on: \"spot=ready\" is not possible"),
+            ("on=spot=report;delay=spot=1m", "gpu: --delay: has no effect without --on spot=drain"),
+            ("at-deadline=leave;at-timeout=delete", "gpu: --at-timeout: has no effect without --at-deadline delete"),
+            ("on=status-check=drain", "gpu: --on: status-check needs the EC2 poll"),
+        ] {
+            let problem = said(&[&pool(own)]).unwrap_err();
+            assert!(problem.starts_with(&format!("--pool: {why}")) && !problem.contains('\n'), "{own}: {problem}");
+        }
+        // Of what is given for all Nodes, a pool may make no use, or the only one.
+        assert_eq!(said(&["--delay", "spot=1m", &pool("on=spot=report")]), Ok(()));
+        assert_eq!(said(&["--startup-taint", "cni", &pool("on=asg-launch=ready")]), Ok(()));
+        assert_eq!(said(&["--drain-timeout", "49h", &pool("drain-timeout=1h")]).unwrap_err().lines().count(), 1);
+        assert_eq!(problems(&[&pool("at-deadline=leave"), &pool("pod-grace=1s")]), ["--pool"], "the same name");
+        let settings = settings(&["--drain-timeout", "10m", &pool("drain-timeout=spot=1m;wave=zone=1")]).unwrap();
+        let gpu = settings.policies.of(Some("gpu"));
+        let timeouts = [NoticeKind::Spot, NoticeKind::Rebalance].map(|kind| gpu.drain_timeout.of(kind));
+        assert_eq!(timeouts, [Some(Duration::from_mins(1)), Some(Duration::from_mins(10))]);
+        assert!(gpu.waits.own_waves && settings.policy().waits.waves.is_empty());
+        assert_eq!(settings.labels(), [Box::<str>::from("zone")]);
     }
 }

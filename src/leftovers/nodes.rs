@@ -163,9 +163,6 @@ impl Nodes {
         let by_uid: HashMap<_, _> = ended.iter().map(|(node, _)| (&node.uid, node.ready_since)).collect();
         self.known.retain(|uid, known| by_uid.get(uid) == Some(&known.silent_since));
         self.reported.retain(|uid| by_uid.contains_key(uid));
-        if !ended.iter().any(|(node, _)| node.has_volumes) {
-            self.attachments = None;
-        }
         let mut failed = None;
         for (node, end) in &ended {
             match self.advance(node, *end, now, &mut left).await {
@@ -175,6 +172,9 @@ impl Nodes {
                 // A Node that can't be deleted does not stop the scan, and one error stands for all.
                 Err(error) => failed = failed.or(Some(error)),
             }
+        }
+        if !ended.iter().any(|(node, _)| node.has_volumes && self.known.contains_key(&node.uid)) {
+            self.attachments = None;
         }
         self.report_left(&left);
         failed.map_or(Ok(()), |error| Err(error.into()))
@@ -188,7 +188,7 @@ impl Nodes {
         now: Timestamp,
         left: &mut BTreeMap<CollectionStop, usize>,
     ) -> Result<Vec<(Arc<Node>, InstanceEnd)>, AwsError> {
-        let Interrupter { owner, policy, .. } = &*self.interrupter;
+        let (owner, policy) = (&self.interrupter.owner, self.interrupter.policy());
         let ready = self.witnesses(silent);
         let instances: Vec<_> = silent.iter().chain(&ready).map(|node| node.instance.clone()).collect();
         let records = owner.ask_together(instances).await?;
@@ -225,7 +225,7 @@ impl Nodes {
         if self.reported.contains(&node.uid) {
             return Ok(());
         }
-        let (now, dry_run, silent_since) = (Instant::now(), self.interrupter.policy.dry_run, node.ready_since);
+        let (now, dry_run, silent_since) = (Instant::now(), self.interrupter.policy().dry_run, node.ready_since);
         let first = EndedNode { silent_since, progress: Progress::Confirming(now) };
         let progress = self.known.entry(Arc::clone(&node.uid)).or_insert(first).progress;
         let has_volumes = !dry_run && self.has_volumes(node).await;
@@ -274,7 +274,7 @@ impl Nodes {
         attached.map_or(true, |attached| attached.is_some_and(|attached| !attached.is_empty()))
     }
 
-    /// Sets the out-of-service taint, with a record by which it is removed if the Node becomes Ready. Returns whether the Node has it.
+    /// Sets the out-of-service taint, with a record for its removal if the Node becomes Ready. Returns whether the Node has it.
     async fn taint(&self, node: &Arc<Node>, at: Timestamp) -> Result<bool, KubeError> {
         let Interrupter { marker, facts, .. } = &*self.interrupter;
         if node.taints.iter().any(|taint| taint.key == out_of_service().key) {
@@ -303,7 +303,7 @@ impl Nodes {
 
     /// Deletes the Node, if it is as the index shows it; in a dry run the API server only checks that. Returns whether it was deleted.
     async fn delete(&self, node: &Node, end: InstanceEnd, at: Timestamp) -> Result<bool, KubeError> {
-        let Interrupter { drainer, policy, facts, .. } = &*self.interrupter;
+        let (Interrupter { drainer, facts, .. }, policy) = (&*self.interrupter, self.interrupter.policy());
         // The status of a kubelet that returns is another version.
         let (uid, version) = (node.uid.to_string(), node.resource_version.to_string());
         let preconditions = Preconditions { uid: Some(uid), resource_version: Some(version) };

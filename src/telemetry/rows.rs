@@ -648,7 +648,6 @@ impl Subscriber for Rows {
             Fact::CollectionHeld { why, nodes, before: 0 } => {
                 warn!(%why, nodes, "EC2 does not know the instances of Ready Nodes; those that seem to have ended are left");
             }
-            Fact::CollectionHeld { .. } => {}
             Fact::AwsCall { service, operation, result, took } => {
                 count!(aws_calls[service, operation, label(*result, "ok")]);
                 observe!(aws_call_duration[service, operation], took);
@@ -665,6 +664,7 @@ impl Subscriber for Rows {
             Fact::EventWritten { .. } => count!(events["written"]),
             // Neither logged nor counted: they serve Events and the history only.
             Fact::MetadataFailed { .. }
+            | Fact::CollectionHeld { .. }
             | Fact::DrainProgress { .. }
             | Fact::NodeRecorded { .. }
             | Fact::DrainDeadlineMoved { .. }

@@ -3,12 +3,10 @@
 use super::{MAX_LEAD, SettingsError};
 use crate::cli::flags::{MAX_DRAIN, PoolFlag, Problem, up_to};
 use crate::cli::text::did_you_mean;
-use crate::pipeline::drain::{AtDeadline, Tiers};
 use crate::pipeline::event::NoticeKind;
 use crate::pipeline::interruption::{Action, Actions, OnFailed, PerKind, Policy, WARNING_TIME};
 use crate::pipeline::node::PerPool;
 use crate::pipeline::node::label::{KeyPattern, Taint};
-use clap::ValueEnum;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
@@ -64,6 +62,16 @@ pub(super) struct Problems {
     refused: usize,
 }
 
+/// Takes over the problems of a pool that are about what it has for itself: the rest is right for other Nodes. Forgets that a flag has no
+/// effect for these, if it has one in the pool.
+pub(super) fn take_of_pool(problems: &mut Problems, pool: &PoolFlag, of_pool: Problems) {
+    let is_idle = |flag: &str| of_pool.all.iter().any(|it| it.flag == flag && it.what.starts_with(NO_EFFECT));
+    problems.all.retain(|Problem { flag, what }| !what.starts_with(NO_EFFECT) || pool.has(flag) || is_idle(flag));
+    for Problem { flag, what } in of_pool.all.into_iter().filter(|problem| pool.has(&problem.flag)) {
+        problems.add("--pool", format!("{}: {flag}: {what}", pool.pool.name));
+    }
+}
+
 impl Problems {
     /// Begins with the values that their flags have refused.
     pub(super) fn of(refused: Vec<Problem>) -> Self {
@@ -85,24 +93,6 @@ impl Problems {
     /// Returns the value, if there is one, and else adds the problem.
     pub(super) fn read<T>(&mut self, flag: &'static str, read: Result<T, impl fmt::Display>) -> Option<T> {
         read.map_err(|error| self.add(flag, error.to_string())).ok()
-    }
-
-    /// Whether a flag was reported to have no effect because another is not set.
-    fn is_idle(&self, flag: &str) -> bool {
-        self.all.iter().any(|problem| problem.flag == flag && problem.what.starts_with(NO_EFFECT))
-    }
-
-    /// Forgets that a flag has no effect for the Nodes that are in no pool, if it has one for those of this pool, whose problems these are.
-    pub(super) fn forget_idle(&mut self, pool: &PoolFlag, problems: &Self) {
-        self.all
-            .retain(|Problem { flag, what }| !what.starts_with(NO_EFFECT) || pool.has(flag) || problems.is_idle(flag));
-    }
-
-    /// Takes over the problems of a pool that are about what it has for itself. The rest is right for other Nodes.
-    pub(super) fn take_of_pool(&mut self, pool: &PoolFlag, problems: Self) {
-        for Problem { flag, what } in problems.all.into_iter().filter(|problem| pool.has(&problem.flag)) {
-            self.add("--pool", format!("{}: {flag}: {what}", pool.pool.name));
-        }
     }
 
     /// Ends the validation.
@@ -192,41 +182,6 @@ impl Problems {
         timeouts
     }
 
-    /// Reads the treatment of pods when the time of a drain ends but the capacity does not.
-    pub(super) fn at_timeouts(
-        &mut self,
-        flags: &[String],
-        actions: Actions,
-        at_deadline: AtDeadline,
-    ) -> PerKind<AtDeadline> {
-        let flag = "--at-timeout";
-        let (some, all) = self.one_for_all(flag, flags);
-        let mut treatments = PerKind::all(AtDeadline::Leave);
-        if let Some(treatment) = all.and_then(|text| self.treatment(flag, &text)) {
-            treatments = PerKind::all(treatment);
-        }
-        for (kind, text) in self.by_kind(flag, &some, "node-condition=delete") {
-            let Some(treatment) = self.treatment(flag, text) else { continue };
-            self.idle(
-                flag,
-                treatment == AtDeadline::Delete && !actions.of(kind).drains(),
-                &format!("--on {kind}=drain"),
-            );
-            treatments.set(kind, treatment);
-        }
-        let deletes = NoticeKind::ALL.into_iter().any(|kind| treatments.of(kind) == AtDeadline::Delete);
-        self.idle(flag, deletes && at_deadline == AtDeadline::Leave, "--at-deadline delete");
-        treatments
-    }
-
-    fn treatment(&mut self, flag: &'static str, text: &str) -> Option<AtDeadline> {
-        let found = AtDeadline::from_str(text, false).ok();
-        if found.is_none() {
-            self.add(flag, format!("\"{text}\" is not possible; write leave or delete, or KIND=delete"));
-        }
-        found
-    }
-
     /// Splits values for single kinds from the one for all kinds.
     pub(super) fn one_for_all(&mut self, flag: &'static str, flags: &[String]) -> (Vec<String>, Option<String>) {
         let (some, all): (Vec<String>, Vec<String>) = flags.iter().cloned().partition(|text| text.contains('='));
@@ -283,16 +238,6 @@ impl Problems {
                 self.add("--taint", format!("\"{}\" is given twice for {}; remove one", taint.key, taint.effect));
             }
         }
-    }
-
-    /// Reads the priorities from which tiers of pods begin.
-    pub(super) fn tiers(&mut self, priorities: Vec<i32>) -> Tiers {
-        for (n, priority) in priorities.iter().enumerate() {
-            if priorities[..n].contains(priority) {
-                self.add("--priority-tier", format!("{priority} is given twice; remove one"));
-            }
-        }
-        Tiers::from(priorities)
     }
 
     /// Reports a flag that has no effect because another is not set, unless that is set wrongly.

@@ -105,7 +105,7 @@ fn load_balancers(settings: &Settings, found: &[String]) -> Option<Check> {
     } else {
         "target groups are found by bindings and Auto Scaling groups, but not by the tags of Services, without --cluster-name"
     };
-    let classic = if settings.policy.waits.complete_after.is_zero() {
+    let classic = if settings.policy().waits.complete_after.is_zero() {
         "classic load balancers are not waited for; --complete-after would give them time"
     } else {
         "classic load balancers have the time of --complete-after"

@@ -13,6 +13,7 @@ use crate::pipeline::event::{
 };
 use crate::pipeline::node::Node;
 use crate::pipeline::node::agent_notices::{taken_back_marks, withdrawn_marks};
+use crate::pipeline::node::label::KeyPattern;
 use crate::pipeline::node::mark::Mark;
 use crate::pipeline::node::record::{HookState, Place, ReturnSign, Withdrawal};
 use crate::pipeline::node::release::{NodeRelease, awaits_boot};
@@ -330,8 +331,14 @@ impl Policy {
     pub fn in_service(&self, notice: &Notice, node: &Node) -> bool {
         let reboots = notice.hook().is_some_and(|hook| hook.replaces_root_volume)
             && awaits_boot(node, NoticeKind::AsgTerminate.as_str());
-        self.has_started(node) && !reboots
+        has_started(node, &self.startup_taints) && !reboots
     }
+}
+
+/// Whether pods can run on a new Node: it is Ready, and has lost its startup taints.
+pub(super) fn has_started(node: &Node, startup_taints: &[KeyPattern]) -> bool {
+    let starts = |key: &str| startup_taints.iter().any(|pattern| pattern.matches(key));
+    node.ready && !node.taints.iter().any(|taint| starts(&taint.key))
 }
 
 /// Returns what bounds the work under the notice's hook; `node` is the instance's, if it is known.

@@ -7,7 +7,7 @@ use crate::pipeline::event::{Detail, Notice, NoticeKind};
 use crate::pipeline::node::label::KeyPattern;
 use crate::pipeline::node::mark::MarkSettings;
 use crate::pipeline::node::shift::ZONE_LABEL;
-use crate::pipeline::node::{ConditionRule, Node, WorkSign};
+use crate::pipeline::node::{ConditionRule, WorkSign};
 use clap::ValueEnum;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
@@ -297,13 +297,6 @@ impl Policy {
     pub fn labels(&self) -> Vec<Box<str>> {
         let zone = (self.waits.zonal_shift != ShiftedResources::None).then(|| ZONE_LABEL.into());
         self.waits.waves.iter().map(|wave| wave.label.clone()).chain(zone).collect()
-    }
-
-    /// Whether pods can run on a new Node: it is Ready, and has lost its startup taints.
-    #[must_use]
-    pub fn has_started(&self, node: &Node) -> bool {
-        let starts = |key: &str| self.startup_taints.iter().any(|pattern| pattern.matches(key));
-        node.ready && !node.taints.iter().any(|taint| starts(&taint.key))
     }
 
     /// Returns the time after which to remove the mark of a notice of this kind with this action, if that is set.

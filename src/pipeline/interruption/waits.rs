@@ -11,7 +11,7 @@
 //! volumes         until the volumes of the drained pods are detached
 //! attachments     the watch of all attachments, while an interruption waits
 //! load_balancers  until no target group lists the instance, and its deregistration
-//! target_groups   finds the target groups
+//! target_groups   finds the target groups; target_group: one
 //! service_groups  finds those of the cloud provider's Services, by their tags
 //! targets         polls their targets, while an interruption waits
 //! ```
@@ -22,6 +22,7 @@ mod hold;
 mod load_balancers;
 mod replacement;
 mod service_groups;
+mod target_group;
 mod target_groups;
 mod targets;
 mod volumes;
@@ -33,7 +34,8 @@ pub use active_wait::WaitLog;
 pub use attachments::{Attachments, WatchShare};
 pub use load_balancers::LoadBalancers;
 pub use replacement::{MIN_DRAIN, is_too_late};
-pub use target_groups::{Source, TargetGroup, TargetGroups, name_of};
+pub use target_group::{Source, TargetGroup, name_of};
+pub use target_groups::TargetGroups;
 
 use super::completion::KeptHook;
 use super::known::Progress;

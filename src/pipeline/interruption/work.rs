@@ -245,7 +245,7 @@ impl Interruption {
         let arriving = Mutex::new(arriving);
         loop {
             self.observe();
-            if let Some(policy) = self.policy_of_late_node() {
+            if let Some(policy) = self.other_policy() {
                 return Err(Restart::OfPool(policy));
             }
             let step = steps.next(&self.known, Instant::now());
@@ -291,10 +291,11 @@ impl Interruption {
         known.hook = hook.as_ref().map(KeptHook::known);
     }
 
-    /// Returns the settings of a Node that has registered since the work started, if they are others. Those of one that was known stay.
-    fn policy_of_late_node(&self) -> Option<Arc<Policy>> {
-        let Case { interrupter, policy, node, .. } = &self.case;
-        let of_node = interrupter.policy_of(Some(self.known.node.as_deref().filter(|_| node.is_none())?));
+    /// Returns the settings of the Node, if they are others: it has registered since the work started. From the cordon on they stay, because
+    /// the record names its pool.
+    fn other_policy(&self) -> Option<Arc<Policy>> {
+        let Case { interrupter, policy, .. } = &self.case;
+        let of_node = interrupter.policy_of(Some(self.known.node.as_deref()?));
         (!Arc::ptr_eq(of_node, policy)).then(|| Arc::clone(of_node))
     }
 

@@ -35,7 +35,7 @@ impl ConditionRule {
             })
     }
 
-    /// Returns its place among the rules, of which the first that is for a condition counts: those with a reason come first.
+    /// Returns its place among the rules, whose first for a condition counts: those with a reason come first.
     #[must_use]
     pub fn rank(&self) -> usize {
         match self.name.split_once('=').and_then(|(_, rest)| rest.split_once('/')) {

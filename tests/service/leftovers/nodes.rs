@@ -97,30 +97,33 @@ async fn by_default_no_node_is_deleted_and_ec2_is_not_asked() {
     stage.rest(&[&replica]).await;
 }
 
+/// What happens to the first node of a stage.
+type Event<'a> = &'a dyn Fn(&Stage);
+
 #[tokio::test(start_paused = true)]
 async fn other_nodes_stay() {
-    let table: [(&str, &[&str], fn(&Stage)); 9] = [
-        ("it runs", &[], |stage| stage.falls_silent(0, Some("running"))),
-        ("it is stopped", &[], |stage| stage.falls_silent(0, Some("stopped"))),
-        ("it is on its way", &[], |stage| stage.falls_silent(0, Some("shutting-down"))),
-        ("the kubelet reports that it is not Ready", &[], |stage| {
+    let table: [(&str, &[&str], Event<'_>); 9] = [
+        ("it runs", &[], &|stage| stage.falls_silent(0, Some("running"))),
+        ("it is stopped", &[], &|stage| stage.falls_silent(0, Some("stopped"))),
+        ("it is on its way", &[], &|stage| stage.falls_silent(0, Some("shutting-down"))),
+        ("the kubelet reports that it is not Ready", &[], &|stage| {
             stage.world.aws.ec2.set_state(&instance(0), "terminated");
             stage.set_condition(0, "Ready", "False", 7200);
         }),
-        ("a user ignores it", &[], |stage| {
+        ("a user ignores it", &[], &|stage| {
             stage.annotate(0, "ebbtide/ignore", "true");
             stage.terminates(0);
         }),
-        ("the settings exclude it", &["--node-selector", "pool=blue"], |stage| stage.terminates(0)),
-        ("it is another cluster's", &["--cluster-name", "blue"], |stage| {
+        ("the settings exclude it", &["--node-selector", "pool=blue"], &|stage| stage.terminates(0)),
+        ("it is another cluster's", &["--cluster-name", "blue"], &|stage| {
             stage.world.aws.ec2.put(&instance(0), &[(TAG, "true"), ("kubernetes.io/cluster/red", "owned")]);
             stage.terminates(0);
         }),
-        ("it lacks the tag", &["--require-tag"], |stage| {
+        ("it lacks the tag", &["--require-tag"], &|stage| {
             stage.world.aws.ec2.put(&instance(0), &[]);
             stage.terminates(0);
         }),
-        ("EC2 does not know its tags", &["--require-tag"], |stage| stage.falls_silent(0, None)),
+        ("EC2 does not know its tags", &["--require-tag"], &|stage| stage.falls_silent(0, None)),
     ];
     for (what, flags, happens) in table {
         let stage = Stage::new(6, 0);
@@ -261,7 +264,7 @@ async fn a_node_that_changes_before_its_deletion_stays() {
         stage.world.aws.ec2.put(&instance(9), &[]);
     };
     let is_gone = |stage: &Stage| stage.world.kube.remove_node(&node(0));
-    let table: [(&str, &dyn Fn(&Stage), u16, bool); 3] = [
+    let table: [(&str, Event<'_>, u16, bool); 3] = [
         ("its kubelet returns", &returns, 409, true),
         ("another has its name", &is_another, 409, true),
         ("it is gone", &is_gone, 404, false),

@@ -155,6 +155,20 @@ impl Kube {
         state.put(Resource::Nodes, node);
     }
 
+    /// Adds a Ready node with labels besides the usual ones.
+    pub fn add_labelled_node<'a>(
+        &self,
+        name: &str,
+        instance_id: &str,
+        labels: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) {
+        let mut state = self.state();
+        let mut node: v1::Node = node::new(&mut state, name, instance_id).typed(Resource::Nodes);
+        let labels = labels.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned()));
+        node.metadata.labels.get_or_insert_default().extend(labels);
+        state.put(Resource::Nodes, Object::of(Resource::Nodes, &node));
+    }
+
     /// Adds a node for an EC2 instance that is not Ready yet.
     pub fn add_unready_node(&self, name: &str, instance_id: &str) {
         let mut state = self.state();

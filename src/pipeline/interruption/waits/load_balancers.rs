@@ -4,7 +4,8 @@
 //! of pods.
 
 use super::active_wait::ActiveWait;
-use super::target_groups::{FoundGroups, Source, TargetGroup, TargetGroups, name_of};
+use super::target_group::{Source, TargetGroup, name_of};
+use super::target_groups::{FoundGroups, TargetGroups};
 use super::targets::{MissingPermission, PollShare, Targets};
 use crate::clients::gate::{Backoff, Gate};
 use crate::fact::{Facts, TaskKind, WaitOutcome};

@@ -9,6 +9,7 @@ use crate::clients::gate::{CALL_TIMEOUT, Category};
 use crate::fact::{Fact, Replacement, WaitOutcome};
 use crate::pipeline::event::{Detail, InstanceId};
 use crate::pipeline::interruption::Case;
+use crate::pipeline::interruption::decisions::has_started;
 use crate::pipeline::node::Node;
 use crate::pipeline::node::replacement::{AskedReplacement, claim, replaces_another};
 use jiff::Timestamp;
@@ -130,7 +131,7 @@ impl Case {
         let mut turns = interrupter.index.turns();
         loop {
             let is_new = |node: &Node| {
-                let is_ready = self.policy.has_started(node) && !node.cordoned;
+                let is_ready = has_started(node, &self.policy.startup_taints) && !node.cordoned;
                 is_ready && node.created > Some(since) && !replaces_another(node, instance)
             };
             let mut new = interrupter.index.all_that(is_new);

@@ -4,7 +4,7 @@
 //! them with the cluster and the Service. Elastic Load Balancing can't be searched by tags: all target groups of the account are listed,
 //! and the tags of those that may be a Service's are read, once each.
 
-use super::target_groups::{Source, TargetGroup, name_of};
+use super::target_group::{Source, TargetGroup, name_of};
 use crate::clients::gate::{AwsClass, AwsError, Category, Gate, Operation};
 use crate::fact::Facts;
 use crate::pipeline::node::OwnerLookup;

@@ -1,7 +1,7 @@
 //! The targets of target groups: polled while an interruption waits, with one call for all targets of a group; and their deregistration,
 //! with one call for many targets of a group.
 
-use super::target_groups::{TargetGroup, name_of};
+use super::target_group::{TargetGroup, name_of};
 use crate::clients::answers::Denials;
 use crate::clients::batch::Batcher;
 use crate::clients::gate::{AwsClass, AwsError, Backoff, CALL_TIMEOUT, Category, Gate, Operation};

@@ -4,10 +4,10 @@ use super::active_wait::ActiveWait;
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category, Class, KubeError, LAST_CALL};
 use crate::fact::{DrainStep, Fact, WaitOutcome};
 use crate::pipeline::drain::Deadline;
+use crate::pipeline::interruption::Case;
 use crate::pipeline::interruption::completion::KeptHook;
 use crate::pipeline::interruption::step::Target;
 use crate::pipeline::interruption::waves::Turn;
-use crate::pipeline::interruption::{Case, Waves};
 use crate::pipeline::node::Node;
 use crate::pipeline::node::record::{Place, whole_seconds};
 use crate::runtime::clock;
@@ -37,15 +37,11 @@ const NOTE_TIMEOUT: Duration = Duration::from_mins(5);
 const HOOK_NOTE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Case {
-    fn waves(&self) -> &Waves {
-        self.interrupter.waves.of(self.policy.pool.as_deref())
-    }
-
     /// Waits until the Node has a place in its waves, and records it on the Node.
     pub(super) async fn placed(&self, waiting: &ActiveWait<'_>, hook: Option<&KeptHook>) -> WaitOutcome {
         let Self { interrupter, notice, node, .. } = self;
         let Some(node) = node else { return WaitOutcome::NotNeeded };
-        let (key, waves) = (notice.key(), self.waves());
+        let (key, waves) = (notice.key(), interrupter.waves.of(self.policy.pool.as_deref()));
         let mut changes = interrupter.index.places();
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
         let (mut room_since, mut reported_at) = (None, None);

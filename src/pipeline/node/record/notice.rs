@@ -208,12 +208,6 @@ impl NoticeRecord {
         self.v != VERSION
     }
 
-    /// Returns the pool of Nodes in whose settings the work began; `None` if it began in none.
-    #[must_use]
-    pub(in crate::pipeline::node) fn pool(&self) -> Option<&str> {
-        self.pool.as_deref()
-    }
-
     /// Returns the end of the drain: its deadline, or the time to which it was put off.
     #[must_use]
     pub fn end(&self) -> Option<Timestamp> {

@@ -171,7 +171,7 @@ impl<'a> Live<'a> {
             labels.push(("topology.kubernetes.io/zone", format!("eu-west-1{}", ["a", "b", "c"][zone])));
             labels.push(("eks.amazonaws.com/nodegroup", format!("group-{group}")));
         }
-        if n % 2 == 0 && self.plan.flags.others.contains(&"--pool") {
+        if n.is_multiple_of(2) && self.plan.flags.others.contains(&"--pool") {
             labels.push(("explorer/even", String::new()));
         }
         if !labels.is_empty() {
