@@ -103,7 +103,7 @@ fn main() -> ExitCode {
             Arg::new("with")
                 .long("with")
                 .value_name("NAME")
-                .help("Only the worlds with this: returns, graces, budgets, sqs, away, expired, refusals or forged"),
+                .help("Only the worlds with this: returns, graces, budgets, sqs, away, expired, refusals, pools or forged"),
         )
         .get_matches();
     if let Some(seed) = number(&args, "story") {
