@@ -93,19 +93,17 @@ fn main() -> ExitCode {
     let arg = |name: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_parser(value_parser!(u64)).help(help).value_name("N")
     };
-    let args = Command::new("ebbtide-explorer")
-        .arg(arg("worlds", "Number of worlds; 1000 if not given"))
-        .arg(arg("seed", "Seed of the first world; the next have the next numbers"))
-        .arg(arg("jobs", "Number of worlds at the same time; 2 if not given"))
-        .arg(arg("seconds", "Stop after this time"))
-        .arg(arg("story", "Print the story of this world, and end"))
-        .arg(
-            Arg::new("with")
-                .long("with")
-                .value_name("NAME")
-                .help("Only the worlds with this: returns, graces, budgets, sqs, away, expired, refusals, pools or forged"),
-        )
-        .get_matches();
+    let args =
+        Command::new("ebbtide-explorer")
+            .arg(arg("worlds", "Number of worlds; 1000 if not given"))
+            .arg(arg("seed", "Seed of the first world; the next have the next numbers"))
+            .arg(arg("jobs", "Number of worlds at the same time; 2 if not given"))
+            .arg(arg("seconds", "Stop after this time"))
+            .arg(arg("story", "Print the story of this world, and end"))
+            .arg(Arg::new("with").long("with").value_name("NAME").help(
+                "Only the worlds with this: returns, graces, budgets, sqs, away, expired, refusals, pools or forged",
+            ))
+            .get_matches();
     if let Some(seed) = number(&args, "story") {
         println!("{}", shrink::told(&Plan::random(seed), &world::run(&Plan::random(seed))));
         return ExitCode::SUCCESS;
