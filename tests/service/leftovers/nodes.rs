@@ -70,13 +70,14 @@ async fn the_node_of_a_terminated_instance_is_deleted() {
     sleep(EVER).await;
     assert_eq!(stage.calls("DescribeInstances"), 0, "every kubelet reports");
     stage.terminates(0);
-    sleep(ASKED - s(1)).await;
+    // A Node's times are in whole seconds.
+    sleep(ASKED - s(2)).await;
     assert_eq!(stage.calls("DescribeInstances"), 0, "kubelets restart");
     sleep(EARLIEST - ASKED).await;
     assert!(stage.is_there(0));
     let calls = stage.calls("DescribeInstances");
     assert!((1..=3).contains(&calls), "{calls}: at most one a minute");
-    stage.until_gone(0, LATEST - EARLIEST + s(2)).await;
+    stage.until_gone(0, LATEST - EARLIEST + s(4)).await;
     assert_eq!((stage.deletions(), collected(&replica)), (vec![200], "1".to_owned()));
     assert_eq!(stage.calls("patch nodes"), 0, "it has no volumes");
     stage.until("its pods are gone", s(60), || stage.world.kube.pods_on(&node(0)).is_empty()).await;
@@ -248,9 +249,9 @@ async fn a_node_that_becomes_ready_again_stays_and_begins_anew() {
     sleep(EVER).await;
     assert_eq!((stage.is_there(0), stage.calls("DescribeInstances")), (true, 1));
     stage.set_ready(0, false);
-    sleep(EARLIEST - s(1)).await;
+    sleep(EARLIEST - s(2)).await;
     assert!(stage.is_there(0));
-    stage.until_gone(0, LATEST - EARLIEST + s(3)).await;
+    stage.until_gone(0, LATEST - EARLIEST + s(4)).await;
     stage.rest(&[&replica]).await;
 }
 
@@ -320,9 +321,9 @@ async fn volumes_are_detached_before_the_node_is_deleted() {
     let stage = with_volume(Some(s(70)));
     let replica = stage.collects_nodes("a", &[]).await;
     stage.terminates(0);
-    sleep(EARLIEST - s(1)).await;
+    sleep(EARLIEST - s(2)).await;
     assert_eq!((stage.taints(0), stage.cordoned(0)), (vec![], false), "EC2 has not confirmed it");
-    stage.until("tainted", LATEST - EARLIEST + s(3), || stage.taints(0) == [OUT_OF_SERVICE]).await;
+    stage.until("tainted", LATEST - EARLIEST + s(4), || stage.taints(0) == [OUT_OF_SERVICE]).await;
     // With the taint Kubernetes removes the pod, and then detaches its volume.
     stage.world.kube.remove_pod("default", "db-0");
     sleep(s(69)).await;
@@ -341,7 +342,7 @@ async fn a_volume_that_stays_attached_holds_the_node_for_ten_minutes() {
     stage.until("tainted", LATEST + s(2), || !stage.taints(0).is_empty()).await;
     sleep(s(595)).await;
     assert!(stage.is_there(0));
-    stage.until_gone(0, s(70)).await;
+    stage.until_gone(0, s(72)).await;
     stage.rest(&[&replica]).await;
 }
 
