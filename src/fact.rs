@@ -18,7 +18,8 @@ pub use label::{
 };
 pub use outcome::{
     Action, AgentNoticeKind, CollectionStop, DrainOutcome, HoldPoint, InstanceEnd, MetadataFailure, NoticeKind,
-    NoticeOutcome, NotificationPhase, NotificationResult, RepairStop, Replacement, Unusual, Wait, WaitOutcome,
+    NoticeOutcome, NotificationPhase, NotificationResult, RepairStop, Replacement, SurgeOutcome, Unusual, Wait,
+    WaitOutcome,
 };
 
 use jiff::SignedDuration;
@@ -90,6 +91,21 @@ pub struct PodRef<'a> {
     pub name: &'a str,
     /// Its UID.
     pub uid: &'a str,
+}
+
+/// The Deployment that a fact is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkloadRef<'a> {
+    /// Its namespace.
+    pub namespace: &'a str,
+    /// Its name.
+    pub name: &'a str,
+}
+
+impl fmt::Display for WorkloadRef<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
 }
 
 /// A pod that is held back.
@@ -273,6 +289,11 @@ pub enum Fact<'a> {
     /// A pod came back to the cordoned Node, as others of its owner before, and is left there; emitted once for each owner. It `tolerates`
     /// the cordon, or bypassed the scheduler.
     PodComesBack { on: NodeRef<'a>, pod: PodRef<'a>, tolerates: bool },
+    /// A Deployment was restarted, because all its ready pods are on nodes that are being drained; in a dry run it would have been.
+    DeploymentRestarted { on: NodeRef<'a>, deployment: WorkloadRef<'a>, dry_run: bool },
+    /// The pods of a Deployment all of whose ready pods are on nodes that are being drained no longer wait for new ones, or never did; emitted
+    /// once for each Deployment. `why` is a sentence for outcomes that need one. After a failed read it has the name of the `ReplicaSet`.
+    SurgeEnded { on: NodeRef<'a>, deployment: WorkloadRef<'a>, outcome: SurgeOutcome, took: Duration, why: &'a str },
     /// A step of a drain failed; retried until the deadline.
     DrainRetried { on: NodeRef<'a>, step: DrainStep, category: Category, error: &'a dyn fmt::Display },
     /// A user or another controller removed the cordon during the drain; it was restored.

@@ -230,7 +230,7 @@ pub struct Run {
     /// Pool of Nodes with settings of its own, as `NAME;node-selector=SELECTOR;FLAG=VALUE`, with as many flags as differ; repeatable, in the
     /// variable one a line. The first pool that selects a Node counts
     ///
-    /// A flag is `on`, `drain-timeout`, `delay`, `hold`, `wave`, `when`, `at-deadline`, `at-timeout`, `pod-grace`, `uncordon-after`,
+    /// A flag is `on`, `drain-timeout`, `delay`, `hold`, `wave`, `when`, `at-deadline`, `at-timeout`, `pod-grace`, `surge`, `uncordon-after`,
     /// `on-failed-drain`, `on-uncordon` or `complete-after`. What a pool does not set is as for all Nodes.
     #[arg(
         long,
@@ -366,6 +366,20 @@ pub struct Run {
         help_heading = "Drain",
     )]
     pub pod_grace: Option<Duration>,
+
+    /// Maximum time, at most 48h, for which a pod waits for its new pod: a Deployment all of whose ready pods are on nodes that are being drained
+    /// is first restarted, as by `kubectl rollout restart` [default: no Deployment is restarted]
+    ///
+    /// So a single replica leaves no gap. Only if the new pod can come before the old one leaves: the strategy is `RollingUpdate`, its `maxSurge`
+    /// is not 0, and its `maxUnavailable` is less than the number of replicas. Needs the right to patch Deployments.
+    #[arg(
+        long,
+        env = "EBBTIDE_SURGE",
+        value_parser = value(up_to(MAX_DRAIN)),
+        value_name = "DURATION",
+        help_heading = "Drain",
+    )]
+    pub surge: Option<Duration>,
 
     /// Taint that is set and removed with the cordon; repeatable. With `NoExecute` Kubernetes evicts pods regardless of budgets
     #[arg(

@@ -192,6 +192,7 @@ impl Settings {
             keep_empty_dir: flags.keep_empty_dir,
             keep_unmanaged: flags.keep_unmanaged,
             respect_do_not_disrupt: flags.respect_do_not_disrupt,
+            surges: policies.iter().any(|(_, policy)| policy.drain.surge.is_some()),
             own_pod,
         };
         let pod_selector = flags.pod_selector.filter(|selector| !selector.selects_all());
@@ -305,6 +306,8 @@ mod tests {
             "leave",
             "--pod-grace",
             "45s",
+            "--surge",
+            "5m",
             "--heartbeat",
             "20s",
             "--managed-tag",
@@ -336,6 +339,8 @@ mod tests {
         assert_eq!(settings.policy().drain.at_deadline, AtDeadline::Leave);
         assert_eq!(settings.policy().heartbeats, Heartbeats::Every(Duration::from_secs(20)));
         assert_eq!(settings.policy().drain.pod_grace, Some(Duration::from_secs(45)));
+        assert_eq!(settings.policy().drain.surge, Some(Duration::from_mins(5)));
+        assert!(settings.selection_rules.surges);
         assert_eq!(settings.managed_tag, ManagedTag { key: "team".to_owned(), value: Some("blue".to_owned()) });
         assert!(settings.policy().require_tag && settings.policy().dry_run);
         assert_eq!((settings.reported, settings.check_at_start), (Scope::All, false));

@@ -59,6 +59,7 @@ struct Metadata {
     namespace: Option<String>,
     uid: Option<String>,
     resource_version: Option<String>,
+    generation: Option<i64>,
     labels: Option<BTreeMap<String, String>>,
     annotations: Option<BTreeMap<String, String>>,
     owner_references: Option<Vec<OwnerReference>>,
@@ -74,6 +75,7 @@ fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D:
         namespace: read.namespace,
         uid: read.uid,
         resource_version: read.resource_version,
+        generation: read.generation,
         labels: read.labels,
         annotations: read.annotations,
         owner_references: read.owner_references,
@@ -145,7 +147,7 @@ mod tests {
         assert_eq!(
             kept,
             json!({
-                "name": "web-1", "namespace": "shop", "uid": "u-1", "resourceVersion": "7",
+                "name": "web-1", "namespace": "shop", "uid": "u-1", "resourceVersion": "7", "generation": 3,
                 "creationTimestamp": "2026-11-21T10:00:00Z", "deletionTimestamp": "2026-11-21T11:00:00Z",
                 "deletionGracePeriodSeconds": 30,
                 "labels": { "app": "web" }, "annotations": { "a": "b" },

@@ -199,6 +199,20 @@ labels! {
 }
 
 labels! {
+    /// How the surge of a Deployment ended.
+    SurgeOutcome {
+        /// Its new pods were Ready before its old ones were evicted.
+        Ready => "ready",
+        /// The time was over before.
+        TimedOut => "timed-out",
+        /// Its strategy has no room for a new pod next to the old ones.
+        NoRoom => "no-room",
+        /// It could not be read or restarted.
+        Failed => "failed",
+    }
+}
+
+labels! {
     /// The points at which an interruption can wait for another controller or a user.
     HoldPoint {
         /// Before evictions begin.

@@ -13,6 +13,7 @@
 //! pod_times   the times of the pods that are left; remaining: the time that they need, which puts off a hook's end
 //! returns     pods that come back to the cordoned node
 //! departures  the departures of all pods; evict: of one; tier: its tier, and the turn of that
+//! surge       the restart of a Deployment before its last ready pods leave
 //! own_pod     the pod of this process, which leaves last
 //! pod_watch   the watch that sees pods leave
 //! node_checks whether the Node still exists and is still cordoned; silence: how long to wait for a silent kubelet's pods
@@ -40,6 +41,7 @@ mod rounds;
 mod select;
 mod silence;
 mod stuck;
+mod surge;
 mod tier;
 mod wire;
 mod work;
@@ -55,6 +57,7 @@ pub use report::Report;
 pub use returns::MAX_OF_OWNER;
 pub use select::{Departure, MIRROR_ANNOTATION, Selection, SelectionRules, StayReason, select};
 pub use stuck::{GIVEN_UP_AFTER, RUNNING_GIVEN_UP_AFTER};
+pub use surge::{DeploymentReader, Foreseen, RESTART_ANNOTATION, Surges};
 pub use tier::{Tier, Tiers};
 pub use wire::{PodAddresses, TrimmedPod, pod_api, pods_of};
 
@@ -81,6 +84,9 @@ pub struct DrainTerms {
     pub at_deadline: AtDeadline,
     /// The grace period of every pod, instead of its own.
     pub pod_grace: Option<Duration>,
+    /// Maximum time for which a pod waits for its new pod, if its Deployment is restarted before its last ready pods leave; `None` if it is
+    /// not.
+    pub surge: Option<Duration>,
 }
 
 /// Drains nodes.
@@ -109,6 +115,8 @@ pub struct Drainer {
     pub pod_selector: Option<String>,
     /// What differs between pools of Nodes.
     pub terms: PerPool<DrainTerms>,
+    /// The Deployments that are restarted, or that may be.
+    pub surges: Surges,
     /// Whether reports have the addresses of the evicted pods.
     pub notes_addresses: bool,
     /// Whether the API server only checks evictions.

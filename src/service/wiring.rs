@@ -8,7 +8,7 @@ use crate::leases::election::{Election, Office};
 use crate::leftovers::collector::{Collector, Leftovers};
 use crate::leftovers::leases::Leases;
 use crate::leftovers::nodes;
-use crate::pipeline::drain::{Drainer, PodWatch, pod_api};
+use crate::pipeline::drain::{Drainer, PodWatch, Surges, pod_api};
 use crate::pipeline::interruption::{
     Attachments, Confirmations, DrainingNodes, GroupLookup, Groups, Hints, Hooks, Interrupter, LoadBalancers,
     NoticeBurst, Policy, Shifts, Slots, Waves,
@@ -118,6 +118,7 @@ impl Wiring {
             rules: settings.selection_rules.clone(),
             pod_selector: settings.pod_selector.clone(),
             terms: settings.policies.map(|policy| policy.drain),
+            surges: Surges::default(),
             notes_addresses: !policy.awaits_load_balancers().is_zero(),
             dry_run: policy.dry_run,
             leave: self.stop.clone(),

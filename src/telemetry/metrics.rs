@@ -69,6 +69,7 @@ pub(super) struct All {
     pub(super) wait_duration: HistogramVec,
     pub(super) evictions: IntCounterVec,
     pub(super) deletions: IntCounterVec,
+    pub(super) surges: IntCounterVec,
     pub(super) pods_blocked: IntGauge,
     pub(super) drains_at_risk: IntGaugeVec,
     pub(super) releases: IntCounterVec,
@@ -169,6 +170,7 @@ impl Metrics {
             ),
             evictions: counters("evictions_total", "Answers to evictions.", &["result"]),
             deletions: counters("deletions_total", "Answers to deletions before a hard deadline.", &["result"]),
+            surges: counters("surges_total", "Surges of Deployments by outcome.", &["outcome"]),
             pods_blocked: gauge("pods_blocked", "Pods that a disruption budget, or an annotation, holds back now."),
             drains_at_risk: gauges(
                 "drains_at_risk",
@@ -358,6 +360,7 @@ impl All {
             wait_duration,
             evictions,
             deletions,
+            surges,
             pods_blocked,
             drains_at_risk,
             releases,

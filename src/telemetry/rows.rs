@@ -6,7 +6,7 @@ use super::metrics::{MIN_OFTEN_RECEIVES, Metrics};
 use crate::fact::{
     Category, CheckStatus, CollectionStop, DeadlineType, Fact, HeartbeatResult, HookFailure, LeaseEnd, MalformedReason,
     MessageCount, MessageRelease, NodeRef, NodeRefusal, NoticeOutcome, NoticeRef, NotificationResult, ReceiveOrder,
-    Replacement, Subscriber, Unusual, WaitOutcome, label,
+    Replacement, Subscriber, SurgeOutcome, Unusual, WaitOutcome, label,
 };
 use crate::runtime::duration::Words;
 use crate::telemetry::traces::trace_id;
@@ -507,6 +507,30 @@ impl Subscriber for Rows {
             }
             Fact::PodComesBack { on, pod, tolerates } => {
                 on!(warn, on, %pod, tolerates, "pod comes back to the cordoned node; left there");
+            }
+            Fact::DeploymentRestarted { on, deployment, dry_run: false } => {
+                on!(info, on, %deployment, "restarted the Deployment, whose ready pods are all on nodes that are being drained");
+            }
+            Fact::DeploymentRestarted { on, deployment, dry_run: true } => {
+                on!(info, on, %deployment, would = "restart the Deployment, whose ready pods are all on nodes that are being drained", "dry run");
+            }
+            Fact::SurgeEnded { on, deployment, outcome, took, why } => {
+                count!(surges[outcome.as_str()]);
+                let took = Words(*took);
+                match outcome {
+                    SurgeOutcome::Ready => {
+                        on!(info, on, %deployment, %took, "new pods of the Deployment are Ready; its old ones are evicted")
+                    }
+                    SurgeOutcome::TimedOut => {
+                        on!(warn, on, %deployment, %took, "new pods of the Deployment are not Ready in time; its old ones are evicted");
+                    }
+                    SurgeOutcome::NoRoom => {
+                        on!(info, on, %deployment, why, "the Deployment can't have a new pod before its only ready one is evicted");
+                    }
+                    SurgeOutcome::Failed => {
+                        on!(warn, on, %deployment, why, "can't restart the Deployment; its pods are evicted without");
+                    }
+                }
             }
             Fact::PodUnblocked { on, pod } => {
                 change!(pods_blocked.dec());

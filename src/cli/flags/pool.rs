@@ -24,7 +24,7 @@ pub struct PoolFlag {
 
 impl PoolFlag {
     /// The flags that a pool may have for itself.
-    pub const POOLED: [&'static str; 13] = [
+    pub const POOLED: [&'static str; 14] = [
         "on",
         "drain-timeout",
         "delay",
@@ -34,6 +34,7 @@ impl PoolFlag {
         "at-deadline",
         "at-timeout",
         "pod-grace",
+        "surge",
         "uncordon-after",
         "on-failed-drain",
         "on-uncordon",

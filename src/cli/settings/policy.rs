@@ -90,7 +90,7 @@ fn policy(problems: &mut Problems, flags: &Run, sources: Sources, pool: Option<A
         on_uncordon: flags.on_uncordon,
         on_failed_launch: flags.on_failed_launch,
         startup_taints: flags.startup_taint.clone(),
-        drain: DrainTerms { at_deadline: flags.at_deadline, pod_grace: flags.pod_grace },
+        drain: DrainTerms { at_deadline: flags.at_deadline, pod_grace: flags.pod_grace, surge: flags.surge },
         dry_run: flags.dry_run,
     }
 }

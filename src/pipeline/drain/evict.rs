@@ -1,5 +1,5 @@
-//! One pod's departure: its turn, its eviction, retried until it is accepted or the deadline requires the pod's deletion, and its
-//! end.
+//! One pod's departure: its turn, and the surge of its Deployment; its eviction, retried until it is accepted or the deadline requires the
+//! pod's deletion; and its end.
 //!
 //! ```text
 //!   turn ──▶ evict ─┬─ accepted ─────────────────────────────▶ Terminating ──▶ gone
@@ -131,10 +131,16 @@ impl Evictions<'_> {
         }
     }
 
-    /// Waits for the turn of the pod's tier, and then, if the pod asks not to be disturbed, until the deadline requires it.
+    /// Waits for the turn of the pod's tier and for its new pod, if its Deployment is restarted first; and then, if the pod asks not to be
+    /// disturbed, until the deadline requires it.
     async fn wait_for_turn(&self, departure: &Departure) {
         let needed = || self.drain.deadlines.needed_from(departure.tier);
-        self.tiers.turn(departure.tier, self.drain.plan.clone(), self.drain.earliest_end, needed).await;
+        let turn = self.tiers.turn(departure.tier, self.drain.plan.clone(), self.drain.earliest_end, needed);
+        if self.drain.terms.surge.is_some() {
+            tokio::join!(turn, Box::pin(self.surge(departure)));
+        } else {
+            turn.await;
+        }
         let Some(Protection { annotation, ends }) = departure.protection else { return };
         let ends = ends.map(|ends| self.drain.drainer.clock.instant_of(ends));
         if ends.is_none_or(|ends| ends > Instant::now()) {

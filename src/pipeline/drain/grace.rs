@@ -98,6 +98,13 @@ impl Grace {
         deadline.is_hard().then(|| earlier(deadline.at(), needed)).into_iter().chain(protection_ends).min()
     }
 
+    /// Returns the latest time until which the pod can wait for its new pod and still be evicted, or deleted, in time for its grace period;
+    /// `None` if that is longer ago than there is time.
+    #[must_use]
+    pub fn surge_until(self, deadline: Deadline) -> Option<Instant> {
+        deadline.at().checked_sub(self.within(deadline) + REMOVAL_TIME + MAX_EVICTION_TIME)
+    }
+
     /// Returns the grace period that brings the end of a pod, expected at `ends`, forward to a hard deadline; `None` if the pod ends
     /// in time anyway, or can't end sooner.
     #[must_use]

@@ -71,6 +71,7 @@ mod tests {
             runs: true,
             ends: None,
             owner: None,
+            replica_set: None,
             tolerates_cordon: false,
         }
     }

@@ -165,6 +165,7 @@ mod tests {
             ends: None,
             runs: true,
             owner: None,
+            replica_set: None,
             tolerates_cordon: false,
         }
     }

@@ -131,6 +131,7 @@ mod tests {
             ends: None,
             runs: true,
             owner,
+            replica_set: None,
             tolerates_cordon,
         }
     }

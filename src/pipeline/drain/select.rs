@@ -45,6 +45,8 @@ pub struct Departure {
     pub runs: bool,
     /// UID of the pod's controller, if it has one.
     pub owner: Option<Arc<str>>,
+    /// Name of the pod's `ReplicaSet`, if it has one and Deployments are surged.
+    pub replica_set: Option<Box<str>>,
     /// Whether the scheduler may bind the pod to a cordoned Node.
     pub tolerates_cordon: bool,
 }
@@ -108,6 +110,8 @@ pub struct SelectionRules {
     pub keep_unmanaged: bool,
     /// Whether the annotations of Karpenter and the Cluster Autoscaler that ask not to disturb a pod count.
     pub respect_do_not_disrupt: bool,
+    /// Whether Deployments are surged, in any pool.
+    pub surges: bool,
     /// Namespace and name of the pod of this process.
     pub own_pod: Option<(String, String)>,
 }
@@ -260,6 +264,9 @@ fn departure(object: TrimmedPod, rules: &SelectionRules) -> Option<Departure> {
     let tier = if is_daemon(&object) { Tier::Daemon } else { rules.tiers.of(priority) };
     let protection = protection(&object, rules);
     let owner = controller(&object).map(|owner| owner.uid.as_str().into());
+    let is_replica =
+        |owner: &&OwnerReference| rules.surges && owner.kind == "ReplicaSet" && owner.api_version.starts_with("apps/");
+    let replica_set = controller(&object).filter(is_replica).map(|owner| owner.name.as_str().into());
     let tolerates_cordon = object.spec.tolerates_cordon();
     let pod = PodId {
         namespace: object.metadata.namespace?.into(),
@@ -271,7 +278,7 @@ fn departure(object: TrimmedPod, rules: &SelectionRules) -> Option<Departure> {
     let runs = object.status.has_running_containers();
     let given = SignedDuration::from_secs(object.metadata.deletion_grace_period_seconds.unwrap_or_default());
     let deleted = ends.map(|ends| ends.checked_sub(given).unwrap_or(ends));
-    Some(Departure { pod, grace, tier, ready, protection, deleted, ends, runs, owner, tolerates_cordon })
+    Some(Departure { pod, grace, tier, ready, protection, deleted, ends, runs, owner, replica_set, tolerates_cordon })
 }
 
 fn protection(object: &TrimmedPod, rules: &SelectionRules) -> Option<Protection> {

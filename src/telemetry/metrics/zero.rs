@@ -60,6 +60,7 @@ impl All {
         begin(&self.unusual, Unusual::ALL.map(Unusual::as_str));
         begin(&self.traces, ["sent", "lost"]);
         begin(&self.deletions, [label(Ok(()), "deleted")]);
+        begin(&self.surges, SurgeOutcome::ALL.map(SurgeOutcome::as_str));
         for [service, operation] in AWS_CALLS {
             let _ = self.aws_calls.with_label_values(&[service, operation, Category::Denied.as_str()]);
         }

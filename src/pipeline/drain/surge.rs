@@ -1,0 +1,332 @@
+//! Surges: a Deployment all of whose ready pods are on nodes that are being drained is restarted, and its pods leave when new ones are
+//! Ready. So a single replica leaves no gap.
+//!
+//! ```text
+//!   a pod of a ReplicaSet ─▶ Idle ──┬─ a ready pod is elsewhere ─────────────────▶ evicted at once
+//!                                   ├─ the strategy has no room, or a call failed ▶ Ended: evicted at once
+//!                                   ├─ a new pod is on its way ──▶ Waiting ◀─┐
+//!                                   └─ the Deployment is restarted ▶ Waiting ┼─ the new pods are Ready ─▶ Ended: evicted
+//!                                                                            └─ the time is over ───────▶ evicted
+//! ```
+//!
+//! All pods of a `ReplicaSet` share one state, and one reading of the Deployment. The rollout itself removes old pods, so that most are gone
+//! when their wait ends. The resource version, which guards the restart, and the rollout in progress keep replicas of Ebbtide from
+//! restarting a Deployment twice.
+
+mod deployment;
+mod read;
+
+use super::context::Drain;
+use super::evict::Evictions;
+use super::report::PodState;
+use super::select::Departure;
+use crate::clients::gate::Category;
+use crate::fact::{Fact, SurgeOutcome, WorkloadRef};
+use deployment::{Deployment, ReadyPods, Step};
+use jiff::Timestamp;
+use kube::api::{Patch, PatchParams};
+use parking_lot::Mutex;
+use read::Unread;
+use serde_json::json;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+pub use deployment::RESTART_ANNOTATION;
+pub use read::{DeploymentReader, Foreseen};
+
+/// Maximum number of Deployments that are rolled out at a time because this process has restarted them. Others wait.
+const MAX_RESTARTS: usize = 20;
+
+/// Minimum time for which a pod can wait, or nothing is restarted: a new pod takes seconds to be scheduled, pulled and started.
+const MIN_TIME: Duration = Duration::from_secs(15);
+
+/// Interval between two readings of a Deployment whose pods wait.
+const READ_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Time for which the state of a Deployment is kept after its last reading, if no pod needs it: in a storm its pods are listed seconds apart.
+const KEPT_FOR: Duration = Duration::from_secs(10);
+
+/// The surges of all drains, by the UID of the `ReplicaSet`.
+#[derive(Debug, Default)]
+pub struct Surges(Mutex<HashMap<Arc<str>, Arc<Surge>>>);
+
+/// What the pods of a `ReplicaSet` share.
+#[derive(Debug, Default)]
+struct Surge {
+    /// Held by the pod that takes the next step for all.
+    turn: tokio::sync::Mutex<()>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    phase: Phase,
+    known: Option<Known>,
+    /// Whether the outcome was reported.
+    is_reported: bool,
+}
+
+/// A Deployment as it was read.
+#[derive(Clone, Debug)]
+struct Known {
+    at: Instant,
+    /// Whether it was changed since.
+    is_old: bool,
+    deployment: Arc<Deployment>,
+    /// The nodes of its ready pods, if they were listed.
+    nodes: Option<Arc<[Box<str>]>>,
+}
+
+/// How far a surge is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    /// No pod waits yet.
+    #[default]
+    Idle,
+    /// Pods wait for new ones, because the Deployment was `restarted`, or because a new one is on its way anyway.
+    Waiting { since: Instant, restarted: bool },
+    /// No pod waits any more.
+    Ended,
+}
+
+impl Phase {
+    const fn is_waiting(self) -> bool {
+        matches!(self, Self::Waiting { .. })
+    }
+
+    const fn is_restarted(self) -> bool {
+        matches!(self, Self::Waiting { restarted: true, .. })
+    }
+}
+
+impl Surges {
+    /// Returns the surge of a `ReplicaSet`, and forgets those that no pod needs.
+    fn join(&self, replica_set: &Arc<str>) -> Arc<Surge> {
+        let mut all = self.0.lock();
+        all.retain(|_, surge| Arc::strong_count(surge) > 1 || surge.was_read_lately());
+        Arc::clone(all.entry(Arc::clone(replica_set)).or_default())
+    }
+
+    /// Reserves a restart. Returns whether there is room for it.
+    fn reserve(&self, surge: &Surge) -> bool {
+        let all = self.0.lock();
+        // A drain that ends leaves a surge for which no pod waits.
+        let runs = |surge: &&Arc<Surge>| Arc::strong_count(surge) > 1 && surge.state.lock().phase.is_restarted();
+        let has_room = all.values().filter(runs).count() < MAX_RESTARTS;
+        surge.wait(has_room);
+        has_room
+    }
+}
+
+impl Surge {
+    fn was_read_lately(&self) -> bool {
+        self.state.lock().known.as_ref().is_some_and(|known| known.at.elapsed() < KEPT_FOR)
+    }
+
+    fn phase(&self) -> Phase {
+        self.state.lock().phase
+    }
+
+    /// Notes that pods wait, and whether a restart is the reason.
+    fn wait(&self, restarted: bool) {
+        let mut state = self.state.lock();
+        let since = match state.phase {
+            Phase::Waiting { since, .. } => since,
+            Phase::Idle | Phase::Ended => Instant::now(),
+        };
+        state.phase = Phase::Waiting { since, restarted };
+    }
+}
+
+impl Evictions<'_> {
+    /// Waits until the new pods of the pod's Deployment are Ready, if all its ready pods are on nodes that are being drained; only while
+    /// the settings and the deadline allow that.
+    pub(super) async fn surge(&self, departure: &Departure) {
+        let Drain { drainer, terms, recorder, .. } = self.drain;
+        let (Some(at_most), Some(replica_set)) = (terms.surge, &departure.owner) else { return };
+        // A pod that tolerates the cordon may have its new pod on the same node, and a rollout would end one that asks not to be disturbed.
+        if !departure.ready || departure.tolerates_cordon || departure.protection.is_some() || self.is_of_own(departure)
+        {
+            return;
+        }
+        let (begun, grace) = (Instant::now(), self.grace(departure));
+        let latest = |end| grace.surge_until(end).unwrap_or(begun).min(begun + at_most);
+        let is_late = || latest(self.drain.end()) < Instant::now() + MIN_TIME;
+        if is_late() {
+            return;
+        }
+        let surge = drainer.surges.join(replica_set);
+        let part = Part { drain: self.drain, departure, surge, is_late: &is_late };
+        tokio::select! {
+            biased;
+            () = part.wait() => {}
+            () = self.drain.reached(|end| Some(latest(end))) => part.give_up(),
+        }
+        if part.surge.phase() != Phase::Idle {
+            recorder.set(&departure.pod, PodState::Waiting);
+        }
+    }
+
+    /// Whether the pod is of the Deployment of this process, which a rollout would end in the middle of its drains.
+    fn is_of_own(&self, departure: &Departure) -> bool {
+        let own =
+            self.drain.drainer.rules.own_pod.as_ref().filter(|(namespace, _)| **namespace == *departure.pod.namespace);
+        let replica_set = own.and_then(|(_, name)| name.rsplit_once('-')).map(|(replica_set, _)| replica_set);
+        replica_set.is_some() && replica_set == departure.replica_set.as_deref()
+    }
+}
+
+/// The part of one pod in a surge.
+struct Part<'a> {
+    drain: &'a Drain<'a>,
+    departure: &'a Departure,
+    surge: Arc<Surge>,
+    /// Whether too little time is left for a restart.
+    is_late: &'a (dyn Fn() -> bool + Sync),
+}
+
+impl Part<'_> {
+    /// Waits until there is nothing to wait for.
+    async fn wait(&self) {
+        while Box::pin(self.advance()).await {
+            sleep(READ_INTERVAL).await;
+        }
+    }
+
+    /// Takes the next step for all pods. Returns whether they wait.
+    async fn advance(&self) -> bool {
+        let _turn = self.surge.turn.lock().await;
+        let before = self.surge.phase();
+        if before == Phase::Ended {
+            return false;
+        }
+        let known = match self.read(before.is_waiting()).await {
+            Ok(known) => known,
+            Err(Unread::None) => return false,
+            Err(Unread::Failed(error)) if before.is_waiting() && error.category != Category::Denied => return true,
+            Err(Unread::Failed(error)) => return self.end(None, SurgeOutcome::Failed, &error.to_string()),
+        };
+        let (Drain { drainer, node, .. }, deployment) = (self.drain, &known.deployment);
+        // The list may be older than the last mark.
+        let is_drained = |name: &str| *name == *node.name || drainer.index.is_drained(name);
+        let pods = ReadyPods::of(known.nodes.as_deref(), is_drained);
+        let now = drainer.clock.now();
+        let waits = match deployment.next(pods, before.is_waiting(), before.is_restarted(), now) {
+            Step::NotNeeded => false,
+            Step::Impossible(why) => self.end(Some(deployment), SurgeOutcome::NoRoom, why),
+            Step::Ready => self.end(Some(deployment), SurgeOutcome::Ready, ""),
+            Step::Wait => {
+                self.surge.wait(before.is_restarted());
+                true
+            }
+            Step::Restart if (self.is_late)() => before.is_waiting(),
+            Step::Restart if drainer.surges.reserve(&self.surge) => self.restart(deployment, now).await,
+            Step::Restart => true,
+        };
+        if waits {
+            let name = deployment.metadata.name.as_deref().unwrap_or_default();
+            let by = format!("it waits for its new pod: the Deployment {name} is rolled out (--surge)");
+            self.drain.recorder.set(&self.departure.pod, PodState::Refused(by.into()));
+        }
+        waits
+    }
+
+    /// Returns the Deployment, and the nodes of its ready pods as far as they matter. A recent reading is used again.
+    async fn read(&self, waits: bool) -> Result<Known, Unread> {
+        let reader = self.reader();
+        let before = self.surge.state.lock().known.clone();
+        let mut known = match before {
+            Some(known) if !known.is_old && known.at.elapsed() < READ_INTERVAL => known,
+            before => {
+                let deployment = reader.deployment(before.as_ref().map(|known| &*known.deployment)).await?;
+                Known { at: Instant::now(), is_old: false, deployment: Arc::new(deployment), nodes: None }
+            }
+        };
+        if known.nodes.is_none() && known.deployment.needs_list(waits) {
+            known.nodes = Some(reader.nodes(&known.deployment).await?.into());
+        }
+        self.surge.state.lock().known = Some(known.clone());
+        Ok(known)
+    }
+
+    /// Restarts the Deployment, for which a place is reserved. Returns whether its pods wait.
+    async fn restart(&self, deployment: &Deployment, now: Timestamp) -> bool {
+        let Drain { drainer, node, .. } = self.drain;
+        let meta = &deployment.metadata;
+        let name = meta.name.as_deref().unwrap_or_default();
+        // As `kubectl rollout restart`, but guarded by the version that was read.
+        let at = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let patch = Patch::Merge(json!({
+            "metadata": { "uid": meta.uid, "resourceVersion": meta.resource_version },
+            "spec": { "template": { "metadata": { "annotations": { RESTART_ANNOTATION: at } } } },
+        }));
+        let params = PatchParams { dry_run: drainer.dry_run, ..PatchParams::default() };
+        let (reader, dry_run) = (self.reader(), drainer.dry_run);
+        let api = reader.api();
+        let answer = reader.call("patch", "deployments", name, || api.patch(name, &params, &patch)).await;
+        // What was read is old now.
+        if let Some(known) = &mut self.surge.state.lock().known {
+            known.is_old = true;
+        }
+        match answer {
+            Ok(_) => {
+                let (on, deployment) = (node.named(), self.named(name));
+                drainer.facts.emit(&Fact::DeploymentRestarted { on, deployment, dry_run });
+                if dry_run {
+                    self.surge.state.lock().phase = Phase::Ended;
+                }
+                !dry_run
+            }
+            // Another writer was first: the next reading shows what there is to wait for.
+            Err(error) if matches!(error.category, Category::Conflict | Category::NotFound) => {
+                self.surge.wait(false);
+                true
+            }
+            Err(error) => self.end(Some(deployment), SurgeOutcome::Failed, &error.to_string()),
+        }
+    }
+
+    /// Ends the surge, so that no pod waits, and reports its outcome.
+    fn end(&self, deployment: Option<&Deployment>, outcome: SurgeOutcome, why: &str) -> bool {
+        self.report(deployment, outcome, why);
+        self.surge.state.lock().phase = Phase::Ended;
+        false
+    }
+
+    /// Ends the wait of this pod. Others may have more time.
+    fn give_up(&self) {
+        let known = self.surge.state.lock().known.clone();
+        if self.surge.phase().is_waiting() {
+            self.report(known.as_ref().map(|known| &*known.deployment), SurgeOutcome::TimedOut, "");
+        }
+    }
+
+    fn report(&self, deployment: Option<&Deployment>, outcome: SurgeOutcome, why: &str) {
+        let took = {
+            let mut state = self.surge.state.lock();
+            if std::mem::replace(&mut state.is_reported, true) {
+                return;
+            }
+            match state.phase {
+                Phase::Waiting { since, .. } => since.elapsed(),
+                Phase::Idle | Phase::Ended => Duration::ZERO,
+            }
+        };
+        let name = deployment.and_then(|deployment| deployment.metadata.name.as_deref());
+        let deployment = self.named(name.or(self.departure.replica_set.as_deref()).unwrap_or_default());
+        let on = self.drain.node.named();
+        self.drain.drainer.facts.emit(&Fact::SurgeEnded { on, deployment, outcome, took, why });
+    }
+
+    fn named<'n>(&'n self, name: &'n str) -> WorkloadRef<'n> {
+        WorkloadRef { namespace: &self.departure.pod.namespace, name }
+    }
+
+    fn reader(&self) -> DeploymentReader<'_> {
+        let Drain { drainer, .. } = self.drain;
+        let (client, gate) = (&drainer.client, &drainer.gate);
+        DeploymentReader { client, gate, departure: self.departure, by: self.drain.end().at() }
+    }
+}

@@ -1,0 +1,136 @@
+use super::*;
+use serde_json::{Value, json};
+
+fn now() -> Timestamp {
+    Timestamp::from_second(1_800_000_000).unwrap()
+}
+
+/// Returns a Deployment of this number of pods, all of which are available, with these changes.
+fn deployment(pods: i32, changes: &[(&str, Value)]) -> Deployment {
+    let mut wire = json!({
+        "metadata": { "name": "web", "generation": 3 },
+        "spec": {
+            "replicas": pods, "paused": false, "selector": { "matchLabels": { "app": "web" } },
+            "strategy": { "type": "RollingUpdate", "rollingUpdate": { "maxSurge": "25%", "maxUnavailable": "25%" } },
+            "template": { "metadata": { "annotations": {} }, "spec": {} },
+        },
+        "status": {
+            "observedGeneration": 3, "replicas": pods, "updatedReplicas": pods, "readyReplicas": pods, "availableReplicas": pods,
+        },
+    });
+    for (path, value) in changes {
+        let (parent, field) = path.rsplit_once('/').unwrap();
+        wire.pointer_mut(parent).unwrap()[field] = value.clone();
+    }
+    serde_json::from_value(wire).unwrap()
+}
+
+fn first(deployment: &Deployment, pods: ReadyPods) -> Step {
+    deployment.next(pods, false, false, now())
+}
+
+const SURGE: &str = "/spec/strategy/rollingUpdate/maxSurge";
+const UNAVAILABLE: &str = "/spec/strategy/rollingUpdate/maxUnavailable";
+
+#[test]
+fn a_single_ready_pod_is_restarted_where_the_strategy_has_room() {
+    let gap = Step::Impossible("its maxUnavailable allows a gap");
+    for (changes, expected) in [
+        (vec![], Step::Restart),
+        (vec![("/spec/strategy", json!({}))], Step::Restart),
+        (vec![("/spec/strategy", json!({ "type": "RollingUpdate" }))], Step::Restart),
+        (vec![("/spec/strategy", json!({ "type": "Recreate" }))], Step::Impossible("its strategy is Recreate")),
+        (vec![("/spec/paused", json!(true))], Step::Impossible("it is paused")),
+        (vec![(SURGE, json!(0)), (UNAVAILABLE, json!(1))], Step::Impossible("its maxSurge is 0")),
+        (vec![(SURGE, json!("1%"))], Step::Restart),
+        (vec![(SURGE, json!("0%"))], Step::Impossible("its maxSurge is 0")),
+        // The controller would remove the old pod at once.
+        (vec![(SURGE, json!(1)), (UNAVAILABLE, json!(1))], gap),
+        (vec![(SURGE, json!(1)), (UNAVAILABLE, json!("100%"))], gap),
+        (vec![(SURGE, json!(1)), (UNAVAILABLE, json!("99%"))], Step::Restart),
+        (vec![("/metadata/deletionTimestamp", json!("2027-01-15T08:00:00Z"))], Step::Impossible("it is being deleted")),
+    ] {
+        assert_eq!(first(&deployment(1, &changes), ReadyPods::Unlisted), expected, "{changes:?}");
+    }
+}
+
+#[test]
+fn what_is_on_its_way_is_waited_for_without_a_restart() {
+    let restarted = |at: &str| ("/spec/template/metadata/annotations", json!({ RESTART_ANNOTATION: at }));
+    for (changes, expected) in [
+        (vec![("/metadata/generation", json!(4))], Step::Wait),
+        (vec![("/status/replicas", json!(2)), ("/status/updatedReplicas", json!(1))], Step::Wait),
+        (vec![("/status/updatedReplicas", json!(0))], Step::Wait),
+        (vec![("/spec/replicas", json!(2))], Step::Wait),
+        (vec![("/status/availableReplicas", json!(0))], Step::Wait),
+        (vec![restarted("2027-01-15T07:59:45Z")], Step::Wait),
+        (vec![restarted("2027-01-15T09:59:45+02:00")], Step::Wait),
+        (vec![restarted("2027-01-15T07:59:30Z")], Step::Restart),
+        (vec![restarted("yesterday")], Step::Restart),
+        (vec![("/spec/template", json!({}))], Step::Restart),
+        (vec![("/spec/template/metadata", json!({ "annotations": null }))], Step::Restart),
+    ] {
+        assert_eq!(first(&deployment(1, &changes), ReadyPods::Unlisted), expected, "{changes:?}");
+    }
+}
+
+#[test]
+fn of_several_ready_pods_the_list_shows_whether_all_are_on_draining_nodes() {
+    let three = deployment(3, &[]);
+    assert!(three.needs_list(false));
+    assert_eq!(first(&three, ReadyPods::Draining), Step::Restart);
+    assert_eq!(first(&three, ReadyPods::Elsewhere), Step::NotNeeded);
+    let one = deployment(1, &[]);
+    assert!(!one.needs_list(false), "it is the one that asks");
+    let one_of_two = deployment(2, &[("/status/readyReplicas", json!(1)), ("/status/availableReplicas", json!(1))]);
+    assert_eq!(first(&one_of_two, ReadyPods::Unlisted), Step::Wait, "the other is on its way");
+    let none = deployment(1, &[("/status/readyReplicas", json!(0))]);
+    assert_eq!(first(&none, ReadyPods::Unlisted), Step::NotNeeded, "there is nothing to keep");
+    let many = deployment(11, &[]);
+    assert!(!many.needs_list(false) && deployment(10, &[]).needs_list(false));
+    assert_eq!(first(&many, ReadyPods::Unlisted), Step::NotNeeded);
+    let recreated = deployment(3, &[("/spec/strategy", json!({ "type": "Recreate" }))]);
+    assert!(!recreated.needs_list(false));
+    assert_eq!(first(&recreated, ReadyPods::Unlisted), Step::NotNeeded);
+}
+
+#[test]
+fn pods_wait_until_all_new_ones_are_available_elsewhere() {
+    let status = |replicas: i32, updated: i32, available: i32| {
+        [
+            ("/status/replicas", json!(replicas)),
+            ("/status/updatedReplicas", json!(updated)),
+            ("/status/readyReplicas", json!(available)),
+            ("/status/availableReplicas", json!(available)),
+        ]
+    };
+    let next = |deployment: &Deployment, elsewhere: bool| {
+        let pods = match (deployment.needs_list(true), elsewhere) {
+            (false, _) => ReadyPods::Unlisted,
+            (true, true) => ReadyPods::Elsewhere,
+            (true, false) => ReadyPods::Draining,
+        };
+        deployment.next(pods, true, true, now())
+    };
+    let unseen = deployment(1, &[("/metadata/generation", json!(4))]);
+    assert_eq!(next(&unseen, true), Step::Wait, "its controller has not seen the restart");
+    for (desired, (replicas, updated, available), expected) in [
+        (1, (2, 1, 1), Step::Wait),
+        (1, (2, 1, 2), Step::Ready),
+        (1, (1, 1, 1), Step::Ready),
+        (3, (4, 1, 4), Step::Wait),
+        (3, (4, 3, 3), Step::Wait),
+        (3, (4, 3, 4), Step::Ready),
+        (3, (3, 3, 3), Step::Ready),
+    ] {
+        let rolling = deployment(desired, &status(replicas, updated, available));
+        assert_eq!(next(&rolling, true), expected, "{desired} {replicas} {updated} {available}");
+        assert_eq!(next(&rolling, false), Step::Wait, "a GitOps tool has undone the restart, or the new nodes go, too");
+    }
+    let crashing = deployment(2, &status(2, 2, 1));
+    assert_eq!(crashing.next(ReadyPods::Elsewhere, true, false, now()), Step::Ready, "one elsewhere is enough");
+    assert_eq!(crashing.next(ReadyPods::Draining, true, false, now()), Step::Wait);
+    let replaced = deployment(2, &[]);
+    assert_eq!(replaced.next(ReadyPods::Draining, true, false, now()), Step::Restart, "its node goes, too");
+    assert_eq!(replaced.next(ReadyPods::Draining, true, true, now()), Step::Wait, "once");
+}
