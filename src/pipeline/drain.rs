@@ -57,9 +57,9 @@ pub use report::Report;
 pub use returns::MAX_OF_OWNER;
 pub use select::{Departure, MIRROR_ANNOTATION, Selection, SelectionRules, StayReason, select};
 pub use stuck::{GIVEN_UP_AFTER, RUNNING_GIVEN_UP_AFTER};
-pub use surge::{DeploymentReader, Foreseen, RESTART_ANNOTATION, Surges};
+pub use surge::{DeploymentReader, Foreseen, Surges};
 pub use tier::{Tier, Tiers};
-pub use wire::{PodAddresses, TrimmedPod, pod_api, pods_of};
+pub use wire::{PodAddresses, PodId, TrimmedPod, pod_api, pods_of};
 
 use crate::clients::gate::{Gate, LAST_CALL};
 use crate::fact::{Fact, Facts};

@@ -36,6 +36,8 @@ const VOLUMES_KEPT: &str =
     "Nodes are deleted before their volumes are detached, which their pods then miss for 6 minutes";
 const BINDINGS_MISSED: &str = "target groups of TargetGroupBindings are not waited for";
 
+const NO_SURGE: &str = "no Deployment is restarted before its last ready pods leave";
+
 /// Returns the permissions that the service needs with these settings, in the order of the chart's roles.
 #[must_use]
 pub fn needed(settings: &Settings) -> Vec<Permission> {
@@ -60,6 +62,7 @@ pub fn needed(settings: &Settings) -> Vec<Permission> {
         // A deregistration is for notices without a hook, too.
         ForLoadBalancers::Deregister => writes && drains,
     };
+    let surges = drains && settings.selection_rules.surges;
     let reports = writes && drains && settings.reported != Scope::None;
     let needs = [
         (true, "", "nodes", "list", NO_NODE),
@@ -76,6 +79,9 @@ pub fn needed(settings: &Settings) -> Vec<Permission> {
         (volumes || detaches, "storage.k8s.io", "volumeattachments", "watch", missed),
         (volumes, "", "persistentvolumeclaims", "get", ALL_VOLUMES),
         (balanced, "elbv2.k8s.aws", "targetgroupbindings", "list", BINDINGS_MISSED),
+        (surges, "apps", "replicasets", "get", NO_SURGE),
+        (surges, "apps", "deployments", "get", NO_SURGE),
+        (surges, "apps", "deployments", "patch", NO_SURGE),
         (reports, "", "nodes/status", "patch", "the condition EbbtideDraining is not written"),
         (reports, "", "events", "create", "no Event is written"),
         (reports, "", "events", "patch", "Events of drains are not updated at their end"),

@@ -123,8 +123,8 @@ pub fn judge(settings: &Settings, readings: &Readings) -> Check {
                  Ebbtide's token taint and label them.",
                 faults.join("; ")
             ),
-            "NAME-kubelets needs kubeletPolicy: true in the chart, NAME-marks also rbac.create: true, NAME-service and NAME-service-pods\n\
-             servicePolicy: true, NAME-agent agent.admissionPolicy: true.\n\
+            "NAME-kubelets needs kubeletPolicy: true in the chart, NAME-marks also rbac.create: true, NAME-service, NAME-service-pods and\n\
+             NAME-service-deployments servicePolicy: true, NAME-agent agent.admissionPolicy: true.\n\
              They are not rendered for Kubernetes before 1.30: after an upgrade of the cluster run helm upgrade once more.\n\
              Tools that render by helm template need the version:\n  \
              helm template … --kube-version 1.30\n\
@@ -141,7 +141,8 @@ fn faults(settings: &Settings, readings: &Readings, policies: &Policies) -> Vec<
     // A person's credentials don't show the ServiceAccount.
     let account = readings.username.as_deref().filter(|user| user.starts_with(ACCOUNT));
     let is_ours = |policy: &Policy| account.is_none_or(|account| user(policy).is_none_or(|user| user == account));
-    let bounds = ["service", "service-pods"].into_iter().filter_map(|kind| {
+    let restarts = settings.selection_rules.surges.then_some("service-deployments");
+    let bounds = ["service", "service-pods"].into_iter().chain(restarts).filter_map(|kind| {
         let expected = |policy: &Policy| service_spec(kind, account.or_else(|| user(policy))?, settings);
         policies.fault(kind, is_ours, expected)
     });

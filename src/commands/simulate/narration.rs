@@ -367,6 +367,13 @@ impl<'a> Narration<'a> {
         for bound in bounds.into_iter().flatten() {
             self.note(&bound);
         }
+        for departure in listed.may_surge() {
+            let Some(time) = departure.surge_time(begun, span.end, self.policy.drain) else { continue };
+            let foreseen = reader.foresee(departure, &target.node).await;
+            if let Some(note) = reasons::surge(&departure.pod, foreseen, time) {
+                self.note(&note);
+            }
+        }
         let held = |pod: &&PodView| !pod.held_back_by.is_empty();
         if self.view.pods.iter().any(|pod| held(&pod) && pod.deleted_at.is_none()) {
             self.note(&reasons::held_for_good(span.end.is_hard()));

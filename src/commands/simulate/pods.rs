@@ -55,6 +55,11 @@ impl<'a> PodList<'a> {
         Self { pods, selection, budgets, terms, has_own_tiers: rules.tiers != Tiers::default() }
     }
 
+    /// Returns the pods whose Deployments may be restarted first.
+    pub fn may_surge(&self) -> impl Iterator<Item = &Departure> {
+        self.selection.evict.iter().filter(|departure| departure.replica_set.is_some())
+    }
+
     /// Returns the longest grace period of the pods that the drain waits for; `None` without any.
     pub fn longest_grace(&self) -> Option<Duration> {
         self.selection.longest_grace(self.terms.pod_grace).map(|(_, grace)| grace)
@@ -62,7 +67,7 @@ impl<'a> PodList<'a> {
 
     /// Returns the pods that leave, in their order.
     pub fn pods(&self, span: DrainSpan, clock: &Clock, moment: impl Fn(Instant) -> Moment) -> Vec<PodView> {
-        let Self { selection, terms: DrainTerms { at_deadline, pod_grace }, .. } = self;
+        let Self { selection, terms: DrainTerms { at_deadline, pod_grace, .. }, .. } = self;
         let DrainSpan { begun, end } = span;
         let seen = outlook(&selection.evict, begun, end, *pod_grace, *at_deadline, |time| clock.instant_of(time));
         let mut departures: Vec<_> = selection.evict.iter().zip(seen).collect();

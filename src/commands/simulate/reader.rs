@@ -3,11 +3,11 @@
 use super::budget::Budget;
 use crate::cli::settings::Settings;
 use crate::clients::connect::Clients;
-use crate::clients::gate::{AwsError, Gate, KubeError};
+use crate::clients::gate::{AwsError, CALL_TIMEOUT, Gate, KubeError};
 use crate::commands::cluster::list_all;
 use crate::commands::test_message::{Sources, brief};
 use crate::fact::{Fact, Facts, Replacement, Subscriber};
-use crate::pipeline::drain::pods_of;
+use crate::pipeline::drain::{Departure, DeploymentReader, Foreseen, pods_of};
 use crate::pipeline::event::{Detail, Hook, InstanceId, Notice};
 use crate::pipeline::interruption::{
     GroupLookup, Groups, HookTimes, Hooks, ShiftedResources, TargetGroup, TargetGroups, is_too_late, replaceable,
@@ -22,7 +22,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Api;
 use kube::api::ListParams;
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -154,6 +154,17 @@ impl<'a> Reader<'a> {
             let _ = self.example.set(instance.clone());
         }
         Ok(Nodes { by_instance, shifts })
+    }
+
+    /// Returns what would be done for a pod of this Node before its eviction, if anything.
+    pub async fn foresee(&self, departure: &Departure, node: &Node) -> Result<Option<Foreseen>, KubeError> {
+        let listed = if self.nodes.is_none() { Some(self.listed().await?) } else { None };
+        let nodes = self.nodes.as_ref().or(listed.as_ref()).into_iter().flat_map(|nodes| nodes.by_instance.values());
+        let drained = nodes.filter(|node| node.record.is_drained()).map(|node| Arc::clone(&node.name));
+        let drained: HashSet<_> = drained.chain([Arc::clone(&node.name)]).collect();
+        let by = Instant::now() + CALL_TIMEOUT;
+        let reader = DeploymentReader { client: &self.clients.kube, gate: &self.gate, departure, by };
+        reader.foresee(|name| drained.contains(name), self.clock.now()).await
     }
 
     /// Returns the pods of a node that the settings select.

@@ -1,7 +1,7 @@
 //! Reasons, in words. The service's own functions decide; nothing is decided here.
 
 use crate::fact::{Action, Replacement};
-use crate::pipeline::drain::{AtDeadline, MAX_ADDED_GRACE};
+use crate::pipeline::drain::{AtDeadline, Foreseen, MAX_ADDED_GRACE, PodId};
 use crate::pipeline::event::{Detail, IgnoreReason, InstanceAction, InstanceState, Notice, WarmPool, ZonalShift};
 use crate::pipeline::interruption::{
     Admission, DrainLimit, HookRoom, HookTimes, NoticeOutcome, Patience, PerKind, Policy, Proof, Verify,
@@ -10,6 +10,7 @@ use crate::pipeline::node::shift::Shift;
 use crate::pipeline::node::{InstanceRecord, ManagedTag, Membership, Ownership};
 use crate::runtime::clock::Clock;
 use crate::runtime::duration::Words;
+use std::fmt;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -337,6 +338,32 @@ fn of_hook(policy: &Policy, notice: &Notice, times: HookTimes, longest_grace: Op
 pub(super) fn held_for_good(hard: bool) -> String {
     let why = if hard { "--at-deadline leave" } else { "a soft deadline deletes nothing" };
     format!("pods still held back at the deadline stay ({why}), and the drain ends as blocked")
+}
+
+/// What happens before the eviction of a pod that may be the last ready one of its Deployment. It may wait for `time`.
+pub(super) fn surge(
+    pod: &PodId,
+    foreseen: Result<Option<Foreseen>, impl fmt::Display>,
+    time: Duration,
+) -> Option<String> {
+    let only = "all ready pods of the Deployment are on nodes that are drained";
+    Some(match foreseen {
+        Ok(None) => return None,
+        Ok(Some(Foreseen::Restart(name))) => format!(
+            "the Deployment {name} would be restarted first, and {pod} wait for its new pod for up to {} (--surge): {only}",
+            span(time)
+        ),
+        Ok(Some(Foreseen::Wait(name))) => format!(
+            "{pod} would wait for a new pod of the Deployment {name} for up to {} (--surge): {only}, and one is on its way",
+            span(time)
+        ),
+        Ok(Some(Foreseen::NoRoom(name, why))) => {
+            format!(
+                "{pod} is the only ready pod of the Deployment {name}, which would not be restarted first (--surge): {why}"
+            )
+        }
+        Err(error) => format!("whether the Deployment of {pod} would be restarted first (--surge) is unknown: {error}"),
+    })
 }
 
 /// A length of time: `1m 52s`.

@@ -20,9 +20,10 @@ use super::context::Drain;
 use super::evict::Evictions;
 use super::report::PodState;
 use super::select::Departure;
+use super::{Deadline, DrainTerms};
 use crate::clients::gate::Category;
 use crate::fact::{Fact, SurgeOutcome, WorkloadRef};
-use deployment::{Deployment, ReadyPods, Step};
+use deployment::{Deployment, RESTART_ANNOTATION, ReadyPods, Step};
 use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use parking_lot::Mutex;
@@ -33,7 +34,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-pub use deployment::RESTART_ANNOTATION;
 pub use read::{DeploymentReader, Foreseen};
 
 /// Maximum number of Deployments that are rolled out at a time because this process has restarted them. Others wait.
@@ -140,23 +140,34 @@ impl Surge {
     }
 }
 
+impl Departure {
+    /// Returns the latest time until which the pod waits for its new pod, in a drain from `begun` to `end`; `None` if it does not wait.
+    fn waits_until(&self, begun: Instant, end: Deadline, terms: DrainTerms) -> Option<Instant> {
+        // A pod that tolerates the cordon may have its new pod on the same node, and a rollout would end one that asks not to be disturbed.
+        let can_wait = self.replica_set.is_some() && self.ready && !self.tolerates_cordon && self.protection.is_none();
+        let at_most = terms.surge.filter(|_| can_wait)?;
+        Some(self.grace_with(terms.pod_grace).surge_until(end)?.min(begun + at_most))
+    }
+
+    /// Returns the time for which the pod may wait for its new pod, in a drain from `begun` to `end`; `None` if it does not, or too little is left.
+    #[must_use]
+    pub fn surge_time(&self, begun: Instant, end: Deadline, terms: DrainTerms) -> Option<Duration> {
+        let time = self.waits_until(begun, end, terms)?.saturating_duration_since(begun);
+        (time >= MIN_TIME).then_some(time)
+    }
+}
+
 impl Evictions<'_> {
     /// Waits until the new pods of the pod's Deployment are Ready, if all its ready pods are on nodes that are being drained; only while
     /// the settings and the deadline allow that.
     pub(super) async fn surge(&self, departure: &Departure) {
         let Drain { drainer, terms, recorder, .. } = self.drain;
-        let (Some(at_most), Some(replica_set)) = (terms.surge, &departure.owner) else { return };
-        // A pod that tolerates the cordon may have its new pod on the same node, and a rollout would end one that asks not to be disturbed.
-        if !departure.ready || departure.tolerates_cordon || departure.protection.is_some() || self.is_of_own(departure)
-        {
-            return;
-        }
-        let (begun, grace) = (Instant::now(), self.grace(departure));
-        let latest = |end| grace.surge_until(end).unwrap_or(begun).min(begun + at_most);
+        let begun = Instant::now();
+        let latest = |end| departure.waits_until(begun, end, *terms).unwrap_or(begun);
         let is_late = || latest(self.drain.end()) < Instant::now() + MIN_TIME;
-        if is_late() {
+        let Some(replica_set) = departure.owner.as_ref().filter(|_| !is_late() && !self.is_of_own(departure)) else {
             return;
-        }
+        };
         let surge = drainer.surges.join(replica_set);
         let part = Part { drain: self.drain, departure, surge, is_late: &is_late };
         tokio::select! {

@@ -27,7 +27,7 @@ const AWS_CALLS: [[&str; 2]; 17] = [
     ["elasticloadbalancing", "DescribeTargetHealth"],
     ["elasticloadbalancing", "DeregisterTargets"],
 ];
-const KUBE_CALLS: [[&str; 2]; 17] = [
+const KUBE_CALLS: [[&str; 2]; 20] = [
     ["get", "nodes"],
     ["patch", "nodes"],
     ["patch", "nodes/status"],
@@ -38,6 +38,9 @@ const KUBE_CALLS: [[&str; 2]; 17] = [
     ["create", "pods/eviction"],
     ["get", "persistentvolumeclaims"],
     ["list", "targetgroupbindings"],
+    ["get", "replicasets"],
+    ["get", "deployments"],
+    ["patch", "deployments"],
     ["create", "events"],
     ["patch", "events"],
     ["get", "leases"],
@@ -60,7 +63,6 @@ impl All {
         begin(&self.unusual, Unusual::ALL.map(Unusual::as_str));
         begin(&self.traces, ["sent", "lost"]);
         begin(&self.deletions, [label(Ok(()), "deleted")]);
-        begin(&self.surges, SurgeOutcome::ALL.map(SurgeOutcome::as_str));
         for [service, operation] in AWS_CALLS {
             let _ = self.aws_calls.with_label_values(&[service, operation, Category::Denied.as_str()]);
         }

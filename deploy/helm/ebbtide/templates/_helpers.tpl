@@ -377,6 +377,15 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 {{- end }}
 
+{{/* Whether Deployments are restarted before their last ready pods leave, in any pool. */}}
+{{- define "ebbtide.surges" -}}
+{{- $surges := not (empty (.Values.settings).surge) }}
+{{- range .Values.pools }}
+{{- $surges = or $surges (not (empty .surge)) }}
+{{- end }}
+{{- if and $surges (trim (include "ebbtide.drained" .)) }}yes{{ end }}
+{{- end }}
+
 {{/* Whether hooks are kept until volumes are detached. A dry run completes none. */}}
 {{- define "ebbtide.waitsForVolumes" -}}
 {{- if and (contains " asgTerminate " (include "ebbtide.drained" .)) (ne "0s" (default "60s" (.Values.settings).waitForVolumes)) (not (.Values.settings).dryRun) }}yes{{ end }}

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 
 /// The annotation of a pod template that restarts its Deployment, as `kubectl rollout restart` sets it: the time, in whole seconds.
-pub const RESTART_ANNOTATION: &str = "kubectl.kubernetes.io/restartedAt";
+pub(super) const RESTART_ANNOTATION: &str = "kubectl.kubernetes.io/restartedAt";
 
 /// Maximum number of ready pods of a Deployment that is surged. More are seldom all on nodes that are being drained, and their list costs more.
 const MAX_PODS: i32 = 10;

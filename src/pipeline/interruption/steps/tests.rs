@@ -20,7 +20,7 @@ fn policy() -> Policy {
     actions.set(NoticeKind::AsgLaunch, Action::Ready);
     Policy {
         pool: None,
-        drain: DrainTerms { at_deadline: AtDeadline::Delete, pod_grace: None },
+        drain: DrainTerms { at_deadline: AtDeadline::Delete, pod_grace: None, surge: None },
         waits: WaitPolicy {
             delay: PerKind::all(None),
             max_replacements: AtMost::Percent(10),
