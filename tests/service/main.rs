@@ -105,6 +105,7 @@ mod pipeline {
         mod selection;
         mod shared_drains;
         mod stuck;
+        mod surge;
     }
 }
 

@@ -14,6 +14,7 @@ mod binding;
 mod budget;
 mod controller;
 mod delete;
+mod deployment;
 mod event;
 mod forget;
 mod kubelet;
@@ -35,6 +36,7 @@ mod workers;
 
 pub use budget::Limit;
 pub use delete::{By, Evicted};
+pub use deployment::Deployment;
 pub use pod::{Placement, Pod, PodSpec};
 pub use watch::Interrupt;
 
@@ -44,6 +46,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use jiff::SignedDuration;
+use k8s_openapi::api::apps;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -300,6 +303,31 @@ impl Kube {
     #[must_use]
     pub fn events(&self) -> Vec<v1::Event> {
         self.state().store.all(Resource::Events).map(|event| event.typed(Resource::Events)).collect()
+    }
+}
+
+/// Deployments.
+impl Kube {
+    /// Adds a Deployment with a Ready pod on each of these nodes; returns the pods' names.
+    pub fn add_deployment(&self, deployment: Deployment, nodes: &[&str]) -> Vec<String> {
+        self.state().add_deployment(deployment, nodes)
+    }
+
+    /// Returns a Deployment as it is now.
+    #[must_use]
+    pub fn deployment(&self, namespace: &str, name: &str) -> Option<apps::v1::Deployment> {
+        let key = Key::new(namespace, name);
+        self.state().store.get(Resource::Deployments, &key).map(|found| found.typed(Resource::Deployments))
+    }
+
+    /// Changes the spec of a Deployment as another writer would; does nothing if there is no such Deployment.
+    pub fn update_deployment(&self, namespace: &str, name: &str, change: impl FnOnce(&mut apps::v1::DeploymentSpec)) {
+        let mut state = self.state();
+        let Some(old) = state.store.get(Resource::Deployments, &Key::new(namespace, name)).cloned() else { return };
+        let mut deployment: apps::v1::Deployment = old.typed(Resource::Deployments);
+        change(deployment.spec.get_or_insert_default());
+        deployment.metadata.generation = deployment.metadata.generation.map(|known| known + 1);
+        state.put(Resource::Deployments, Object::of(Resource::Deployments, &deployment));
     }
 }
 

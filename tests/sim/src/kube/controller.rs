@@ -23,6 +23,7 @@ impl State {
 
     /// Reacts to the start of a pod's termination. Most controllers replace a pod at once, without waiting until it is gone.
     pub fn pod_ends(&mut self, key: &Key) {
+        self.pod_of_deployment_changed(key);
         let Some(life) = self.lives.get_mut(key) else { return };
         let Some(after) = life.pod.replaced_after.or(self.replace_after) else { return };
         let waits = ["StatefulSet", "DaemonSet", "Node"].iter().any(|kind| life.pod.is_owned_by(kind));
@@ -73,7 +74,11 @@ impl State {
             return;
         }
         match self.next_node() {
-            Some(node) => self.create_pod(Pod { node: Some(node), ..pod }),
+            Some(node) => {
+                let (namespace, name) = (pod.namespace.clone(), self.create_pod(Pod { node: Some(node), ..pod }));
+                self.start_pod(&Key::new(&namespace, &name));
+                name
+            }
             None => {
                 let waiting = Pod { node: None, ..pod.clone().phase("Pending") };
                 let (namespace, name) = (pod.namespace.clone(), self.create_pod(waiting));
@@ -147,6 +152,7 @@ impl State {
             let created = object.meta.creation_timestamp.clone();
             self.put(Resource::Pods, running.with_meta(|meta| meta.creation_timestamp = created));
             self.attach(&pod);
+            self.start_pod(&key);
         }
     }
 }

@@ -142,6 +142,13 @@ impl State {
         self.end_pod(key, options, By::Delete)
     }
 
+    /// Deletes a pod as a controller does, which is no eviction and no call of a client.
+    pub fn end_by_controller(&mut self, key: &Key) {
+        let evicted = self.evicted.len();
+        let _ = self.end_pod(key, &DeleteOptions::default(), By::Delete);
+        self.evicted.truncate(evicted);
+    }
+
     fn end_pod(&mut self, key: &Key, options: &DeleteOptions, by: By) -> Result<Arc<Object>, Refusal> {
         let missing = || Refusal::not_found(Resource::Pods, &key.name);
         let pod = Arc::clone(self.store.get(Resource::Pods, key).ok_or_else(missing)?);

@@ -26,6 +26,10 @@ pub(super) enum Due {
     Orphaned { node: String },
     /// The attach-detach controller detaches a volume, unless another pod uses it by now.
     Detached { volume: String, node: String },
+    /// The controller of a Deployment acts.
+    RolledOut { deployment: Key },
+    /// A pod of a Deployment becomes Ready.
+    Started { key: Key },
     /// The disruption controller stops waiting for a pod that was to be evicted.
     Recount { budget: Key },
 }
@@ -102,6 +106,8 @@ impl State {
                 Due::Replaced { pod } => self.place(*pod),
                 Due::Orphaned { node } => self.remove_orphans(&node),
                 Due::Detached { volume, node } => self.detach(&volume, &node),
+                Due::RolledOut { deployment } => self.roll_out(&deployment),
+                Due::Started { key } => self.started(&key),
                 Due::Recount { budget } => self.recount(&budget),
             }
         }

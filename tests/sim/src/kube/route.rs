@@ -19,6 +19,8 @@ pub(super) enum Resource {
     Attachments,
     /// The AWS Load Balancer Controller's, which a cluster has only with the controller.
     Bindings,
+    ReplicaSets,
+    Deployments,
     /// Admission policies, which the simulation does not enforce.
     Policies,
     /// Which admission policies are in force.
@@ -26,7 +28,7 @@ pub(super) enum Resource {
 }
 
 impl Resource {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Nodes,
         Self::Pods,
         Self::Budgets,
@@ -35,6 +37,8 @@ impl Resource {
         Self::Claims,
         Self::Attachments,
         Self::Bindings,
+        Self::ReplicaSets,
+        Self::Deployments,
         Self::Policies,
         Self::PolicyBindings,
     ];
@@ -50,6 +54,8 @@ impl Resource {
             Self::Claims => ["", "v1", "persistentvolumeclaims", "PersistentVolumeClaim"],
             Self::Attachments => ["storage.k8s.io", "v1", "volumeattachments", "VolumeAttachment"],
             Self::Bindings => ["elbv2.k8s.aws", "v1beta1", "targetgroupbindings", "TargetGroupBinding"],
+            Self::ReplicaSets => ["apps", "v1", "replicasets", "ReplicaSet"],
+            Self::Deployments => ["apps", "v1", "deployments", "Deployment"],
             Self::Policies => {
                 ["admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy"]
             }

@@ -327,7 +327,7 @@ fn patch(state: &mut State, call: &Call, at: &At, is_status: bool) -> Answer {
         return Err(Refusal::stale(at.resource, &at.key.name));
     }
     // An object's spec and status are written under different paths.
-    if matches!(at.resource, Resource::Nodes | Resource::Pods) {
+    if matches!(at.resource, Resource::Nodes | Resource::Pods | Resource::Deployments) {
         patch.remove(if is_status { "spec" } else { "status" });
     }
     let mut object = old.value(at.resource);
@@ -359,7 +359,10 @@ fn finish(state: &mut State, call: &Call, at: &At, old: &Object, object: Object)
         meta.deletion_timestamp.clone_from(&old.meta.deletion_timestamp);
         meta.deletion_grace_period_seconds = old.meta.deletion_grace_period_seconds;
         meta.resource_version.clone_from(&old.meta.resource_version);
+        meta.generation = old.meta.generation;
     });
+    let is_new = at.resource == Resource::Deployments && object.field("spec") != old.field("spec");
+    let object = object.with_meta(|meta| meta.generation = meta.generation.map(|known| known + i64::from(is_new)));
     let object = if call.is_dry_run() { Arc::new(object) } else { state.put(at.resource, object) };
     at.show(200, &object, call.form)
 }

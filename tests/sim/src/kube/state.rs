@@ -4,6 +4,7 @@
 
 use super::budget::Budget;
 use super::delete::Evicted;
+use super::deployment::Rollout;
 use super::kubelet::{self, Life, Timers};
 use super::node::Rival;
 use super::object::Object;
@@ -53,6 +54,8 @@ pub(super) struct State {
     /// Nodes that accept new pods, and the last node that got one.
     pub open_nodes: BTreeSet<String>,
     pub last_placed: String,
+    /// The Deployments, as their controller knows them.
+    pub rollouts: BTreeMap<Key, Rollout>,
     /// Pods that wait for a node.
     pub waiting: BTreeSet<Key>,
     /// Namespaces that are being terminated.
@@ -86,6 +89,7 @@ impl Shared {
             detach_after: Some(Duration::from_secs(2)),
             open_nodes: BTreeSet::new(),
             last_placed: String::new(),
+            rollouts: BTreeMap::new(),
             waiting: BTreeSet::new(),
             terminating: BTreeSet::new(),
             denied: BTreeSet::new(),
@@ -135,6 +139,7 @@ impl State {
         match resource {
             Resource::Pods => self.pod_changed(before.as_deref(), Some(&object)),
             Resource::Nodes => self.node_changed(&object),
+            Resource::Deployments => self.deployment_changed(&object),
             _ => {}
         }
         object
