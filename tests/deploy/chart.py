@@ -147,7 +147,7 @@ def readme() -> str:
 
 def policies() -> dict[str, Object]:
     """Returns the specs of the chart's admission policies, by what they are for."""
-    objects = HELM4.objects(values="settings: {source: [nodes]}\nagent: {enabled: true}\n")
+    objects = HELM4.objects(values="settings: {source: [nodes], surge: 5m}\nagent: {enabled: true}\n")
     made = (each for each in objects if each["kind"] == "ValidatingAdmissionPolicy")
     return {each["metadata"]["labels"]["ebbtide/policy"]: each["spec"] for each in made}
 

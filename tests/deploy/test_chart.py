@@ -460,6 +460,7 @@ VOLUMES: Rules = {
 }
 ATTACHMENTS: Rules = {("", verb, "volumeattachments", "") for verb in ("list", "watch")}
 ENDED: Rules = {("", "delete", "nodes", "")}
+SURGES: Rules = {("", "get", "replicasets", ""), ("", "get", "deployments", ""), ("", "patch", "deployments", "")}
 BALANCERS: Rules = {("", "list", "targetgroupbindings", "")}
 TELLS: Rules = {("", "patch", "nodes/status", ""), ("", "create", "events", ""), ("", "patch", "events", "")}
 DOCTOR: Rules = {("", "list", kind, "") for kind in ("poddisruptionbudgets", "validatingadmissionpolicies", "validatingadmissionpolicybindings")}
@@ -519,6 +520,11 @@ def actions(**chosen: str) -> str:
             "settings: {collectNodes: true, collectLeases: true}",
             NODES | DRAINS | VOLUMES | DELETES | TELLS | ENDED | NODE_LEASES | TURNS,
         ),
+        ("settings: {surge: 5m}", NODES | DRAINS | VOLUMES | DELETES | TELLS | SURGES),
+        ("settings: {surge: 5m, dryRun: true}", NODES | DRAINS | TRIES | SURGES),
+        ("settings: {surge: null}", NODES | DRAINS | VOLUMES | DELETES | TELLS),
+        ("pools: [{name: web, nodeSelector: {a: b}, surge: 5m}]", NODES | DRAINS | VOLUMES | DELETES | TELLS | SURGES),
+        (actions(stateChange="ignore") + "settings: {surge: 5m}", NODES | TELLS),
         ("settings: {collectNodes: false}", NODES | DRAINS | VOLUMES | DELETES | TELLS),
         ("settings: {source: [queue, nodes]}", NODES | DRAINS | VOLUMES | DELETES | TELLS | NODES_TURN),
         ("settings: {source: [queue, nodes], dryRun: true}", NODES | DRAINS | TRIES),
@@ -621,11 +627,28 @@ def test_what_ebbtide_keeps_on_nodes_has_policies_where_the_api_server_knows_it(
 def test_the_doctor_knows_the_policies_that_the_chart_renders() -> None:
     known = json.loads((ROOT / "src/commands/doctor/policies.json").read_text())
     assert known == policies(), "if this is intended: tests/deploy/run --update"
-    bindings = [each for each in HELM4.objects(values=AGENTS) if each["kind"] == "ValidatingAdmissionPolicyBinding"]
+    objects = HELM4.objects("--set", "settings.surge=5m", values=AGENTS)
+    bindings = [each for each in objects if each["kind"] == "ValidatingAdmissionPolicyBinding"]
     for each in bindings:
         kind = each["metadata"]["labels"]["ebbtide/policy"]
         assert each["spec"] == {"policyName": f"ebbtide-{kind}", "validationActions": ["Deny"]}
-    assert len(bindings) == len(known) == 5
+    assert len(bindings) == len(known) == 6
+
+
+def test_the_right_to_patch_deployments_needs_the_policy_that_bounds_it() -> None:
+    surge = "settings: {surge: 5m}\n"
+    (policy,) = (
+        each["spec"]
+        for each in HELM4.objects(values=QUEUE + surge)
+        if each["kind"] == "ValidatingAdmissionPolicy" and each["metadata"]["name"] == "ebbtide-service-deployments"
+    )
+    assert (policy["failurePolicy"], policy["matchConstraints"]["resourceRules"][0]["resources"]) == ("Fail", ["deployments"])
+    for values, kubernetes in ((surge + "servicePolicy: false\n", "1.30.0"), (surge, "1.29.15")):
+        refused = HELM4.try_template(values=QUEUE + values, kubernetes=kubernetes)
+        assert refused.returncode != 0
+        assert "settings.surge needs the right to patch Deployments, which only the policy ebbtide-service-deployments of" in refused.stderr
+        accepted = HELM4.try_template("--set", "surgeWithoutPolicy=true", values=QUEUE + values, kubernetes=kubernetes)
+        assert not accepted.returncode, accepted.stderr
 
 
 def test_the_service_is_bound_to_the_taints_of_its_settings() -> None:

@@ -70,6 +70,17 @@ def grant_target_groups(kube: Kube, user: str) -> None:
     wait_held(kube, user, "", rules)
 
 
+def grant_surges(kube: Kube, user: str) -> None:
+    """Grants a user the additional permissions for --surge, once for all tests."""
+    (role,) = _roles("settings", "ClusterRole")
+    rules = [rule for rule in role["rules"] if rule["resources"] in (["deployments"], ["replicasets"])]
+    name = f"{user}-surges"
+    if not kube.find(f"{_API}/clusterroles/{name}"):
+        kube.create(f"{_API}/clusterroles", {"metadata": {"name": name}, "rules": rules})
+        kube.create(f"{_API}/clusterrolebindings", _binding(name, user, "ClusterRole"))
+    wait_held(kube, user, "", rules)
+
+
 @contextmanager
 def deleting_nodes(kube: Kube, user: str) -> Iterator[None]:
     """Grants a user the additional permission for --collect-nodes, until the block ends."""
