@@ -7,7 +7,7 @@ use ebbtide::commands::simulate::simulate_with;
 use ebbtide::runtime::Clock;
 use ebbtide_sim::aws::{GroupSpec, HookSpec, TargetGroupSpec};
 use ebbtide_sim::fault::{Fault, Rule};
-use ebbtide_sim::kube::{Limit, Pod};
+use ebbtide_sim::kube::{Deployment, Limit, Pod};
 use ebbtide_sim::messages::{self, Wrapping};
 use jiff::Timestamp;
 use serde_json::Value;
@@ -16,7 +16,9 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 /// Calls that change neither the cluster nor AWS.
-const READS: [&str; 11] = [
+const READS: [&str; 13] = [
+    "get replicasets",
+    "get deployments",
     "get nodes",
     "list nodes",
     "list pods",
@@ -727,4 +729,37 @@ async fn without_a_queue_no_hook_is_known() {
     let none = ["--kind", "node-condition", "--node", "node-0", "--source", "nodes"];
     let said = stage.simulate(&none).await.output;
     assert!(said.contains("none: there is no --on-condition") && !said.contains("deleted"), "{said}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn deployments_that_would_be_restarted_first_are_named() {
+    let stage = Stage::new(3, 0);
+    let add = |name: &str, nodes: &[usize], change: fn(Deployment) -> Deployment| {
+        let nodes: Vec<String> = nodes.iter().map(|n| node(*n)).collect();
+        let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
+        stage.world.kube.add_deployment(change(Deployment::of(name, Pod::on(""))), &nodes);
+    };
+    add("single", &[0], |it| it);
+    add("recreated", &[0], |it| it.strategy(serde_json::json!({ "type": "Recreate" })));
+    add("spread", &[0, 1], |it| it);
+    let notes = async |flags: &[&str]| {
+        let mut all = vec!["--kind", "spot", "--node", "node-0"];
+        all.extend(flags);
+        let view = stage.simulated(&all).await;
+        let notes = view["notices"][0]["notes"].as_array().cloned().unwrap_or_default();
+        notes
+            .iter()
+            .filter_map(Value::as_str)
+            .filter(|note| note.contains("--surge"))
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(notes(&[]).await, Vec::<String>::new());
+    let found = notes(&["--surge", "5m"]).await;
+    let [recreated, single] = found.as_slice() else { panic!("{found:?}") };
+    assert!(recreated.contains("the only ready pod of the Deployment recreated, which would not be restarted first"));
+    assert!(recreated.ends_with("its strategy is Recreate"), "{recreated}");
+    assert!(single.starts_with("the Deployment single would be restarted first, and default/single-1-"), "{single}");
+    assert!(single.contains("wait for its new pod for up to 1m 1"), "{single}");
+    assert!(!found.iter().any(|note| note.contains("spread")), "one of its pods is elsewhere");
 }
