@@ -128,6 +128,11 @@ impl<'a> Recorder<'a> {
         self.set(pod, PodState::Stuck(cause, by));
     }
 
+    /// Returns whether the pod is gone.
+    pub(super) fn is_gone(&self, pod: &PodId) -> bool {
+        matches!(self.progress.0.lock().pods.get(pod), Some(PodState::Gone(_)))
+    }
+
     /// Returns what holds the pod, in a sentence.
     pub(super) fn held_by(&self, pod: &PodId) -> Arc<str> {
         match self.progress.0.lock().pods.get(pod) {

@@ -4,9 +4,9 @@
 //! ```text
 //!   a pod of a ReplicaSet ─▶ Idle ──┬─ a ready pod is elsewhere ─────────────────▶ evicted at once
 //!                                   ├─ the strategy has no room, or a call failed ▶ Ended: evicted at once
-//!                                   ├─ a new pod is on its way ──▶ Waiting ◀─┐
-//!                                   └─ the Deployment is restarted ▶ Waiting ┼─ the new pods are Ready ─▶ Ended: evicted
-//!                                                                            └─ the time is over ───────▶ evicted
+//!                                   ├─ a new pod is on its way ──▶ Waiting ──┐
+//!                                   ├─ the Deployment is restarted ▶ Waiting ┼─ the new pods are Ready ─▶ Ended: evicted
+//!                                   └─ too many others are ─▶ Queued ────▲   └─ the time is over ───────▶ evicted
 //! ```
 //!
 //! All pods of a `ReplicaSet` share one state, and one reading of the Deployment. The rollout itself removes old pods, so that most are gone
@@ -85,6 +85,8 @@ enum Phase {
     /// No pod waits yet.
     #[default]
     Idle,
+    /// Pods wait until fewer other Deployments are rolled out.
+    Queued { since: Instant },
     /// Pods wait for new ones, because the Deployment was `restarted`, or because a new one is on its way anyway.
     Waiting { since: Instant, restarted: bool },
     /// No pod waits any more.
@@ -93,7 +95,15 @@ enum Phase {
 
 impl Phase {
     const fn is_waiting(self) -> bool {
-        matches!(self, Self::Waiting { .. })
+        matches!(self, Self::Queued { .. } | Self::Waiting { .. })
+    }
+
+    /// Returns since when pods wait; now, if none does.
+    fn since(self) -> Instant {
+        match self {
+            Self::Queued { since } | Self::Waiting { since, .. } => since,
+            Self::Idle | Self::Ended => Instant::now(),
+        }
     }
 
     const fn is_restarted(self) -> bool {
@@ -109,15 +119,24 @@ impl Surges {
         Arc::clone(all.entry(Arc::clone(replica_set)).or_default())
     }
 
-    /// Reserves a restart. Returns whether there is room for it.
+    /// Reserves a restart, if there is room for it. Returns whether there is.
     fn reserve(&self, surge: &Surge) -> bool {
         let all = self.0.lock();
-        // A drain that ends leaves a surge for which no pod waits.
-        let runs = |surge: &&Arc<Surge>| Arc::strong_count(surge) > 1 && surge.state.lock().phase.is_restarted();
-        let has_room = all.values().filter(runs).count() < MAX_RESTARTS;
-        surge.wait(has_room);
+        let (has_room, since) = (has_room(&all), surge.phase().since());
+        surge.set(if has_room { Phase::Waiting { since, restarted: true } } else { Phase::Queued { since } });
         has_room
     }
+
+    fn has_room(&self) -> bool {
+        has_room(&self.0.lock())
+    }
+}
+
+/// Whether another Deployment may be restarted.
+fn has_room(all: &HashMap<Arc<str>, Arc<Surge>>) -> bool {
+    // A drain that ends leaves a surge for which no pod waits.
+    let runs = |surge: &&Arc<Surge>| Arc::strong_count(surge) > 1 && surge.phase().is_restarted();
+    all.values().filter(runs).count() < MAX_RESTARTS
 }
 
 impl Surge {
@@ -129,14 +148,13 @@ impl Surge {
         self.state.lock().phase
     }
 
+    fn set(&self, phase: Phase) {
+        self.state.lock().phase = phase;
+    }
+
     /// Notes that pods wait, and whether a restart is the reason.
     fn wait(&self, restarted: bool) {
-        let mut state = self.state.lock();
-        let since = match state.phase {
-            Phase::Waiting { since, .. } => since,
-            Phase::Idle | Phase::Ended => Instant::now(),
-        };
-        state.phase = Phase::Waiting { since, restarted };
+        self.set(Phase::Waiting { since: self.phase().since(), restarted });
     }
 }
 
@@ -210,8 +228,10 @@ impl Part<'_> {
     async fn advance(&self) -> bool {
         let _turn = self.surge.turn.lock().await;
         let before = self.surge.phase();
-        if before == Phase::Ended {
-            return false;
+        match before {
+            Phase::Ended => return false,
+            Phase::Queued { .. } if !self.drain.drainer.surges.has_room() => return true,
+            Phase::Idle | Phase::Queued { .. } | Phase::Waiting { .. } => {}
         }
         let known = match self.read(before.is_waiting()).await {
             Ok(known) => known,
@@ -238,7 +258,11 @@ impl Part<'_> {
         };
         if waits {
             let name = deployment.metadata.name.as_deref().unwrap_or_default();
-            let by = format!("it waits for its new pod: the Deployment {name} is rolled out (--surge)");
+            let why = match self.surge.phase() {
+                Phase::Queued { .. } => "waits until fewer others are restarted",
+                _ => "is rolled out",
+            };
+            let by = format!("it waits for its new pod: the Deployment {name} {why} (--surge)");
             self.drain.recorder.set(&self.departure.pod, PodState::Refused(by.into()));
         }
         waits
@@ -286,7 +310,7 @@ impl Part<'_> {
                 let (on, deployment) = (node.named(), self.named(name));
                 drainer.facts.emit(&Fact::DeploymentRestarted { on, deployment, dry_run });
                 if dry_run {
-                    self.surge.state.lock().phase = Phase::Ended;
+                    self.surge.set(Phase::Ended);
                 }
                 !dry_run
             }
@@ -302,15 +326,14 @@ impl Part<'_> {
     /// Ends the surge, so that no pod waits, and reports its outcome.
     fn end(&self, deployment: Option<&Deployment>, outcome: SurgeOutcome, why: &str) -> bool {
         self.report(deployment, outcome, why);
-        self.surge.state.lock().phase = Phase::Ended;
+        self.surge.set(Phase::Ended);
         false
     }
 
     /// Ends the wait of this pod. Others may have more time.
     fn give_up(&self) {
-        let known = self.surge.state.lock().known.clone();
         if self.surge.phase().is_waiting() {
-            self.report(known.as_ref().map(|known| &*known.deployment), SurgeOutcome::TimedOut, "");
+            self.report(self.known().as_deref(), SurgeOutcome::TimedOut, "");
         }
     }
 
@@ -320,15 +343,16 @@ impl Part<'_> {
             if std::mem::replace(&mut state.is_reported, true) {
                 return;
             }
-            match state.phase {
-                Phase::Waiting { since, .. } => since.elapsed(),
-                Phase::Idle | Phase::Ended => Duration::ZERO,
-            }
+            state.phase.since().elapsed()
         };
         let name = deployment.and_then(|deployment| deployment.metadata.name.as_deref());
         let deployment = self.named(name.or(self.departure.replica_set.as_deref()).unwrap_or_default());
         let on = self.drain.node.named();
         self.drain.drainer.facts.emit(&Fact::SurgeEnded { on, deployment, outcome, took, why });
+    }
+
+    fn known(&self) -> Option<Arc<Deployment>> {
+        self.surge.state.lock().known.as_ref().map(|known| Arc::clone(&known.deployment))
     }
 
     fn named<'n>(&'n self, name: &'n str) -> WorkloadRef<'n> {
@@ -339,5 +363,15 @@ impl Part<'_> {
         let Drain { drainer, .. } = self.drain;
         let (client, gate) = (&drainer.client, &drainer.gate);
         DeploymentReader { client, gate, departure: self.departure, by: self.drain.end().at() }
+    }
+}
+
+impl Drop for Part<'_> {
+    /// Reports the surge as ready if the rollout has removed its last old pod, which it does when new ones are Ready.
+    fn drop(&mut self) {
+        let is_last = Arc::strong_count(&self.surge) == 2;
+        if is_last && self.surge.phase().is_restarted() && self.drain.recorder.is_gone(&self.departure.pod) {
+            self.end(self.known().as_deref(), SurgeOutcome::Ready, "");
+        }
     }
 }

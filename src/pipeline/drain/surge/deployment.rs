@@ -175,7 +175,7 @@ impl Deployment {
     pub(super) fn needs_list(&self, waits: bool) -> bool {
         let ready = self.status.ready_replicas;
         match waits {
-            true => self.has_new_pods() || !self.is_rolling(),
+            true => self.has_new_pods() || !self.is_rolling() && ready > 1,
             // The only ready pod is the one that asks.
             false => (2..=MAX_PODS).contains(&ready) && self.no_room().is_none(),
         }

@@ -138,6 +138,7 @@ impl DeploymentReader<'_> {
         &self.departure.pod.namespace
     }
 
+    /// Makes a call, in the order of evictions: after cordons, so that new pods do not start on the next node that goes.
     pub(super) async fn call<T, F>(
         &self,
         verb: &'static str,
@@ -148,7 +149,7 @@ impl DeploymentReader<'_> {
     where
         F: Future<Output = Result<T, kube::Error>>,
     {
-        self.gate.kube(Call { verb, resource, subject }, Class::List, self.by, request).await
+        self.gate.kube(Call { verb, resource, subject }, Class::Evict, self.by, request).await
     }
 }
 
