@@ -29,7 +29,7 @@ use kube::api::{Patch, PatchParams};
 use parking_lot::Mutex;
 use read::Unread;
 use serde_json::json;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -240,9 +240,15 @@ impl Part<'_> {
             Err(Unread::Failed(error)) => return self.end(None, SurgeOutcome::Failed, &error.to_string()),
         };
         let (Drain { drainer, node, .. }, deployment) = (self.drain, &known.deployment);
-        // The list may be older than the last mark.
-        let is_drained = |name: &str| *name == *node.name || drainer.index.is_drained(name);
-        let pods = ReadyPods::of(known.nodes.as_deref(), is_drained);
+        let pods = match known.nodes.as_deref() {
+            None => ReadyPods::Unlisted,
+            Some(nodes) => {
+                // Other nodes may have been marked since the pods were listed.
+                let drained = drainer.index.all_that(|node| node.record.is_drained());
+                let drained: HashSet<&str> = drained.iter().map(|node| &*node.name).chain([&*node.name]).collect();
+                ReadyPods::of(nodes, |name| drained.contains(name))
+            }
+        };
         let now = drainer.clock.now();
         let waits = match deployment.next(pods, before.is_waiting(), before.is_restarted(), now) {
             Step::NotNeeded => false,

@@ -179,12 +179,6 @@ impl Index {
         self.0.nodes.lock().named(&node.name).is_some_and(|known| known.uid != node.uid)
     }
 
-    /// Returns whether the Node with this name is being drained, by any replica.
-    #[must_use]
-    pub fn is_drained(&self, name: &str) -> bool {
-        self.0.nodes.lock().named(name).is_some_and(|node| node.record.is_drained())
-    }
-
     /// Returns the instance of some Node.
     #[must_use]
     pub fn any_instance(&self) -> Option<InstanceId> {

@@ -15,7 +15,7 @@ pub(super) const RESTART_ANNOTATION: &str = "kubectl.kubernetes.io/restartedAt";
 /// Maximum number of ready pods of a Deployment that is surged. More are seldom all on nodes that are being drained, and their list costs more.
 const MAX_PODS: i32 = 10;
 
-/// Minimum time between two restarts of a Deployment, whoever has restarted it.
+/// Minimum time between two restarts of a Deployment, also by others.
 const MIN_INTERVAL: SignedDuration = SignedDuration::from_secs(30);
 
 /// A Deployment on the wire. Fields that a surge does not use are skipped while parsing.
@@ -102,13 +102,9 @@ pub(super) enum ReadyPods {
 }
 
 impl ReadyPods {
-    /// Returns where the ready pods are, by the names of their nodes, if they were listed.
-    pub(super) fn of(nodes: Option<&[Box<str>]>, is_drained: impl Fn(&str) -> bool) -> Self {
-        match nodes {
-            None => Self::Unlisted,
-            Some([_, ..]) if nodes.into_iter().flatten().all(|name| is_drained(name)) => Self::Draining,
-            Some(_) => Self::Elsewhere,
-        }
+    /// Returns where the ready pods are, by the names of their nodes.
+    pub(super) fn of(nodes: &[Box<str>], is_drained: impl Fn(&str) -> bool) -> Self {
+        if !nodes.is_empty() && nodes.iter().all(|name| is_drained(name)) { Self::Draining } else { Self::Elsewhere }
     }
 }
 
@@ -181,7 +177,7 @@ impl Deployment {
         }
     }
 
-    /// Returns the next step for its pods, one of which, that asks, is ready on a node that is being drained. `waits`: they wait already;
+    /// Returns the next step for its pods. One of them asks, and is ready on a node that is being drained. `waits`: they wait already;
     /// `restarted`: because this process has restarted it.
     pub(super) fn next(&self, pods: ReadyPods, waits: bool, restarted: bool, now: Timestamp) -> Step {
         let Status { ready_replicas: ready, available_replicas: available, .. } = self.status;

@@ -79,8 +79,11 @@ impl DeploymentReader<'_> {
     ) -> Result<Option<Foreseen>, KubeError> {
         let foresee = async {
             let deployment = self.deployment(None).await?;
-            let nodes = if deployment.needs_list(false) { Some(self.nodes(&deployment).await?) } else { None };
-            let pods = ReadyPods::of(nodes.as_deref(), is_drained);
+            let pods = if deployment.needs_list(false) {
+                ReadyPods::of(&self.nodes(&deployment).await?, is_drained)
+            } else {
+                ReadyPods::Unlisted
+            };
             let name = deployment.metadata.name.clone().unwrap_or_default();
             Ok(match deployment.next(pods, false, false, now) {
                 Step::Restart => Some(Foreseen::Restart(name)),
@@ -138,7 +141,7 @@ impl DeploymentReader<'_> {
         &self.departure.pod.namespace
     }
 
-    /// Makes a call, in the order of evictions: after cordons, so that new pods do not start on the next node that goes.
+    /// Makes a call, in the order of evictions: after cordons, so that new pods do not start on the next node.
     pub(super) async fn call<T, F>(
         &self,
         verb: &'static str,
