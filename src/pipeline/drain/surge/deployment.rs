@@ -93,7 +93,7 @@ pub struct Status {
 /// The nodes of a Deployment's ready pods, as far as a surge must know them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadyPods {
-    /// Not listed, because the Deployment's status says enough.
+    /// Not listed, because the Deployment's status shows enough.
     Unlisted,
     /// All are on nodes that are being drained.
     Draining,
