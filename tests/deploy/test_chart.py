@@ -136,6 +136,7 @@ WITHOUT_EFFECT = {
     ("rbac", "doctor"): "switches off; least.yaml has it",
     ("kubeletPolicy",): "switches off; least.yaml has it",
     ("servicePolicy",): "switches off; least.yaml has it",
+    ("surgeWithoutPolicy",): "there is the policy; see test_the_right_to_patch_deployments_needs_the_policy_that_bounds_it",
     ("networkPolicy", "enabled"): "switches off; least.yaml has it",
     ("podDisruptionBudget", "maxUnavailable"): "minAvailable is given",
     ("podDisruptionBudget", "enabled"): "switches off; least.yaml has it",

@@ -167,7 +167,7 @@ async fn a_replacement_that_is_on_its_way_is_waited_for_without_a_restart() {
 async fn a_new_pod_that_is_not_ready_in_time_delays_no_drain() {
     for (flag, expected) in [("5m", 78), ("30s", 30)] {
         let stage = Stage::new(2, 0);
-        let pods = add(&stage, &[0], |web| web.starts_in(None));
+        let pods = add(&stage, &[0], |web| web.starts_in(None::<Duration>));
         let replica = stage.start(&["--surge", flag]).await;
         stage.spot(0);
         sleep(s(10)).await;
@@ -200,7 +200,7 @@ async fn what_blocks_is_reported() {
 /// A spot warning that comes late, or a grace period that leaves no time.
 #[tokio::test(start_paused = true)]
 async fn in_the_last_seconds_nothing_is_restarted() {
-    for (age, grace) in [(70, 30), (0, 90)] {
+    for (age, grace) in [(70, 30), (0, 100)] {
         let stage = Stage::new(2, 0);
         let nodes = [node(0)];
         let pod = Pod::on("").grace(s(grace)).stops_in(s(2));
