@@ -107,7 +107,7 @@ async fn a_budget_that_needs_one_of_one_no_longer_blocks() {
 
 #[tokio::test(start_paused = true)]
 async fn two_pods_on_two_draining_nodes_are_one_restart() {
-    let stage = Stage::new(4, 0);
+    let stage = Stage { quiet_time: s(1), ..Stage::new(4, 0) };
     add(&stage, &[0, 1], |web| web);
     let replica = stage.start(&["--surge", "5m"]).await;
     for n in 0..2 {
@@ -122,7 +122,7 @@ async fn two_pods_on_two_draining_nodes_are_one_restart() {
 
 #[tokio::test(start_paused = true)]
 async fn two_replicas_restart_a_deployment_once() {
-    let stage = Stage::new(4, 0);
+    let stage = Stage { quiet_time: s(1), ..Stage::new(4, 0) };
     add(&stage, &[0, 1], |web| web);
     let replicas = [stage.start(&["--surge", "5m"]).await, stage.start(&["--surge", "5m"]).await];
     for n in 0..2 {
@@ -254,7 +254,7 @@ async fn a_refused_restart_delays_no_drain() {
         let stage = Stage::new(2, 0);
         let pods = add(&stage, &[0], |web| web);
         stage.world.kube.deny(operation);
-        let replica = stage.start(&["--surge", "5m", "--check-at-start=false"]).await;
+        let replica = stage.start(&["--surge", "5m"]).await;
         stage.spot(0);
         stage.until_handled(s(30)).await;
         assert!(end_of(&stage, &pods[0]).at < s(5), "{operation}: {}", stage.story());

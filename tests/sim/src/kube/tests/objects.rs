@@ -233,7 +233,7 @@ async fn other_paths_answer_like_a_real_server() {
     assert_eq!(bench.client.apiserver_version().await.expect("it must answer").minor, "33");
     let (head, _) = bench.raw("GET", "/readyz", "").await;
     assert_eq!(head.status, 200);
-    for path in ["/api/v1/pods/web-1", "/api/v1/namespaces/x/nodes", "/apis/apps/v1/deployments", "/nowhere"] {
+    for path in ["/api/v1/pods/web-1", "/api/v1/namespaces/x/nodes", "/apis/apps/v1/statefulsets", "/nowhere"] {
         let (head, body) = bench.raw("GET", path, "").await;
         assert_eq!((head.status.as_u16(), &body["reason"]), (404, &json!("NotFound")), "{path}");
     }
