@@ -16,6 +16,7 @@ use super::grace::{AtDeadline, Grace};
 use super::pod_watch::WatchShare;
 use super::report::{PodState, RemovalCause};
 use super::select::{Departure, Protection};
+use super::surge::surge;
 use super::tier::TierOrder;
 use super::wire::PodId;
 use crate::clients::gate::{Backoff, Blocker, Category, Class, KubeError};
@@ -137,7 +138,7 @@ impl Evictions<'_> {
         let needed = || self.drain.deadlines.needed_from(departure.tier);
         let turn = self.tiers.turn(departure.tier, self.drain.plan.clone(), self.drain.earliest_end, needed);
         if self.drain.terms.surge.is_some() {
-            tokio::join!(turn, Box::pin(self.surge(departure)));
+            tokio::join!(turn, Box::pin(surge(self.drain, departure)));
         } else {
             turn.await;
         }

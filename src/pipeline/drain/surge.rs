@@ -17,9 +17,8 @@ mod deployment;
 mod read;
 
 use super::context::Drain;
-use super::evict::Evictions;
 use super::report::PodState;
-use super::select::Departure;
+use super::select::{Departure, SelectionRules};
 use super::{Deadline, DrainTerms};
 use crate::clients::gate::Category;
 use crate::fact::{Fact, SurgeOutcome, WorkloadRef};
@@ -175,36 +174,34 @@ impl Departure {
     }
 }
 
-impl Evictions<'_> {
-    /// Waits until the new pods of the pod's Deployment are Ready, if all its ready pods are on nodes that are being drained; only while
-    /// the settings and the deadline allow that.
-    pub(super) async fn surge(&self, departure: &Departure) {
-        let Drain { drainer, terms, recorder, .. } = self.drain;
-        let begun = Instant::now();
-        let latest = |end| departure.waits_until(begun, end, *terms).unwrap_or(begun);
-        let is_late = || latest(self.drain.end()) < Instant::now() + MIN_TIME;
-        let Some(replica_set) = departure.owner.as_ref().filter(|_| !is_late() && !self.is_of_own(departure)) else {
-            return;
-        };
-        let surge = drainer.surges.join(replica_set);
-        let part = Part { drain: self.drain, departure, surge, is_late: &is_late };
-        tokio::select! {
-            biased;
-            () = part.wait() => {}
-            () = self.drain.reached(|end| Some(latest(end))) => part.give_up(),
-        }
-        if part.surge.phase() != Phase::Idle {
-            recorder.set(&departure.pod, PodState::Waiting);
-        }
+/// Waits until the new pods of the pod's Deployment are Ready, if all its ready pods are on nodes that are being drained; only while
+/// the settings and the deadline allow that.
+pub(super) async fn surge(drain: &Drain<'_>, departure: &Departure) {
+    let Drain { drainer, terms, recorder, .. } = drain;
+    let begun = Instant::now();
+    let latest = |end| departure.waits_until(begun, end, *terms).unwrap_or(begun);
+    let is_late = || latest(drain.end()) < Instant::now() + MIN_TIME;
+    let Some(replica_set) = departure.owner.as_ref().filter(|_| !is_late() && !is_of_own(departure, &drainer.rules))
+    else {
+        return;
+    };
+    let surge = drainer.surges.join(replica_set);
+    let part = Part { drain, departure, surge, is_late: &is_late };
+    tokio::select! {
+        biased;
+        () = part.wait() => {}
+        () = drain.reached(|end| Some(latest(end))) => part.give_up(),
     }
+    if part.surge.phase() != Phase::Idle {
+        recorder.set(&departure.pod, PodState::Waiting);
+    }
+}
 
-    /// Whether the pod is of the Deployment of this process, which a rollout would end in the middle of its drains.
-    fn is_of_own(&self, departure: &Departure) -> bool {
-        let own =
-            self.drain.drainer.rules.own_pod.as_ref().filter(|(namespace, _)| **namespace == *departure.pod.namespace);
-        let replica_set = own.and_then(|(_, name)| name.rsplit_once('-')).map(|(replica_set, _)| replica_set);
-        replica_set.is_some() && replica_set == departure.replica_set.as_deref()
-    }
+/// Whether the pod is of the Deployment of this process, which a rollout would end in the middle of its drains.
+fn is_of_own(departure: &Departure, rules: &SelectionRules) -> bool {
+    let own = rules.own_pod.as_ref().filter(|(namespace, _)| **namespace == *departure.pod.namespace);
+    let replica_set = own.and_then(|(_, name)| name.rsplit_once('-')).map(|(replica_set, _)| replica_set);
+    replica_set.is_some() && replica_set == departure.replica_set.as_deref()
 }
 
 /// The part of one pod in a surge.
