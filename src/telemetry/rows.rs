@@ -519,7 +519,7 @@ impl Subscriber for Rows {
                 let took = Words(*took);
                 match outcome {
                     SurgeOutcome::Ready => {
-                        on!(info, on, %deployment, %took, "new pods of the Deployment are Ready; its old ones are evicted")
+                        on!(info, on, %deployment, %took, "new pods of the Deployment are Ready; its old ones are evicted");
                     }
                     SurgeOutcome::TimedOut => {
                         on!(warn, on, %deployment, %took, "new pods of the Deployment are not Ready in time; its old ones are evicted");

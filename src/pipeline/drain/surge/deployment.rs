@@ -170,10 +170,11 @@ impl Deployment {
     /// Whether the list of its pods shows what the status does not. `waits`: its pods wait already.
     pub(super) fn needs_list(&self, waits: bool) -> bool {
         let ready = self.status.ready_replicas;
-        match waits {
-            true => self.has_new_pods() || !self.is_rolling() && ready > 1,
+        if waits {
+            self.has_new_pods() || !self.is_rolling() && ready > 1
+        } else {
             // The only ready pod is the one that asks.
-            false => (2..=MAX_PODS).contains(&ready) && self.no_room().is_none(),
+            (2..=MAX_PODS).contains(&ready) && self.no_room().is_none()
         }
     }
 

@@ -101,16 +101,15 @@ impl DeploymentReader<'_> {
 
     /// Reads the Deployment: again, if it is `known`, and otherwise the one that owns the pod's `ReplicaSet`.
     pub(super) async fn deployment(&self, known: Option<&Deployment>) -> Result<Deployment, Unread> {
-        let owner = match known {
-            Some(known) => known.metadata.name.clone().zip(known.metadata.uid.clone()),
-            None => {
-                let name = self.departure.replica_set.as_deref().ok_or(Unread::None)?;
-                let resource = ApiResource::erase::<FullReplicaSet>(&());
-                let api: Api<ReplicaSet> = Api::namespaced_with(self.client.clone(), self.namespace(), &resource);
-                let found = self.call("get", "replicasets", name, || api.get(name)).await?;
-                let is_this = found.metadata.uid.as_deref() == self.departure.owner.as_deref();
-                deployment_of(found.metadata.owner_references.as_deref()).filter(|_| is_this)
-            }
+        let owner = if let Some(known) = known {
+            known.metadata.name.clone().zip(known.metadata.uid.clone())
+        } else {
+            let name = self.departure.replica_set.as_deref().ok_or(Unread::None)?;
+            let resource = ApiResource::erase::<FullReplicaSet>(&());
+            let api: Api<ReplicaSet> = Api::namespaced_with(self.client.clone(), self.namespace(), &resource);
+            let found = self.call("get", "replicasets", name, || api.get(name)).await?;
+            let is_this = found.metadata.uid.as_deref() == self.departure.owner.as_deref();
+            deployment_of(found.metadata.owner_references.as_deref()).filter(|_| is_this)
         };
         let (name, uid) = owner.ok_or(Unread::None)?;
         let api = self.api();
