@@ -164,7 +164,7 @@ impl Drainer {
     }
 
     fn terms_of(&self, node: &Node) -> DrainTerms {
-        *self.terms.of(node.node_pool.as_deref())
+        *self.terms.of_node(Some(node))
     }
 }
 

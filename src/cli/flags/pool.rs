@@ -118,11 +118,6 @@ impl Run {
         }
         Ok(own)
     }
-
-    /// Returns the pools with the flags for their Nodes, and the text of the flag that refuses a value of a pool.
-    pub fn pools(&self) -> impl Iterator<Item = (&PoolFlag, Result<Self, clap::Error>)> {
-        self.pool.iter().map(|pool| (pool, self.of_pool(pool)))
-    }
 }
 
 /// Adds the values that are given for all pools, and for which the pool has none: neither for their key, nor for all.
@@ -132,8 +127,7 @@ fn keep_others(of_pool: &mut Vec<String>, of_all: &[String]) {
     }
     let key = |value: &str| value.split_once('=').map(|(key, _)| key.to_owned());
     let keys: Vec<_> = of_pool.iter().map(|value| key(value)).collect();
-    let others = of_all.iter().filter(|value| key(value).is_none() || !keys.contains(&key(value))).cloned();
-    of_pool.extend(others.collect::<Vec<_>>());
+    of_pool.extend(of_all.iter().filter(|value| !keys.contains(&key(value))).cloned());
 }
 
 #[cfg(test)]

@@ -51,8 +51,9 @@ pub struct Sources {
     /// `replace`; once per condition, or for its reasons, such as `AcceleratedHardwareReady=False/NvidiaXID*:10m=replace`. Needs `nodes` in
     /// `--source`
     ///
-    /// Tolerated from 1s to 24h. A rule with the whole reason comes before one with its beginning, and that before one without. Conditions are those of the EKS node monitoring agent, the node problem detector and Kubernetes itself
-    /// (`Ready=Unknown`). No repair starts while more than a fifth, rounded up, of a group or of all nodes, or most zones, are affected.
+    /// Tolerated from 1s to 24h. A rule with the whole reason comes before one with its beginning, and that before one without. Conditions are
+    /// those of the EKS node monitoring agent, the node problem detector and Kubernetes itself (`Ready=Unknown`). No repair starts while more
+    /// than a fifth, rounded up, of a group or of all nodes, or most zones, are affected.
     #[arg(
         long,
         env = "EBBTIDE_ON_CONDITION",

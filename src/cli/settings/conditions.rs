@@ -21,8 +21,8 @@ const ACTIONS: [Action; 4] = [Action::Report, Action::Cordon, Action::Drain, Act
 const FLAG: &str = "--on-condition";
 
 impl Problems {
-    /// Reads the actions, and the rules for conditions, `TYPE=STATUS[/REASON]:TOLERATION=ACTION`. Their kind gets the action that does most, so that
-    /// what needs a drain finds one.
+    /// Reads the actions, and the rules for conditions, `TYPE=STATUS[/REASON]:TOLERATION=ACTION`. Their kind gets the action that does most, so
+    /// that what needs a drain finds one.
     pub(super) fn actions_and_conditions(&mut self, flags: &Run, sources: Sources) -> (Actions, Arc<[ConditionRule]>) {
         let (mut actions, flags) = (self.actions(&flags.on), &flags.sources.on_condition);
         let mut rules: Vec<ConditionRule> = Vec::new();

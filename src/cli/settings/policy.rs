@@ -16,12 +16,12 @@ use std::sync::Arc;
 pub(super) fn policies(problems: &mut Problems, flags: &Run, sources: Sources) -> (NodeScope, PerPool<Policy>) {
     let mut policies = PerPool::all(policy(problems, flags, sources, None));
     let pools: Arc<[_]> = flags.pool.iter().map(|flag| flag.pool.clone()).collect();
-    for (n, (flag, of_pool)) in flags.pools().enumerate() {
+    for (n, flag) in flags.pool.iter().enumerate() {
         let name = &flag.pool.name;
         if pools[..n].iter().any(|known| known.name == *name) {
             problems.add("--pool", format!("{name}: is given twice; give one another name, or remove it"));
         }
-        match of_pool {
+        match flags.of_pool(flag) {
             Err(error) => problems.add("--pool", format!("{name}: {}", Cli::problems(&error))),
             Ok(of_pool) => {
                 let mut own = Problems::default();

@@ -219,13 +219,13 @@ fn judge_controllers(settings: &Settings, nodes: &Nodes) -> Option<Check> {
 
 /// Judges which nodes are in each pool.
 fn judge_pools(settings: &Settings, nodes: &Nodes) -> Option<Check> {
+    if settings.scope.pools.is_empty() {
+        return None;
+    }
     let (area, name) = (Area::Cluster, "pools");
     let pools = settings.scope.pools.iter().map(|pool| Some(&pool.name)).chain([None]);
     let in_pool = |pool: Option<&Arc<str>>| nodes.by_pool.get(&pool.cloned()).map_or(&[][..], Vec::as_slice);
     let without: Vec<_> = pools.clone().flatten().filter(|pool| in_pool(Some(pool)).is_empty()).collect();
-    if settings.scope.pools.is_empty() {
-        return None;
-    }
     if let Some(first) = without.first().filter(|_| nodes.complete) {
         return Some(area.warning(
             name,

@@ -58,7 +58,7 @@ impl<'a> Narration<'a> {
         settings: &'a Settings,
         clock: Clock,
     ) -> Self {
-        let policy = settings.policies.of(node.as_ref().and_then(|node| node.node_pool.as_deref()));
+        let policy = settings.policies.of_node(node.as_deref());
         let action = policy.action(notice);
         let in_seconds = notice.at().duration_since(clock.now()).as_secs();
         let view = NoticeView {

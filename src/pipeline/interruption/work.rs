@@ -83,7 +83,7 @@ impl Interrupter {
     /// Returns what the user has decided about this Node, or about an instance whose Node is not known.
     #[must_use]
     pub fn policy_of(&self, node: Option<&Node>) -> &Arc<Policy> {
-        self.policies.of(node.and_then(|node| node.node_pool.as_deref()))
+        self.policies.of_node(node)
     }
 
     /// Works on one notice until it has ended, or until `stop`. Restarts when AWS has revised the notice, and when wall time has jumped: the

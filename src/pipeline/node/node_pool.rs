@@ -35,13 +35,15 @@ impl NodeScope {
     /// labels change.
     #[must_use]
     pub fn pool_of(&self, labels: &BTreeMap<String, String>, record: &Record) -> Option<Arc<str>> {
+        if self.pools.is_empty() {
+            return None;
+        }
         let named = |name: &str| self.pools.iter().find(|pool| *pool.name == *name);
         // Work that began in no pool stays in none.
         let begun =
             record.notices().find(|(_, notice)| !notice.is_unreadable()).map(|(_, notice)| notice.pool.as_deref());
         let selected = || self.pools.iter().find(|pool| pool.selector.matches(labels));
-        let pool = if self.pools.is_empty() { None } else { begun.map_or_else(selected, |name| name.and_then(named)) };
-        pool.map(|pool| Arc::clone(&pool.name))
+        begun.map_or_else(selected, |name| name.and_then(named)).map(|pool| Arc::clone(&pool.name))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::condition::{Condition as Named, ConditionRule};
 use super::names::{AGENT_PREFIX, EXCLUDE_LABEL, IGNORE_ANNOTATION, MAX_AGENT_NOTICES, MAX_OF_A_PREFIX, OWN_PREFIX};
-use super::node_pool::NodeScope;
+use super::node_pool::{NodeScope, PerPool};
 use super::pool::Pool;
 use super::record::{NOTICE_PREFIX, Record};
 use super::work_sign::WorkSign;
@@ -187,8 +187,8 @@ impl Node {
         let since = |found: &Condition| found.last_transition_time.as_ref().map(|at| at.0);
         let named = |rule: &ConditionRule| {
             let found = status.conditions.iter().find(|found| {
-                let mut of_found = rules.iter().filter(|rule| found.is_of(rule));
-                of_found.next().is_some_and(|first| first.name == rule.name)
+                let first = rules.iter().find(|rule| found.is_of(rule));
+                first.is_some_and(|first| first.name == rule.name)
             })?;
             Some(Named::new(&rule.name, since(found)))
         };
@@ -245,6 +245,14 @@ impl Node {
     #[must_use]
     pub fn may_be_back(&self, key: NoticeKey) -> bool {
         self.record.notice(key).is_some_and(|notice| notice.return_sign.is_some() && notice.boot.is_before(&self.boot))
+    }
+}
+
+impl<T> PerPool<T> {
+    /// Returns the value for this Node; for one that is not known, that for the Nodes that are in no pool.
+    #[must_use]
+    pub fn of_node(&self, node: Option<&Node>) -> &T {
+        self.of(node.and_then(|node| node.node_pool.as_deref()))
     }
 }
 

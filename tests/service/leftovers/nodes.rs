@@ -308,7 +308,7 @@ async fn one_of_two_replicas_asks_and_deletes_and_the_other_takes_over() {
     stage.rest(&[&second]).await;
 }
 
-/// Returns a world of nodes, of which the first has a pod with a volume, detached this long after the pod is gone.
+/// Returns a world of nodes. The first has a pod with a volume, which is detached this long after the pod is gone.
 fn with_volume(detached_after: Option<Duration>) -> Stage {
     let stage = Stage::new(6, 0);
     stage.world.kube.detach_after(detached_after);

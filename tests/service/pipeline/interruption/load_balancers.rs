@@ -8,8 +8,8 @@ use ebbtide_sim::messages::{self, Wrapping};
 use std::time::Duration;
 use tokio::time::sleep;
 
-const WAIT: [&str; 2] = ["--wait-for-load-balancers", "wait"];
-const DEREGISTER: [&str; 2] = ["--wait-for-load-balancers", "deregister"];
+pub const WAIT: [&str; 2] = ["--wait-for-load-balancers", "wait"];
+pub const DEREGISTER: [&str; 2] = ["--wait-for-load-balancers", "deregister"];
 /// The drain of a hook ends before the longest wait for load balancers.
 const SHORT: [&str; 2] = ["--drain-timeout", "asg-terminate=100s"];
 
@@ -34,19 +34,19 @@ fn with_pods(nodes: usize, pods: usize, delay: Duration) -> (Stage, String) {
 }
 
 /// Returns when the action was completed.
-fn completed_at(stage: &Stage, token: &str) -> Duration {
+pub fn completed_at(stage: &Stage, token: &str) -> Duration {
     stage.completed_once(token);
     stage.world.aws.autoscaling.action(token).unwrap().completions[0].0
 }
 
 /// Asserts that so many waits have ended like this.
-fn waited(replica: &Replica, outcome: &str, times: u32) {
+pub fn waited(replica: &Replica, outcome: &str, times: u32) {
     let metric = format!("ebbtide_waits_seconds_count{{outcome=\"{outcome}\",wait=\"load-balancers\"}}");
     let ended = replica.metric(&metric);
     assert!((ended - f64::from(times)).abs() < 0.5, "{ended} waits ended as {outcome}, not {times}");
 }
 
-const LOOK: &str = "DescribeTargetHealth";
+pub const LOOK: &str = "DescribeTargetHealth";
 
 #[tokio::test(start_paused = true)]
 async fn a_hook_is_completed_when_no_target_group_lists_the_instance() {
@@ -435,13 +435,18 @@ async fn without_the_right_to_deregister_a_binding_is_waited_for() {
     let arn = stage.world.aws.elb.add_group("web", s(30));
     stage.world.aws.elb.register(&arn, &instance(0), 30_080);
     stage.world.kube.bind_target_group("shop", "web", &arn, "instance");
+    is_awaited_without_the_right_to_deregister(&stage, &arn).await;
+}
+
+/// Asserts that the first instance of the target group is waited for, though a denied deregistration is left to the group's controller.
+pub async fn is_awaited_without_the_right_to_deregister(stage: &Stage, arn: &str) {
     stage.world.faults.add(Rule::on("DeregisterTargets", Fault::Status(403)));
     let replica = stage.start(&DEREGISTER).await;
     let token = stage.terminate(0, s(300), Wrapping::Event);
     sleep(s(10)).await;
-    stage.world.aws.elb.deregister(&arn, &instance(0));
+    stage.world.aws.elb.deregister(arn, &instance(0));
     stage.until_handled(s(60)).await;
-    assert!(completed_at(&stage, &token) > s(40));
+    assert!(completed_at(stage, &token) > s(40));
     waited(&replica, "met", 1);
     assert_eq!(stage.calls("DeregisterTargets"), 1);
     stage.rest(&[&replica]).await;

@@ -1,17 +1,14 @@
 //! Target groups of the cloud provider's Services: which tags lead to them, and what the search costs.
 
-use crate::harness::{Replica, Stage, instance, s};
+use super::load_balancers::{DEREGISTER, LOOK, WAIT, completed_at, is_awaited_without_the_right_to_deregister, waited};
+use crate::harness::{Stage, instance, s};
 use ebbtide_sim::aws::TargetGroupSpec;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::messages::Wrapping;
-use std::time::Duration;
 use tokio::time::sleep;
 
-const WAIT: [&str; 2] = ["--wait-for-load-balancers", "wait"];
-const DEREGISTER: [&str; 2] = ["--wait-for-load-balancers", "deregister"];
 const LIST: &str = "DescribeTargetGroups";
 const TAGS: &str = "DescribeTags";
-const POLL: &str = "DescribeTargetHealth";
 const MANAGED: (&str, &str) = ("aws-node-termination-handler/managed", "true");
 
 /// Returns a world of these nodes in the cluster `blue`, as the tags of their instances show; its Service `shop/web` has a target group
@@ -33,19 +30,6 @@ fn add(stage: &Stage, spec: TargetGroupSpec, nodes: usize) -> String {
         stage.world.aws.elb.register(&arn, &instance(n), 30_080);
     }
     arn
-}
-
-/// Returns when the action was completed.
-fn completed_at(stage: &Stage, token: &str) -> Duration {
-    stage.completed_once(token);
-    stage.world.aws.autoscaling.action(token).unwrap().completions[0].0
-}
-
-/// Asserts that so many waits have ended like this.
-fn waited(replica: &Replica, outcome: &str, times: u32) {
-    let metric = format!("ebbtide_waits_seconds_count{{outcome=\"{outcome}\",wait=\"load-balancers\"}}");
-    let ended = replica.metric(&metric);
-    assert!((ended - f64::from(times)).abs() < 0.5, "{ended} waits ended as {outcome}, not {times}");
 }
 
 /// The cluster's name is that of the instances' tags, or that of the setting.
@@ -86,16 +70,7 @@ async fn an_instance_is_deregistered_from_the_groups_of_services() {
 #[tokio::test(start_paused = true)]
 async fn without_the_right_to_deregister_a_service_is_waited_for() {
     let (stage, web) = cluster(1);
-    stage.world.faults.add(Rule::on("DeregisterTargets", Fault::Status(403)));
-    let replica = stage.start(&DEREGISTER).await;
-    let token = stage.terminate(0, s(300), Wrapping::Event);
-    sleep(s(10)).await;
-    stage.world.aws.elb.deregister(&web, &instance(0));
-    stage.until_handled(s(60)).await;
-    assert!(completed_at(&stage, &token) > s(40));
-    waited(&replica, "met", 1);
-    assert_eq!(stage.calls("DeregisterTargets"), 1);
-    stage.rest(&[&replica]).await;
+    is_awaited_without_the_right_to_deregister(&stage, &web).await;
 }
 
 /// Each lists the instance. Only those that may be a Service's are asked for their tags.
@@ -126,7 +101,7 @@ async fn groups_of_other_clusters_and_of_other_tools_are_left_alone() {
     for arn in &others {
         assert_eq!(stage.world.aws.elb.registered(arn), [instance(0)], "{arn}");
     }
-    assert!(stage.world.calls.of(POLL).iter().all(|call| call.subject == "k8s-shop-web-blue"));
+    assert!(stage.world.calls.of(LOOK).iter().all(|call| call.subject == "k8s-shop-web-blue"));
     assert_eq!((stage.calls(LIST), stage.calls(TAGS)), (1, 1));
     stage.rest(&[&replica]).await;
 }
@@ -162,7 +137,7 @@ async fn without_the_clusters_name_no_group_is_searched_by_its_tags() {
     stage.rest(&[&replica]).await;
 }
 
-/// An account with more than a page of groups, of which 43 may be a Service's: two calls for the list, and three for the tags, which are
+/// An account with more than a page of groups. 43 may be a Service's: two calls for the list, and three for the tags, which are
 /// never read again.
 #[tokio::test(start_paused = true)]
 async fn a_list_has_pages_of_four_hundred_and_tags_are_read_once_by_twenties() {

@@ -5,7 +5,7 @@ fn now() -> Timestamp {
     Timestamp::from_second(1_800_000_000).unwrap()
 }
 
-/// Returns a Deployment of this number of pods, all of which are available, with these changes.
+/// Returns a Deployment with this number of pods, all available, and with these changes.
 fn deployment(pods: i32, changes: &[(&str, Value)]) -> Deployment {
     let mut wire = json!({
         "metadata": { "name": "web", "generation": 3 },
