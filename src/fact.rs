@@ -18,7 +18,7 @@ pub use label::{
 };
 pub use outcome::{
     Action, AgentNoticeKind, CollectionStop, DrainOutcome, HoldPoint, InstanceEnd, MetadataFailure, NoticeKind,
-    NoticeOutcome, NotificationPhase, NotificationResult, RepairStop, Replacement, SurgeOutcome, Unusual, Wait,
+    NoticeOutcome, NotificationPhase, NotificationResult, Remedy, RepairStop, Replacement, SurgeOutcome, Unusual, Wait,
     WaitOutcome,
 };
 
@@ -260,6 +260,10 @@ pub enum Fact<'a> {
     Replacement { about: NoticeRef<'a>, group: &'a str, result: Replacement },
     /// A call about a group whose node is to be replaced failed. Those of Auto Scaling are emitted once in some minutes for each category.
     ReplacementFailed { group: &'a str, error: &'a dyn fmt::Display },
+    /// The end of a repair was requested from AWS, or was not. `group` is empty without one.
+    Remedy { about: NoticeRef<'a>, remedy: Remedy, group: &'a str, result: Replacement },
+    /// A call to reboot an instance failed.
+    RebootFailed { about: NoticeRef<'a>, error: &'a dyn fmt::Display },
     /// A launched instance's Node is not Ready yet.
     LaunchAwaited { about: NoticeRef<'a>, at_most: Duration },
     /// A pod's grace period does not fit into the time that is left until the drain's deadline.

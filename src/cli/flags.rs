@@ -128,8 +128,8 @@ pub struct Run {
     ///
     /// Kinds: `asg-terminate`, `asg-launch`, `spot`, `rebalance`, `state-change`, `scheduled-change`, `capacity-reservation`, and `status-check`
     /// with `--ec2-poll-interval`; for conditions of Nodes (`node-condition`) use `--on-condition`. Actions: `drain`, `replace` (not for `spot`
-    /// and `state-change`), `cordon`, `report`, `ignore`; for `asg-launch` `ready`, `report`, `ignore`. Only `drain`, `replace` and `ready`
-    /// touch lifecycle hooks. With `replace` the Auto Scaling group first launches another node.
+    /// and `state-change`), `reboot` (only for `status-check`), `cordon`, `report`, `ignore`; for `asg-launch` `ready`, `report`, `ignore`. Only
+    /// `drain`, `replace` and `ready` touch lifecycle hooks. With `replace` the Auto Scaling group first launches another node.
     #[arg(
         long,
         env = "EBBTIDE_ON",

@@ -121,6 +121,8 @@ labels! {
         Hold => "hold",
         /// Noting the place in a wave on the Node.
         Wave => "wave",
+        /// Noting the reboot on the Node.
+        Reboot => "reboot",
         /// Evicting a pod.
         Evict => "evict",
         /// Deleting a pod before a hard deadline.

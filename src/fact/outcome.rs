@@ -31,6 +31,8 @@ labels! {
     Action {
         /// Cordon and drain the node; complete the hook.
         Drain => "drain",
+        /// As `Drain`, then reboot the instance; if that helps no longer, let its Auto Scaling group replace it.
+        Reboot => "reboot",
         /// As `Drain`, but let the Auto Scaling group replace the node first.
         Replace => "replace",
         /// Cordon the node.
@@ -52,7 +54,9 @@ impl NoticeKind {
             Self::AsgLaunch => &[Action::Ready, Action::Report, Action::Ignore],
             // They leave no time for a replacement.
             Self::Spot | Self::StateChange => &[Action::Drain, Action::Cordon, Action::Report, Action::Ignore],
-            _ => &[Action::Drain, Action::Replace, Action::Cordon, Action::Report, Action::Ignore],
+            // AWS ends what it has announced, whatever a reboot mends.
+            _ if !self.is_repair() => &[Action::Drain, Action::Replace, Action::Cordon, Action::Report, Action::Ignore],
+            _ => &[Action::Drain, Action::Reboot, Action::Replace, Action::Cordon, Action::Report, Action::Ignore],
         }
     }
 
@@ -77,17 +81,30 @@ impl NoticeKind {
 }
 
 impl Action {
+    /// The actions that lead to a drain.
+    pub const DRAINS: [Self; 3] = [Self::Drain, Self::Reboot, Self::Replace];
+
     /// Whether the action leads to a drain.
     #[must_use]
     pub const fn drains(self) -> bool {
-        matches!(self, Self::Drain | Self::Replace)
+        matches!(self, Self::Drain | Self::Reboot | Self::Replace)
     }
 }
 
 labels! {
-    /// The result of requesting a replacement before the drain.
+    /// What ends the repair of a drained node.
+    Remedy {
+        /// A reboot of its instance.
+        Reboot => "reboot",
+        /// The termination of its instance by the Auto Scaling group, which launches another.
+        Terminate => "terminate",
+    }
+}
+
+labels! {
+    /// The result of requesting a replacement before the drain, or a remedy after it.
     Replacement {
-        /// The instance was reported as unhealthy to the group.
+        /// AWS has taken the request: the instance was reported as unhealthy to the group, or is rebooted.
         Asked => "asked",
         /// A new Node of the group is Ready.
         Ready => "ready",
@@ -147,6 +164,10 @@ labels! {
         Volumes => "volumes",
         /// The instance and its drained pods, until no target group lists them.
         LoadBalancers => "load-balancers",
+        /// The reboot of the instance, until its Node is healthy.
+        Reboot => "reboot",
+        /// The group that terminates the instance, until it was asked.
+        Termination => "termination",
     }
 }
 

@@ -17,7 +17,8 @@
 //! waits          before evictions and completion        waves           places among the nodes of a label's value
 //! shifts         the zones with shifted traffic         link            between an interruption and its messages
 //! group_lookup   the groups and states of instances     replaceable     whether a group can replace first
-//! out_of_service the taint of an instance that is gone
+//! out_of_service the taint of an instance that is gone  remedy          what ends the repair of a drained Node
+//! reboots        calls to EC2 that reboot instances
 //! ```
 //!
 //! The interruption owns its hook and the hook's heartbeat. Its only end consumes both and waits until no more beats can be sent. If it is
@@ -44,6 +45,8 @@ mod out_of_service;
 mod ownership;
 mod planning;
 mod policy;
+mod reboots;
+mod remedy;
 mod replaceable;
 mod retry;
 mod settling;
@@ -71,6 +74,8 @@ pub use policy::{
     Action, Actions, ForLoadBalancers, Heartbeats, Holds, HookSource, OnFailed, OnUncordon, PerKind, Policy,
     ShiftedResources, WaitPolicy, Wave,
 };
+pub use reboots::Reboots;
+pub use remedy::wait_of;
 pub use replaceable::{Group, replaceable};
 pub use settling::{NoticeBurst, QUIET_TIME};
 pub use shared_work::{Seat, Slots};

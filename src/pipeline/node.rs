@@ -28,6 +28,7 @@
 //! remnants  what is left on a Node once nothing of Ebbtide runs
 //! restarts  restarts before the start of a change
 //! replacement  notes on a Node that its group replaces, and on the new one
+//! reboot    the note of the reboot of a Node's instance
 //! work_sign  signs that another tool works on a Node
 //! ```
 
@@ -50,6 +51,7 @@ mod owner;
 mod patch;
 pub mod plan;
 mod pool;
+pub mod reboot;
 pub mod record;
 pub mod release;
 mod releaser;

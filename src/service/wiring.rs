@@ -11,7 +11,7 @@ use crate::leftovers::nodes;
 use crate::pipeline::drain::{Drainer, PodWatch, Surges, pod_api};
 use crate::pipeline::interruption::{
     Attachments, Confirmations, DrainingNodes, GroupLookup, Groups, Hints, Hooks, Interrupter, LoadBalancers,
-    NoticeBurst, Policy, Shifts, Slots, Waves,
+    NoticeBurst, Policy, Reboots, Shifts, Slots, Waves,
 };
 use crate::pipeline::node::{
     ClusterNames, Index, Listing, Marker, NodeReleaser, OwnerLookup, PerPool, Restarts, node_api,
@@ -146,6 +146,7 @@ impl Wiring {
             drainer: Arc::new(drainer),
             hooks: Hooks::new(autoscaling.clone(), lifecycle.clone(), group_lookup),
             groups: Groups::new(autoscaling, lifecycle, facts.clone()),
+            reboots: Reboots::new(clients.aws.ec2.clone(), facts.clone()),
             settling: NoticeBurst::default(),
             hints: Hints::default(),
             attachments: Attachments::new(clients.watches.clone(), tasks.clone(), facts.clone()),

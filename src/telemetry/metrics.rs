@@ -77,6 +77,7 @@ pub(super) struct All {
     pub(super) unusual: IntCounterVec,
     pub(super) zonal_shifts: IntCounterVec,
     pub(super) replacements: IntCounterVec,
+    pub(super) remedies: IntCounterVec,
     pub(super) repairs_held: IntGaugeVec,
     pub(super) leases_collected: IntCounter,
     pub(super) nodes_collected: IntCounter,
@@ -186,6 +187,11 @@ impl Metrics {
             unusual: counters("unusual_notices_total", "Unusual notices, by reason.", &["reason"]),
             zonal_shifts: counters("zonal_shifts_total", "Events of zonal shifts that count.", &["change"]),
             replacements: counters("replacements_total", "Replacement requests by result.", &["result"]),
+            remedies: counters(
+                "remedies_total",
+                "Ends of repairs requested from AWS, by result.",
+                &["remedy", "result"],
+            ),
             repairs_held: gauges(
                 "repairs_held",
                 "Unhealthy nodes whose repair is held back, because too many are unhealthy for the nodes to be the cause.",
@@ -368,6 +374,7 @@ impl All {
             unusual,
             zonal_shifts,
             replacements,
+            remedies,
             repairs_held,
             leases_collected,
             nodes_collected,

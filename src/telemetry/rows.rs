@@ -6,7 +6,7 @@ use super::metrics::{MIN_OFTEN_RECEIVES, Metrics};
 use crate::fact::{
     Category, CheckStatus, CollectionStop, DeadlineType, Fact, HeartbeatResult, HookFailure, LeaseEnd, MalformedReason,
     MessageCount, MessageRelease, NodeRef, NodeRefusal, NoticeOutcome, NoticeRef, NotificationResult, ReceiveOrder,
-    Replacement, Subscriber, SurgeOutcome, Unusual, WaitOutcome, label,
+    Remedy, Replacement, Subscriber, SurgeOutcome, Unusual, WaitOutcome, label,
 };
 use crate::runtime::duration::Words;
 use crate::telemetry::traces::trace_id;
@@ -387,6 +387,27 @@ impl Subscriber for Rows {
                         "drained without waiting for a replacement"
                     ),
                 }
+            }
+            Fact::Remedy { about, remedy, group, result } => {
+                count!(remedies[remedy.as_str(), result.as_str()]);
+                let group = Some(*group).filter(|group| !group.is_empty());
+                match (remedy, result) {
+                    (Remedy::Reboot, Replacement::Asked) => about!(info, about, "rebooting the instance"),
+                    (Remedy::Terminate, Replacement::Asked) => {
+                        about!(info, about, group, "asked the group to terminate the instance");
+                    }
+                    _ => about!(
+                        warn,
+                        about,
+                        group,
+                        remedy = remedy.as_str(),
+                        reason = result.as_str(),
+                        "the unhealthy node is drained, and left as it is"
+                    ),
+                }
+            }
+            Fact::RebootFailed { about, error } => {
+                about!(warn, about, %error, "a call to reboot the instance failed");
             }
             Fact::ReplacementFailed { group, error } => {
                 warn!(group, %error, "a call for a replacement failed; if calls keep failing, nodes of the group are drained without");

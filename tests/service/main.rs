@@ -70,6 +70,7 @@ mod pipeline {
         mod load_balancers;
         mod policy;
         mod pools;
+        mod remedies;
         mod replacement;
         mod replicas;
         mod retry;

@@ -47,8 +47,8 @@ pub struct Sources {
     #[arg(long, env = "EBBTIDE_NODE_HOOK", value_parser = text, value_name = "HOOK", help_heading = "Notices")]
     pub node_hook: Option<String>,
 
-    /// Action for a Node whose condition lasts longer than tolerated, such as `KernelReady=False:30m=replace`: `report`, `cordon`, `drain` or
-    /// `replace`; once per condition, or for its reasons, such as `AcceleratedHardwareReady=False/NvidiaXID*:10m=replace`. Needs `nodes` in
+    /// Action for a Node whose condition lasts longer than tolerated, such as `KernelReady=False:30m=replace`: `report`, `cordon`, `drain`,
+    /// `reboot` or `replace`; once per condition, or for its reasons, such as `AcceleratedHardwareReady=False/NvidiaXID*:10m=replace`. Needs `nodes` in
     /// `--source`
     ///
     /// Tolerated from 1s to 24h. A rule with the whole reason comes before one with its beginning, and that before one without. Conditions are

@@ -3,6 +3,7 @@
 use super::values::{MAX_DRAIN, at_most, text, up_to, value, zero_up_to};
 use crate::pipeline::interruption::{AtMost, ForLoadBalancers};
 use clap::Args;
+use clap::builder::BoolishValueParser;
 use std::time::Duration;
 
 /// Waits.
@@ -20,7 +21,17 @@ pub struct Waits {
     )]
     pub delay: Vec<String>,
 
-    /// For the action `replace`: maximum number of nodes of one Auto Scaling group that are replaced at the same time, a number or a share of
+    /// Have an unhealthy node's group terminate it after the drain if it can't launch another first, with `replace` for `node-condition` or
+    /// `status-check`
+    #[arg(
+        long,
+        env = "EBBTIDE_TERMINATE_FIRST",
+        value_parser = BoolishValueParser::new(),
+        help_heading = "Drain"
+    )]
+    pub terminate_first: bool,
+
+    /// For the actions `replace` and `reboot`: maximum number of nodes of one Auto Scaling group that are replaced at the same time, a number or a share of
     /// its desired capacity, at least one [default: `10%`]
     #[arg(
         long,

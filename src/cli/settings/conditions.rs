@@ -16,7 +16,7 @@ use std::time::Duration;
 const MAX_TOLERATION: Duration = Duration::from_hours(24);
 
 /// The actions for a condition, from the one that does least to the one that does most.
-const ACTIONS: [Action; 4] = [Action::Report, Action::Cordon, Action::Drain, Action::Replace];
+const ACTIONS: [Action; 5] = [Action::Report, Action::Cordon, Action::Drain, Action::Reboot, Action::Replace];
 
 const FLAG: &str = "--on-condition";
 
@@ -35,14 +35,15 @@ impl Problems {
                 Ok(rule) => rules.push(rule),
             }
         }
-        let replaces = |rule: &ConditionRule| rule.action == Action::Replace;
+        let asks_aws = |rule: &&ConditionRule| matches!(rule.action, Action::Reboot | Action::Replace);
         if !flags.is_empty() && !sources.nodes {
             self.add(
                 FLAG,
                 format!("needs notices from Nodes, and --source is {sources}; write --source {sources},nodes"),
             );
-        } else if !sources.ask_aws() && rules.iter().any(replaces) {
-            self.add(FLAG, "replace needs calls to AWS that are not made with --source nodes alone; write --source queue,nodes and --queue-url, --source nodes,ec2 and --ec2-poll-interval, or another action");
+        } else if let Some(rule) = rules.iter().find(asks_aws).filter(|_| !sources.ask_aws()) {
+            let action = rule.action;
+            self.add(FLAG, format!("{action} needs calls to AWS that are not made with --source nodes alone; write --source queue,nodes and --queue-url, --source nodes,ec2 and --ec2-poll-interval, or another action"));
         }
         let farthest = ACTIONS.into_iter().rfind(|action| rules.iter().any(|rule| rule.action == *action));
         actions.set(NoticeKind::NodeCondition, farthest.unwrap_or(Action::Ignore));
@@ -143,8 +144,8 @@ mod tests {
             ("KernelReady=False:soon=drain", "soon"),
             ("KernelReady=False:0s=drain", "is not possible; write 1s to 24h"),
             ("KernelReady=False:25h=drain", "is not possible; write 1s to 24h"),
-            ("KernelReady=False:10m=ready", "choose one of report, cordon, drain, replace"),
-            ("KernelReady=False:10m=ignore", "choose one of report, cordon, drain, replace"),
+            ("KernelReady=False:10m=ready", "choose one of report, cordon, drain, reboot, replace"),
+            ("KernelReady=False:10m=ignore", "choose one of report, cordon, drain, reboot, replace"),
             ("EbbtideDraining=True:10m=drain", "is Ebbtide's own condition"),
             ("A=True/:10m=drain", "\"\" is no reason of a condition"),
             ("A=True/*:10m=drain", "\"*\" is no reason of a condition"),

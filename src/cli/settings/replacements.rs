@@ -55,9 +55,9 @@ impl Problems {
         let replaces = by_kind.map(|kind| format!("{kind}=replace"));
         let replaces = replaces.or_else(|| Some(format!("{}=replace", by_issue()?.0)));
         // The group terminates the instance of a hook already: it is not asked.
-        let asks = NoticeKind::ALL
-            .into_iter()
-            .any(|kind| actions.of(kind) == Action::Replace && kind != NoticeKind::AsgTerminate);
+        let asks = NoticeKind::ALL.into_iter().any(|kind| {
+            matches!(actions.of(kind), Action::Replace | Action::Reboot) && kind != NoticeKind::AsgTerminate
+        });
         self.idle(flag, at_most.is_some() && !asks && by_issue().is_none(), "--on rebalance=replace");
         if let Some(pair) = replaces.filter(|_| !actions.of(NoticeKind::AsgTerminate).drains()) {
             self.add("--on", format!("{pair} ends in the group's terminating hook, and asg-terminate is not drained; set asg-terminate=drain, or another action than replace"));

@@ -8,6 +8,9 @@ use std::fmt;
 /// The requirement of settings about lifecycle hooks, for [`Problems::idle`].
 pub(super) const HOOKS: &str = "queue in --source, or --node-hook";
 
+/// The ends of actions that ask AWS for something.
+const ASKING: [&str; 3] = ["=replace", "=reboot", "=ready"];
+
 /// Maximum length of the name of a Lease.
 const MAX_NAME: usize = 253;
 
@@ -170,10 +173,10 @@ impl Problems {
             ("--collect-nodes", flags.collect_nodes),
             ("--verify", flags.admission.verify == Verify::Always),
             ("--wait-for-load-balancers", waits),
-            ("--on", flags.on.iter().any(|pair| pair.ends_with("=replace") || pair.ends_with("=ready"))),
+            ("--on", flags.on.iter().any(|pair| ASKING.iter().any(|action| pair.ends_with(action)))),
         ] {
             if is_set {
-                let needs = if flag == "--on" { "replace and ready need" } else { "needs" };
+                let needs = if flag == "--on" { "replace, reboot and ready need" } else { "needs" };
                 self.add(flag, format!("{needs} calls to AWS that are not made with --source nodes alone; write --source queue,nodes and --queue-url, --source nodes,ec2 and --ec2-poll-interval, or remove it"));
             }
         }

@@ -18,14 +18,20 @@ pub fn lifecycle(settings: &Settings) -> bool {
 /// Whether the settings lead to calls for replacements.
 #[must_use]
 pub fn replaces(settings: &Settings) -> bool {
-    !settings.policy().dry_run && settings.has_any(&[Action::Replace])
+    !settings.policy().dry_run && (settings.has_any(&[Action::Replace]) || reboots(settings))
+}
+
+/// Whether the settings lead to reboots.
+#[must_use]
+pub fn reboots(settings: &Settings) -> bool {
+    !settings.policy().dry_run && settings.all_policies().any(|policy| policy.reboots())
 }
 
 /// Returns the work for load balancers; none if the settings rule it out.
 #[must_use]
 pub fn for_load_balancers(settings: &Settings) -> ForLoadBalancers {
     let policy = settings.policy();
-    if policy.dry_run || !settings.has_any(&[Action::Drain, Action::Replace]) {
+    if policy.dry_run || !settings.has_any(&Action::DRAINS) {
         ForLoadBalancers::Nothing
     } else {
         policy.waits.load_balancers

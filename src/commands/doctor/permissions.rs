@@ -42,7 +42,7 @@ const NO_SURGE: &str = "no Deployment is restarted before its last ready pods le
 #[must_use]
 pub fn needed(settings: &Settings) -> Vec<Permission> {
     let policy = settings.policy();
-    let drains = settings.has_any(&[Action::Drain, Action::Replace]);
+    let drains = settings.has_any(&Action::DRAINS);
     let cordons = drains || settings.has_any(&[Action::Cordon]);
     let drains_before_end = |policy: &Policy| {
         let mut kinds = NoticeKind::ALL.into_iter().filter(|kind| policy.actions.of(*kind).drains());

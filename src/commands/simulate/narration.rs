@@ -169,12 +169,13 @@ impl<'a> Narration<'a> {
                     let (groups, failures) = target_groups::of(notice, policy, &self.view.pods, reader).await;
                     self.view.target_groups = groups;
                     self.view.notes.extend(failures);
-                    let planned = planned::after(policy, notice, &target.node, begun, target.deadline);
+                    let planned = planned::after(policy, notice, &target.node, (begun, target.deadline), &self.clock);
                     self.view.planned_waits.extend(planned);
                     return Ok(self.view);
                 }
                 Step::EndWork(outcome) => Progress::Ended(outcome),
                 Step::Wait(_) => Progress::Waited,
+                Step::Remedy { remedy, .. } => Progress::Remedied(remedy),
                 Step::EndHook(HookEnding::Complete(_) | HookEnding::Leave) => Progress::HookEnded(known.outcome),
                 Step::EndHook(HookEnding::LeaveUnproven) => {
                     self.note("its lifecycle hook is left alone: the instance may belong to another cluster; tag it with its cluster, or give --managed-tag a value");

@@ -111,6 +111,7 @@ impl Text {
             let place = match view.place {
                 Place::BeforeEvictions => "before evictions",
                 Place::BeforeCompletion => "before the completion",
+                Place::AfterDrain => "after the drain",
             };
             let state = match (&view.not_because, view.at_most_seconds) {
                 (Some(why), _) => format!("not made: {why}"),

@@ -249,6 +249,8 @@ pub enum Place {
     BeforeEvictions,
     /// Between the drain and the hook's completion.
     BeforeCompletion,
+    /// After the drain, as the end of a repair.
+    AfterDrain,
 }
 
 /// A wait that would be made, or would not although it is set.

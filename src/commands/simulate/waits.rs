@@ -5,7 +5,7 @@ use super::view::{Place, PlannedWaitView};
 use crate::fact::{NoticeOutcome, Wait};
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::Notice;
-use crate::pipeline::interruption::{ForLoadBalancers, Policy, Waits};
+use crate::pipeline::interruption::{ForLoadBalancers, Policy, Waits, wait_of};
 use crate::pipeline::node::Node;
 use crate::pipeline::node::shift::Shift;
 use crate::runtime::clock::Clock;
@@ -34,8 +34,8 @@ pub(super) fn after(
     policy: &Policy,
     notice: &Notice,
     node: &Node,
-    drained: Instant,
-    deadline: Deadline,
+    (drained, deadline): (Instant, Deadline),
+    clock: &Clock,
 ) -> Vec<PlannedWaitView> {
     let waits = policy.waits_after(notice, NoticeOutcome::Drained, node.has_volumes, drained, deadline);
     let balanced = policy.waits.load_balancers != ForLoadBalancers::Nothing;
@@ -56,7 +56,15 @@ pub(super) fn after(
     let unmade = wanted.into_iter().filter(|(wait, wanted)| *wanted && !views.iter().any(|view| view.wait == *wait));
     let unmade: Vec<_> = unmade.map(|(wait, _)| forgone(Place::BeforeCompletion, wait, why_not(wait))).collect();
     views.extend(unmade);
+    views.extend(remedy(policy, notice, node, clock));
     views
+}
+
+/// Returns the wait for the end of a repair.
+fn remedy(policy: &Policy, notice: &Notice, node: &Node, clock: &Clock) -> Option<PlannedWaitView> {
+    let (remedy, at_most) = policy.remedy(notice, node, NoticeOutcome::Drained, clock.now())?;
+    let (place, wait) = (Place::AfterDrain, wait_of(remedy));
+    Some(if policy.dry_run { forgone(place, wait, "--dry-run changes nothing") } else { view(place, wait, at_most) })
 }
 
 /// Returns the deadline if a wave or a shift lasts until its latest end: a hook's time for the drain begins then.
@@ -85,6 +93,8 @@ fn view(place: Place, wait: Wait, at_most: Duration) -> PlannedWaitView {
         Wait::CompleteAfter => ("the time is over", "--complete-after"),
         Wait::Volumes => ("the volumes of the drained pods are detached", "--wait-for-volumes"),
         Wait::LoadBalancers => ("no target group lists the instance", "--wait-for-load-balancers"),
+        Wait::Reboot => ("the node is healthy again; the instance is rebooted for that", "--on-condition"),
+        Wait::Termination => ("the Auto Scaling group was asked to terminate the instance", "--terminate-first"),
         Wait::HoldBeforeCompletion => ("ebbtide/release is set to before-completion", "--hold"),
     };
     let at_most_seconds = Some((at_most + Duration::from_millis(500)).as_secs());

@@ -3,6 +3,7 @@
 use super::NoticeOutcome;
 use super::step::Target;
 use super::times::HookTimes;
+use crate::fact::Remedy;
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::node::{Node, Ownership};
 use jiff::Timestamp;
@@ -34,6 +35,8 @@ pub struct Known {
     pub worked: Option<Instant>,
     /// The outcome, as far as the work has come.
     pub outcome: NoticeOutcome,
+    /// The last remedy that was tried.
+    pub remedied: Option<Remedy>,
     /// The number of Nodes that are gone.
     pub gone: usize,
     /// Whether a Node of the instance has had volumes. Its status forgets them before they are detached.
@@ -93,6 +96,8 @@ pub enum Progress {
     Ended(NoticeOutcome),
     /// The waits before the completion are over.
     Waited,
+    /// This remedy was tried.
+    Remedied(Remedy),
     /// The hook's keeping has ended, with this outcome of the notice.
     HookEnded(NoticeOutcome),
 }
@@ -113,6 +118,7 @@ impl Known {
             cordoned: None,
             worked: None,
             outcome: NoticeOutcome::NothingToDrain,
+            remedied: None,
             gone: 0,
             had_volumes: false,
         }
@@ -137,6 +143,7 @@ impl Known {
                 (self.outcome, self.cordoned) = (*outcome, None);
                 self.gone += 1;
             }
+            Progress::Remedied(remedy) => self.remedied = Some(*remedy),
             Progress::Ended(outcome) => {
                 self.outcome = *outcome;
                 self.worked.get_or_insert(now);

@@ -207,6 +207,8 @@ pub struct Policy {
     pub admission: Admission,
     /// The waits before evictions and completions.
     pub waits: WaitPolicy,
+    /// Whether an unhealthy node whose group was not asked to launch another first is terminated after its drain.
+    pub terminate_first: bool,
     /// Time without a new drain notice after which evictions start: [`QUIET_TIME`](super::QUIET_TIME), save in tests.
     pub settle: Duration,
     /// Time after which to undo a cordon that no interruption followed: by default 20 minutes for `rebalance=cordon`.
@@ -290,6 +292,13 @@ impl Policy {
     #[must_use]
     pub fn has_any(&self, wanted: &[Action]) -> bool {
         self.actions.with_faults(&self.health_issues).any(|action| wanted.contains(&action))
+    }
+
+    /// Whether an unhealthy node may be rebooted.
+    #[must_use]
+    pub fn reboots(&self) -> bool {
+        let mut actions = self.conditions.iter().map(|rule| rule.action);
+        self.actions.have(Action::Reboot) || actions.any(|action| action == Action::Reboot)
     }
 
     /// Returns the labels that waits read: those of the waves and of zones.

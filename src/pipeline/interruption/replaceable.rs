@@ -62,6 +62,22 @@ const PROCESSES: [&str; 4] = ["Launch", "Terminate", "HealthCheck", "ReplaceUnhe
 /// Why not.
 pub fn replaceable(group: &Group, instance: &str, completes: impl Fn(&str) -> bool) -> Result<(), Replacement> {
     group.replaces(completes)?;
+    in_service(group, instance)
+}
+
+/// Checks whether the group would terminate a drained instance that is marked as unhealthy, and launch another, in any order.
+///
+/// # Errors
+/// Why not.
+pub fn terminable(group: &Group, instance: &str) -> Result<(), Replacement> {
+    if group.suspends(&PROCESSES) {
+        return Err(Replacement::Suspended);
+    }
+    in_service(group, instance)
+}
+
+/// Checks whether the instance may be marked as unhealthy.
+fn in_service(group: &Group, instance: &str) -> Result<(), Replacement> {
     match group.members.get(instance) {
         // Auto Scaling replaces an unhealthy instance despite its protection, which its owner may not want.
         Some(member) if member.protected => Err(Replacement::Protected),

@@ -2,7 +2,7 @@
 
 use super::limits::Patience;
 use super::{Completion, NoticeOutcome};
-use crate::fact::Wait;
+use crate::fact::{Remedy, Wait};
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::Hook;
 use crate::pipeline::node::Node;
@@ -88,6 +88,13 @@ pub enum Step<'a> {
     EndWork(NoticeOutcome),
     /// Wait between the work and the hook's completion.
     Wait(Waits),
+    /// End the repair of the drained Node.
+    Remedy {
+        /// What is done about its instance.
+        remedy: Remedy,
+        /// The latest end of the wait for it.
+        until: Instant,
+    },
     /// End the hook's keeping.
     EndHook(HookEnding),
     /// Stop, with this outcome of the notice.

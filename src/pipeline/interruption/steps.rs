@@ -6,6 +6,7 @@
 //!     │                    the Node is gone ▲                       │         │
 //!     │                                     └── FindNode ◀──────────┴─────────┘
 //!     └▶ MarkOutOfService ─▶ End                      End ◀─ EndHook ◀─ Wait ◀─ EndWork
+//!                                                      ▲ a repair: Remedy ◀───────┘
 //! ```
 //!
 //! A change that is not near yet gets `Plan` in place of `Admit`. Every step except the last may be left out. The interruption executes the
@@ -92,6 +93,7 @@ impl<'a> Steps<'a> {
             Progress::Gone(node, _) => self.find_node(AwaitedNode::Successor(Arc::clone(node)), known),
             Progress::Ended(outcome) => self.end(*outcome, known, now),
             Progress::Waited => Step::EndHook(self.completion(known)),
+            Progress::Remedied(_) => self.end(known.outcome, known, now),
             Progress::HookEnded(outcome) => Step::End(*outcome),
         }
     }
@@ -267,7 +269,7 @@ impl<'a> Steps<'a> {
     fn end(&self, outcome: NoticeOutcome, known: &Known, now: Instant) -> Step<'a> {
         // After a crash the message's next receiver continues, and needs the hook.
         if outcome == NoticeOutcome::Crashed || self.policy.touched_hook(self.notice).is_none() {
-            return Step::End(outcome);
+            return self.remedy(outcome, known, now).unwrap_or(Step::End(outcome));
         }
         let end = known.worked.unwrap_or(now);
         let had_volumes = known.had_volumes || known.node.as_ref().is_some_and(|node| node.has_volumes);
@@ -278,6 +280,13 @@ impl<'a> Steps<'a> {
             HookEnding::Complete(_) if !waits.is_empty() => Step::Wait(waits),
             ending => Step::EndHook(ending),
         }
+    }
+
+    /// Returns the step that ends a repair, after those that were tried.
+    fn remedy(&self, outcome: NoticeOutcome, known: &Known, now: Instant) -> Option<Step<'a>> {
+        let (node, at) = (known.node.as_deref()?, self.clock.timestamp_of(now));
+        let (remedy, at_most) = self.policy.remedy(self.notice, node, outcome, at)?;
+        (Some(remedy) > known.remedied).then_some(Step::Remedy { remedy, until: now + at_most })
     }
 
     fn completion(&self, known: &Known) -> HookEnding {

@@ -1,4 +1,4 @@
-//! The waits of an interruption, at two places: before evictions start, and between the drain and the hook's completion. The waits of a
+//! The waits of an interruption, at two places: before evictions start, and between the drain and the hook's completion, or the end of a repair. The waits of a
 //! place run at the same time, except a wave, which comes last. Each ends as met, not needed or timed out. None fails the drain, and none
 //! outlasts the deadline.
 //!
@@ -8,6 +8,7 @@
 //! zonal_shift     until traffic is no longer shifted away from another zone, before evictions
 //! wave            until the Node has a place among those of its label's value, before evictions
 //! active_wait     one wait, and its reports
+//! remedies        until a rebooted node is healthy, or the group that terminates it was asked
 //! volumes         until the volumes of the drained pods are detached
 //! attachments     the watch of all attachments, while an interruption waits
 //! load_balancers  until no target group lists the instance, and its deregistration
@@ -20,6 +21,7 @@ mod active_wait;
 mod attachments;
 mod hold;
 mod load_balancers;
+mod remedies;
 mod replacement;
 mod service_groups;
 mod target_group;
@@ -39,11 +41,12 @@ pub use target_groups::TargetGroups;
 
 use super::completion::KeptHook;
 use super::known::Progress;
+use super::remedy::wait_of;
 use super::shared_drain::EarlySeat;
 use super::step::{Target, Waits};
 use super::{Case, NoticeOutcome};
 use crate::clients::gate::{Backoff, Category, KubeError, LAST_CALL};
-use crate::fact::{DrainStep, Fact, HoldPoint, Wait, WaitOutcome};
+use crate::fact::{DrainStep, Fact, HoldPoint, Remedy, Wait, WaitOutcome};
 use crate::pipeline::drain::Room;
 use crate::pipeline::node::Node;
 use futures_util::future::join_all;
@@ -167,6 +170,16 @@ impl Case {
         }
     }
 
+    /// Tries to end the repair of a Node whose drain ended so.
+    pub(super) async fn remedy(&self, remedy: Remedy, until: Instant, ended: NoticeOutcome, log: &WaitLog) -> Progress {
+        let mut waits = Waits::default();
+        waits.add(wait_of(remedy), until);
+        match self.wait(&waits, ended, None, log).await {
+            Progress::Waited => Progress::Remedied(remedy),
+            cut => cut,
+        }
+    }
+
     /// Returns the time that the pods need before a hard deadline, if the API server answers soon.
     async fn room(&self, Target { node, deadline }: &Target) -> Option<Room> {
         if !deadline.is_hard() {
@@ -253,6 +266,8 @@ impl Case {
             // That wait comes before the cordon, alone.
             Wait::Admission => WaitOutcome::NotNeeded,
             Wait::Volumes => Box::pin(self.volumes_detached(waiting)).await,
+            Wait::Reboot => Box::pin(self.rebooted(waiting)).await,
+            Wait::Termination => Box::pin(self.terminated(waiting)).await,
             Wait::LoadBalancers => Box::pin(self.targets_gone(waiting)).await,
         }
     }

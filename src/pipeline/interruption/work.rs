@@ -13,7 +13,7 @@ use super::steps::Steps;
 use super::times::HookTimes;
 use super::{
     Attachments, Case, Confirmations, DrainingNodes, Groups, Hints, Hooks, LoadBalancers, MessageLink, NoticeOutcome,
-    Shifts, Slots, WaitLog, Waves,
+    Reboots, Shifts, Slots, WaitLog, Waves,
 };
 use crate::clients::gate::{AbsenceSince, LAST_CALL};
 use crate::fact::{Fact, Facts, HoldPoint, HookLack, WaitOutcome};
@@ -65,6 +65,8 @@ pub struct Interrupter {
     pub confirmations: Confirmations,
     /// Requests replacements from Auto Scaling groups.
     pub groups: Groups,
+    /// Reboots instances.
+    pub reboots: Reboots,
     /// The volumes that are attached to Nodes.
     pub attachments: Attachments,
     /// The target groups of instances, if the settings ask for them.
@@ -375,6 +377,9 @@ impl Interruption {
                 case.end_hold(&self.waited, HoldPoint::BeforeDrain, false).await;
                 let outcome = self.known.outcome;
                 Box::pin(case.wait(&waits, outcome, self.hook.as_ref(), &self.waited)).await
+            }
+            Step::Remedy { remedy, until } => {
+                Box::pin(case.remedy(remedy, until, self.known.outcome, &self.waited)).await
             }
             Step::EndHook(ending) => self.end_hook(ending).await,
             Step::End(outcome) => {

@@ -26,7 +26,7 @@ pub struct AskedReplacement {
     pub group: String,
     /// The time at which it was asked, in whole seconds.
     pub since: Timestamp,
-    /// Whether it did not come in time: no drain waits for it again.
+    /// Whether no drain waits for it: it did not come in time, or the Node was drained before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub late: bool,
     /// Whether the request is not confirmed yet: the note is written before it.

@@ -145,5 +145,5 @@ impl RepairBrake {
 
 /// Whether the action is work on the Node.
 const fn repairs(action: Action) -> bool {
-    matches!(action, Action::Cordon | Action::Drain | Action::Replace)
+    action.drains() || matches!(action, Action::Cordon)
 }

@@ -8,7 +8,7 @@ use crate::fact::{
 use prometheus::IntCounterVec;
 
 /// Calls that may be denied. A missing permission may be met a few times at once, and then not again for weeks.
-const AWS_CALLS: [[&str; 2]; 17] = [
+const AWS_CALLS: [[&str; 2]; 18] = [
     ["sqs", "ReceiveMessage"],
     ["sqs", "DeleteMessageBatch"],
     ["sqs", "ChangeMessageVisibilityBatch"],
@@ -22,6 +22,7 @@ const AWS_CALLS: [[&str; 2]; 17] = [
     ["ec2", "DescribeInstanceStatus"],
     ["ec2", "DescribeSpotInstanceRequests"],
     ["ec2", "DescribeCapacityReservations"],
+    ["ec2", "RebootInstances"],
     ["elasticloadbalancing", "DescribeTargetGroups"],
     ["elasticloadbalancing", "DescribeTags"],
     ["elasticloadbalancing", "DescribeTargetHealth"],

@@ -21,7 +21,7 @@ impl Work {
     /// Returns the work of an action that changes something.
     pub(super) const fn of(action: Action) -> Option<Self> {
         match action {
-            Action::Drain | Action::Replace => Some(Self::Drain),
+            Action::Drain | Action::Reboot | Action::Replace => Some(Self::Drain),
             Action::Cordon => Some(Self::Cordon),
             Action::Ready => Some(Self::Launch),
             Action::Report | Action::Ignore => None,

@@ -1,7 +1,7 @@
 //! Trials of the service's own calls to AWS, each in a form that cannot have an effect: a row of a table for each call.
 
 use super::super::arn::queue_arn;
-use super::super::aws_calls::{for_load_balancers, lifecycle, replaces};
+use super::super::aws_calls::{for_load_balancers, lifecycle, reboots, replaces};
 use super::super::groups::trial_hook;
 use super::super::readings::{CallTrial, Reading, ScalingGroup, ScalingGroups, TrialAnswer};
 use super::Probe;
@@ -110,7 +110,7 @@ macro_rules! request {
 }
 
 /// All calls, in the order of the output.
-pub const ALL: [Trial; 16] = [
+pub const ALL: [Trial; 17] = [
     Trial {
         name: "delete",
         action: Operation::new("sqs", "DeleteMessage"),
@@ -249,6 +249,14 @@ pub const ALL: [Trial; 16] = [
         on: Objects::Instances,
         // A health that does not exist.
         make: request!(|aws, it| aws.autoscaling.set_instance_health().instance_id(&it.id).health_status("None")),
+    },
+    Trial {
+        name: "reboot",
+        action: Operation::new("ec2", "RebootInstances"),
+        without: "unhealthy nodes are drained, and stay",
+        needed: reboots,
+        on: Objects::Instances,
+        make: request!(|aws, it| aws.ec2.reboot_instances().instance_ids(&it.id).dry_run(true)),
     },
 ];
 

@@ -8,6 +8,7 @@ use super::super::policy::{
 };
 use super::super::times::HookTimes;
 use super::*;
+use crate::fact::Remedy;
 use crate::pipeline::drain::{AtDeadline, DrainTerms};
 use crate::pipeline::event::{
     Identity, InstanceAction, InstanceId, InstanceState, NoticeKind, NoticeTime, ScheduledChange,
@@ -32,6 +33,7 @@ fn policy() -> Policy {
             volumes: Duration::ZERO,
             load_balancers: ForLoadBalancers::Nothing,
         },
+        terminate_first: false,
         admission: Admission { limit: DrainLimit::None, verify: Verify::Unusual, asks_aws: true },
         actions,
         conditions: Arc::default(),
@@ -136,6 +138,7 @@ fn path_from(
             Step::Wait(_) => Progress::Waited,
             Step::EndHook(HookEnding::LeaveUnproven) => Progress::HookEnded(NoticeOutcome::NotOurs),
             Step::EndHook(_) => Progress::HookEnded(known.outcome),
+            Step::Remedy { remedy, .. } => Progress::Remedied(remedy),
         });
         if names.last().is_some_and(|name| name.starts_with("End(")) {
             return names.join(" ");
@@ -432,6 +435,7 @@ fn results(step: &Step<'_>, nodes: &[Arc<Node>], known: &Known) -> Vec<Progress>
         Step::EndWork(outcome) => vec![Progress::Ended(outcome)],
         Step::Wait(_) => vec![Progress::Waited, known.progress.clone(), Progress::Ended(NoticeOutcome::Uncordoned)],
         Step::EndHook(_) => vec![Progress::HookEnded(known.outcome), Progress::HookEnded(NoticeOutcome::HookFailed)],
+        Step::Remedy { remedy, .. } => vec![Progress::Remedied(remedy), Progress::Ended(NoticeOutcome::Uncordoned)],
         Step::End(_) => Vec::new(),
     }
 }
@@ -439,7 +443,7 @@ fn results(step: &Step<'_>, nodes: &[Arc<Node>], known: &Known) -> Vec<Progress>
 /// A policy with any of the settings that make steps.
 fn any_policy(random: &mut fastrand::Rng) -> Policy {
     let mut policy = policy();
-    let actions = [Action::Drain, Action::Cordon, Action::Report, Action::Ignore, Action::Replace];
+    let actions = [Action::Drain, Action::Cordon, Action::Report, Action::Ignore, Action::Replace, Action::Reboot];
     for kind in NoticeKind::ALL.into_iter().filter(|kind| *kind != NoticeKind::AsgLaunch) {
         policy.actions.set(kind, actions[random.usize(..actions.len())]);
     }
@@ -447,6 +451,7 @@ fn any_policy(random: &mut fastrand::Rng) -> Policy {
     policy.admission.limit = limits[random.usize(..limits.len())];
     policy.admission.verify = if random.bool() { Verify::Always } else { Verify::Unusual };
     policy.out_of_service_taint = random.bool();
+    policy.terminate_first = random.bool();
     policy.dry_run = random.u8(..4) == 0;
     policy.settle = u32::from(random.u8(..2)) * S;
     policy.waits.complete_after = u32::from(random.u8(..2)) * S;
@@ -457,8 +462,9 @@ fn any_policy(random: &mut fastrand::Rng) -> Policy {
 fn any_detail(random: &mut fastrand::Rng) -> Detail {
     let pool = [None, Some(WarmPool::From), Some(WarmPool::To)][random.usize(..3)];
     let start = [None, Some("2026-11-21T12:10:00Z"), Some("2026-11-23T12:00:00Z")][random.usize(..3)];
-    match random.u8(..8) {
+    match random.u8(..9) {
         0 => SPOT,
+        6 => Detail::StatusCheck("system"),
         1 => Detail::Rebalance,
         2 => Detail::AsgLaunch(hook("hook", pool)),
         3 => Detail::StateChange { state: InstanceState::Stopped },
@@ -472,6 +478,48 @@ fn any_detail(random: &mut fastrand::Rng) -> Detail {
         }),
         _ => Detail::AsgTerminate(Hook { replaces_root_volume: random.u8(..4) == 0, ..hook("hook", pool) }),
     }
+}
+
+/// Returns what is done about a drained node, and for how long.
+fn remedy(action: Action, outcome: NoticeOutcome, notes: &[(&str, &str)]) -> Option<(Remedy, u64)> {
+    let mut policy = Policy { terminate_first: true, ..policy() };
+    policy.actions.set(NoticeKind::StatusCheck, action);
+    let mut node = node();
+    notes.iter().for_each(|(name, value)| node.record.insert(*name, *value));
+    let instance = InstanceId::new("i-00000001").unwrap();
+    let identity = Identity::StatusCheck { check: "system", since: None, instance: instance.clone() };
+    let now = "2026-11-21T12:00:00Z".parse().unwrap();
+    let notice = Notice::new(identity, instance, NoticeTime::Seen(now), Detail::StatusCheck("system"));
+    policy.remedy(&notice, &node, outcome, now).map(|(remedy, at_most)| (remedy, at_most.as_secs()))
+}
+
+#[test]
+fn a_repair_ends_with_a_reboot_and_within_an_hour_with_a_termination() {
+    let reboot = |ago: &str| {
+        let at = format!("2026-11-21T{ago}Z");
+        remedy(Action::Reboot, NoticeOutcome::Drained, &[("ebbtide/reboot", &at)])
+    };
+    assert_eq!(remedy(Action::Reboot, NoticeOutcome::Drained, &[]), Some((Remedy::Reboot, 600)));
+    assert_eq!(remedy(Action::Reboot, NoticeOutcome::NodeDead, &[]), Some((Remedy::Reboot, 600)));
+    for (noted, expected) in [
+        // By the clock of another replica.
+        ("12:00:30", (Remedy::Reboot, 600)),
+        ("11:51:00", (Remedy::Reboot, 60)),
+        ("11:50:00", (Remedy::Terminate, 600)),
+        ("11:00:01", (Remedy::Terminate, 600)),
+        ("11:00:00", (Remedy::Reboot, 600)),
+    ] {
+        assert_eq!(reboot(noted), Some(expected), "{noted}");
+    }
+    let asked = [("ebbtide/replacement", r#"{"group":"workers","since":"2026-11-21T11:55:00Z"}"#)];
+    for action in [Action::Reboot, Action::Replace] {
+        assert_eq!(remedy(action, NoticeOutcome::Drained, &asked), None, "its group terminates it");
+        for outcome in [NoticeOutcome::Blocked, NoticeOutcome::Uncordoned, NoticeOutcome::Failed] {
+            assert_eq!(remedy(action, outcome, &[]), None, "pods may be left: {outcome:?}");
+        }
+    }
+    assert_eq!(remedy(Action::Replace, NoticeOutcome::Drained, &[]), Some((Remedy::Terminate, 600)));
+    assert_eq!(remedy(Action::Drain, NoticeOutcome::Drained, &[]), None);
 }
 
 #[test]
@@ -537,5 +585,5 @@ fn any_course_of_the_work_ends_and_keeps_to_its_order() {
             }
         }
     }
-    assert_eq!(seen.len(), 16, "each step was taken: {seen:?}");
+    assert_eq!(seen.len(), 17, "each step was taken: {seen:?}");
 }

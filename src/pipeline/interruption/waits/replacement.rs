@@ -39,15 +39,29 @@ const OLD_AFTER: Duration = Duration::from_mins(15);
 /// Pause after a change of the Nodes, so that a storm of changes is read once.
 const CHANGES_PAUSE: Duration = Duration::from_secs(1);
 
+/// When a group is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Moment {
+    /// Before evictions: it launches another node first.
+    BeforeEvictions,
+    /// After the drain: it may terminate the instance at once.
+    Drained,
+}
+
 /// The progress of a wait.
-struct Progress {
+pub(super) struct Progress {
     /// The group; empty if it is unknown.
-    group: Arc<str>,
+    pub group: Arc<str>,
+    moment: Moment,
     /// The result if the time is over now; [`Replacement::Late`] once another Node is waited for.
-    if_over: Replacement,
+    pub if_over: Replacement,
 }
 
 impl Progress {
+    pub fn new(moment: Moment) -> Self {
+        Self { group: Arc::default(), moment, if_over: Replacement::Unknown }
+    }
+
     fn is_begun(&self) -> bool {
         self.if_over == Replacement::Late
     }
@@ -56,7 +70,7 @@ impl Progress {
 impl Case {
     /// Waits until the instance is replaced, if its group can replace it.
     pub(super) async fn replaced(&self, waiting: &ActiveWait<'_>) -> WaitOutcome {
-        let mut progress = Progress { group: Arc::default(), if_over: Replacement::Unknown };
+        let mut progress = Progress::new(Moment::BeforeEvictions);
         let result = timeout_at(waiting.until, self.replacement(waiting, &mut progress)).await;
         let result = result.unwrap_or(progress.if_over);
         self.emit(&Fact::Replacement { about: self.about(), group: &progress.group, result });
@@ -105,7 +119,7 @@ impl Case {
     }
 
     /// Returns the instance's group. Retries until EC2 answers.
-    async fn own_group(&self, waiting: &ActiveWait<'_>) -> Result<Arc<str>, Replacement> {
+    pub(super) async fn own_group(&self, waiting: &ActiveWait<'_>) -> Result<Arc<str>, Replacement> {
         let Self { interrupter, notice, .. } = self;
         let mut is_reported = false;
         loop {

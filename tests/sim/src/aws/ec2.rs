@@ -161,6 +161,7 @@ impl Ec2 {
             let answer = match operation {
                 "DescribeInstances" => self.state().describe(form, &ids, &filters),
                 "DescribeSpotInstanceRequests" => self.state().describe_spot_requests(form, &filters),
+                "RebootInstances" => self.state().reboot(form, &ids),
                 "DescribeInstanceStatus" => self.state().describe_status(form, &filters),
                 "DescribeCapacityReservations" => self.state().describe_reservations(form),
                 other => {
@@ -213,6 +214,18 @@ impl State {
                 xml.text("nextToken", last);
             }
         }))
+    }
+
+    /// Takes a request to reboot. Whether and when the node comes back, the test decides.
+    fn reboot(&self, form: &Form, ids: &[&str]) -> Result<http::Response<Bytes>, Refusal> {
+        dry_run(form)?;
+        self.check_ids(ids)?;
+        let is_over = |id: &&&str| self.instances.get(**id).is_some_and(|it| it.state != state_named("running"));
+        if let Some(id) = ids.iter().find(is_over) {
+            let message = format!("The instance '{id}' is not in a state from which it can be rebooted.");
+            return Err(Refusal::new("IncorrectInstanceState", message));
+        }
+        Ok(answer_flat("RebootInstances", |xml| xml.text("return", "true")))
     }
 
     /// Checks the IDs in a call: one bad ID fails the whole call.

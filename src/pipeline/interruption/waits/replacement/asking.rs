@@ -1,12 +1,12 @@
 //! Requests a replacement. The request is recorded on the Node before the call, so that all replicas count it. No replica removes another
 //! one's note, unless the call was never made.
 
-use super::{GROUP_KEPT, LOOK_INTERVAL, MIN_TIME, Progress, change};
+use super::{GROUP_KEPT, LOOK_INTERVAL, MIN_TIME, Moment, Progress, change};
 use crate::clients::answers::FAILURE_KEPT;
 use crate::clients::gate::{CALL_TIMEOUT, Category};
 use crate::fact::{Fact, Replacement};
 use crate::pipeline::interruption::Case;
-use crate::pipeline::interruption::replaceable::{Group, MemberState, replaceable};
+use crate::pipeline::interruption::replaceable::{Group, MemberState, replaceable, terminable};
 use crate::pipeline::interruption::waits::active_wait::{ActiveWait, ReplacementNote, WaitLog};
 use crate::pipeline::node::Node;
 use crate::pipeline::node::replacement::{AskedReplacement, NOTE_STALE};
@@ -27,7 +27,7 @@ const ASKED_INTERVAL: Duration = Duration::from_secs(10);
 impl Case {
     /// Requests the replacement, as soon as not too many others of the group are being replaced. Returns the time of the request; `None` if
     /// another controller or a user made it, without a note.
-    pub(super) async fn ask(
+    pub(in crate::pipeline::interruption::waits) async fn ask(
         &self,
         node: &Node,
         waiting: &ActiveWait<'_>,
@@ -65,20 +65,27 @@ impl Case {
             }
             if known != Err(Replacement::Unknown) {
                 let known = known?;
-                replaceable(&known, instance, |hook| policy.completes(hook))?;
+                match progress.moment {
+                    Moment::BeforeEvictions => replaceable(&known, instance, |hook| policy.completes(hook))?,
+                    Moment::Drained => terminable(&known, instance)?,
+                }
                 let others = self.other_replacements(&known, &group, node).count();
                 let at_most = policy.waits.max_replacements.of(known.desired);
                 if asked.is_some() || others < at_most {
-                    if asked.is_none() && waiting.until.saturating_duration_since(Instant::now()) < MIN_TIME {
+                    let is_late = || waiting.until.saturating_duration_since(Instant::now()) < MIN_TIME;
+                    if asked.is_none() && progress.moment == Moment::BeforeEvictions && is_late() {
                         return Err(progress.if_over);
                     }
                     if policy.dry_run {
-                        let instead = "ask the Auto Scaling group for a replacement first";
+                        let instead = match progress.moment {
+                            Moment::BeforeEvictions => "ask the Auto Scaling group for a replacement first",
+                            Moment::Drained => "ask the Auto Scaling group to terminate the instance",
+                        };
                         self.emit(&Fact::DryRun { about: self.about(), instead });
                         return Err(Replacement::DryRun);
                     }
                     // While holding the turn, so that another notice does not ask meanwhile.
-                    match self.ask_now(node, waiting.log, asked, &group, &known).await {
+                    match self.ask_now(node, (waiting.log, progress.moment), asked, &group, &known).await {
                         Ok(Some(since)) => return Ok(Some(since)),
                         Ok(None) => {}
                         Err(Replacement::Unknown) => {
@@ -112,14 +119,16 @@ impl Case {
     async fn ask_now(
         &self,
         node: &Node,
-        log: &WaitLog,
+        (log, moment): (&WaitLog, Moment),
         noted: Option<AskedReplacement>,
         group: &str,
         known: &Group,
     ) -> Result<Option<Timestamp>, Replacement> {
         let Self { interrupter, notice, .. } = self;
         let is_noted = noted.is_some();
-        let asked = noted.unwrap_or_else(|| AskedReplacement::new(group, interrupter.clock.now()));
+        let late = moment == Moment::Drained;
+        let new = || AskedReplacement { late, ..AskedReplacement::new(group, interrupter.clock.now()) };
+        let asked = noted.unwrap_or_else(new);
         // If the wait ends before the call, the next step removes the note.
         log.set_note(ReplacementNote::Unasked);
         if !is_noted {
@@ -150,7 +159,9 @@ impl Case {
         if !is_asked {
             return accepted.map(|()| None);
         }
-        self.emit(&Fact::Replacement { about: self.about(), group, result: Replacement::Asked });
+        if moment == Moment::BeforeEvictions {
+            self.emit(&Fact::Replacement { about: self.about(), group, result: Replacement::Asked });
+        }
         self.note_asked(node).await;
         Ok(Some(asked.since))
     }
@@ -213,7 +224,7 @@ impl Case {
     }
 
     /// Removes the note, unless the group was asked or another replica is about to ask. Returns whether no note is left.
-    pub(super) async fn take_back_unasked(&self, node: &Node, log: &WaitLog) -> bool {
+    pub(in crate::pipeline::interruption::waits) async fn take_back_unasked(&self, node: &Node, log: &WaitLog) -> bool {
         let Self { interrupter, notice, .. } = self;
         let noted = interrupter.index.newest(node).as_deref().and_then(AskedReplacement::of);
         let Some(noted) = noted else { return true };

@@ -1,0 +1,75 @@
+//! What ends the repair of a Node once it is drained: a reboot of its instance, or its termination by its group. Pure.
+//!
+//! ```text
+//! action reboot    drained ─▶ no reboot within an hour ─▶ Reboot ─▶ the node is healthy: its marks are removed
+//!                        └──▶ one, and the node is broken again, or still, after ten minutes ─▶ Terminate
+//! action replace   drained ─▶ its group was not asked to launch another first ─▶ Terminate, with --terminate-first
+//! ```
+
+use super::NoticeOutcome;
+use super::policy::{Action, Policy};
+use crate::fact::Wait;
+use crate::pipeline::event::Notice;
+use crate::pipeline::node::Node;
+use crate::pipeline::node::reboot::rebooted_at;
+use crate::pipeline::node::replacement::AskedReplacement;
+use jiff::{SignedDuration, Timestamp};
+use std::time::Duration;
+
+pub use crate::fact::Remedy;
+
+/// Time within which a rebooted node must be healthy. EC2 cuts the power of an instance that has not shut down after a few minutes:
+/// <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-reboot.html>.
+pub const REBOOT_TIME: Duration = Duration::from_mins(10);
+
+/// Time within which an instance is not rebooted again.
+const REBOOT_PAUSE: SignedDuration = SignedDuration::from_hours(1);
+
+/// Maximum wait for the group's turn to terminate an instance.
+const TERMINATE_TIME: Duration = Duration::from_mins(10);
+
+impl Policy {
+    /// Returns what is done about the instance of an unhealthy Node after work that ended so, and for how long at most, if anything is left
+    /// to do.
+    #[must_use]
+    pub fn remedy(
+        &self,
+        notice: &Notice,
+        node: &Node,
+        outcome: NoticeOutcome,
+        now: Timestamp,
+    ) -> Option<(Remedy, Duration)> {
+        let is_empty = matches!(outcome, NoticeOutcome::Drained | NoticeOutcome::NodeDead);
+        let is_left = is_empty && notice.kind().is_repair() && !notice.is_withdrawn() && !node.is_excluded();
+        if !is_left || AskedReplacement::of(node).is_some() {
+            return None;
+        }
+        let terminate = (Remedy::Terminate, TERMINATE_TIME);
+        match self.action(notice) {
+            Action::Reboot if is_reboot_due(node, now) => Some((Remedy::Reboot, REBOOT_TIME)),
+            Action::Reboot => {
+                // Of a reboot that another clock noted nothing is over.
+                let ago = rebooted_at(node).and_then(|at| Duration::try_from(now.duration_since(at)).ok());
+                let left = REBOOT_TIME.saturating_sub(ago.unwrap_or_default());
+                Some(if left.is_zero() { terminate } else { (Remedy::Reboot, left) })
+            }
+            Action::Replace if self.terminate_first => Some(terminate),
+            _ => None,
+        }
+    }
+}
+
+/// Whether the Node's instance may be rebooted now.
+#[must_use]
+pub fn is_reboot_due(node: &Node, now: Timestamp) -> bool {
+    rebooted_at(node).is_none_or(|at| now.duration_since(at) >= REBOOT_PAUSE)
+}
+
+/// Returns the wait of the remedy.
+#[must_use]
+pub const fn wait_of(remedy: Remedy) -> Wait {
+    match remedy {
+        Remedy::Reboot => Wait::Reboot,
+        Remedy::Terminate => Wait::Termination,
+    }
+}

@@ -1,0 +1,117 @@
+//! The end of a repair: the reboot of a drained node's instance, until the node is healthy; or its termination, until its group was asked.
+
+use super::active_wait::ActiveWait;
+use super::replacement::{Moment, Progress};
+use crate::clients::answers::FAILURE_KEPT;
+use crate::clients::gate::{AwsError, Backoff, CALL_TIMEOUT, Category, KubeError};
+use crate::fact::{DrainStep, Fact, Remedy, Replacement, WaitOutcome};
+use crate::pipeline::event::Detail;
+use crate::pipeline::interruption::Case;
+use crate::pipeline::interruption::remedy::is_reboot_due;
+use crate::pipeline::node::Node;
+use crate::pipeline::node::reboot::{note, rebooted_at, removal};
+use std::future::pending;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
+
+impl Case {
+    /// Reboots the instance, unless that was done within the hour, and waits until its Node is healthy.
+    pub(super) async fn rebooted(&self, waiting: &ActiveWait<'_>) -> WaitOutcome {
+        let Self { interrupter, notice, .. } = self;
+        let Some(node) = interrupter.index.get(&notice.instance) else { return WaitOutcome::NotNeeded };
+        // The steps know when a reboot is due: otherwise, what is left is the wait for the last one.
+        if is_reboot_due(&node, interrupter.clock.now()) {
+            let result = Box::pin(self.reboot(&node, waiting)).await;
+            self.emit(&Fact::Remedy { about: self.about(), remedy: Remedy::Reboot, group: "", result });
+            match result {
+                Replacement::Asked => {}
+                Replacement::Denied => return WaitOutcome::Denied,
+                Replacement::Unknown => return WaitOutcome::TimeOver,
+                _ => return WaitOutcome::NotNeeded,
+            }
+        }
+        waiting.set_reason("the node has not become healthy since its reboot");
+        match &notice.detail {
+            Detail::Condition(name) => {
+                let has = |known: Option<&Arc<Node>>| known.is_some_and(|known| known.has_condition(name));
+                interrupter.index.until_node(&node, |known| (!has(known)).then_some(())).await;
+                WaitOutcome::Met
+            }
+            // EC2's word that a status check passes calls the notice off.
+            _ => pending().await,
+        }
+    }
+
+    /// Notes the reboot on the Node, and asks EC2 for it.
+    async fn reboot(&self, node: &Node, waiting: &ActiveWait<'_>) -> Replacement {
+        let Self { interrupter, notice, .. } = self;
+        if self.policy.dry_run {
+            self.emit(&Fact::DryRun { about: self.about(), instead: "reboot the instance" });
+            return Replacement::DryRun;
+        }
+        let known = rebooted_at(node);
+        let is_ours = AtomicBool::new(false);
+        let write = || {
+            let (at, is_ours) = (interrupter.clock.now(), &is_ours);
+            let patch = move |node: &Node| note(node, known, at).inspect(|_| is_ours.store(true, Relaxed));
+            interrupter.marker.note(node, Instant::now() + CALL_TIMEOUT, patch)
+        };
+        let passes = |error: &KubeError| super::retries(self, node, DrainStep::Reboot, error);
+        let backoff = Backoff::new(Duration::from_secs(1), FAILURE_KEPT);
+        match backoff.retry(Some(waiting.until), write, passes).await {
+            Ok(true) if is_ours.load(Relaxed) => {}
+            // Another replica has asked.
+            Ok(true) => return Replacement::Asked,
+            Ok(false) => return Replacement::NotInService,
+            Err(error) if error.category == Category::Denied => return Replacement::Denied,
+            Err(_) => return Replacement::Unknown,
+        }
+        let Err(error) = interrupter.reboots.ask(notice.instance.as_str()).await else { return Replacement::Asked };
+        self.emit(&Fact::RebootFailed { about: self.about(), error: &error });
+        if is_lost(&error) {
+            return Replacement::Asked;
+        }
+        // If that fails, the node is replaced the next time.
+        let _ = interrupter.marker.note(node, Instant::now() + CALL_TIMEOUT, removal).await;
+        if error.category == Category::Denied { Replacement::Denied } else { Replacement::Refused }
+    }
+
+    /// Asks the instance's group to terminate it, and to launch another.
+    pub(super) async fn terminated(&self, waiting: &ActiveWait<'_>) -> WaitOutcome {
+        let mut progress = Progress::new(Moment::Drained);
+        let result = timeout_at(waiting.until, self.termination(waiting, &mut progress)).await;
+        let result = result.unwrap_or(progress.if_over);
+        let (about, remedy) = (self.about(), Remedy::Terminate);
+        self.emit(&Fact::Remedy { about, remedy, group: &progress.group, result });
+        match result {
+            Replacement::Asked => WaitOutcome::Met,
+            Replacement::Queued | Replacement::Unknown => WaitOutcome::TimeOver,
+            Replacement::Denied => WaitOutcome::Denied,
+            _ => WaitOutcome::NotNeeded,
+        }
+    }
+
+    async fn termination(&self, waiting: &ActiveWait<'_>, progress: &mut Progress) -> Replacement {
+        let Self { interrupter, notice, .. } = self;
+        let Some(node) = interrupter.index.get(&notice.instance) else { return Replacement::NotInService };
+        match self.own_group(waiting).await {
+            Ok(group) => progress.group = group,
+            Err(reason) => return reason,
+        }
+        match Box::pin(self.ask(&node, waiting, progress)).await {
+            Ok(_) => Replacement::Asked,
+            Err(reason) => {
+                self.take_back_unasked(&node, waiting.log).await;
+                reason
+            }
+        }
+    }
+}
+
+/// Whether EC2 may have taken a request whose answer was lost.
+fn is_lost(error: &AwsError) -> bool {
+    error.category.is_away() || error.category == Category::Expired
+}
