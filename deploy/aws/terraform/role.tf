@@ -104,6 +104,14 @@ locals {
     },
   ]
 
+  reboot_statements = [{
+    Sid       = "Reboot"
+    Effect    = "Allow"
+    Action    = "ec2:RebootInstances"
+    Resource  = "arn:${local.partition}:ec2:${local.region}:${local.account}:instance/*"
+    Condition = { StringLike = { "aws:ResourceTag/${local.tag_key}" = var.lifecycle_tag_value } }
+  }]
+
   # These actions can't be restricted to a resource.
   load_balancers_statements = [{
     Sid    = "LoadBalancers"
@@ -244,6 +252,14 @@ resource "aws_iam_role_policy" "replace" {
   name   = "${var.name}-replace"
   role   = local.role
   policy = jsonencode({ Version = "2012-10-17", Statement = local.replace_statements })
+}
+
+resource "aws_iam_role_policy" "reboot" {
+  count = var.reboot ? 1 : 0
+
+  name   = "${var.name}-reboot"
+  role   = local.role
+  policy = jsonencode({ Version = "2012-10-17", Statement = local.reboot_statements })
 }
 
 resource "aws_iam_role_policy" "load_balancers" {

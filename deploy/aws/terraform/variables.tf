@@ -128,6 +128,17 @@ variable "replace" {
   }
 }
 
+variable "reboot" {
+  description = "Permissions for the action reboot, for instances with the tag. Needs cluster_name"
+  type        = bool
+  default     = false
+
+  validation {
+    condition     = !var.reboot || var.cluster_name != ""
+    error_message = "reboot needs cluster_name, or the role could reboot instances of other clusters."
+  }
+}
+
 variable "load_balancers" {
   description = "Permissions for this `--wait-for-load-balancers`: off, wait or deregister, which needs cluster_name"
   type        = string
@@ -221,7 +232,7 @@ variable "zonal_shift" {
 # Lifecycle hooks.
 
 variable "lifecycle_tag_key" {
-  description = "Tag of the Auto Scaling groups whose hooks may be completed. Empty: kubernetes.io/cluster/CLUSTER_NAME, or without cluster_name aws-node-termination-handler/managed"
+  description = "Tag of the Auto Scaling groups whose hooks may be completed, and with reboot of the instances. Empty: kubernetes.io/cluster/CLUSTER_NAME, or without cluster_name aws-node-termination-handler/managed"
   type        = string
   default     = ""
 

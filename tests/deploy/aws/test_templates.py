@@ -41,6 +41,7 @@ OPTIONS = {
     "Ec2Polling": "true",
     "Verify": "true",
     "Replace": "true",
+    "Reboot": "true",
     "LoadBalancers": "deregister",
     "ClusterName": "blue",
 }
@@ -67,7 +68,7 @@ def calls(*parts: str) -> set[str]:
 
 def test_exactly_the_calls_in_the_code_are_permitted() -> None:
     made = policies(stack(**OPTIONS))
-    named = ("Service", "Lifecycle", "Polling", "Verify", "Replace", "LoadBalancers", "Deregistration")
+    named = ("Service", "Lifecycle", "Polling", "Verify", "Replace", "Reboot", "LoadBalancers", "Deregistration")
     service = set().union(*(allowed(made[f"{name}Policy"]) for name in named))
     doctor = allowed(made["DoctorPolicy"])
     # A test message of a lifecycle action needs its group and hook.
@@ -126,6 +127,15 @@ def test_only_the_action_replace_has_its_permissions_for_groups_with_the_tag() -
     health = made["ReplacePolicy"]["Statement"][0]
     assert health["Action"] == "autoscaling:SetInstanceHealth"
     assert health["Condition"] == {"StringLike": {"aws:ResourceTag/kubernetes.io/cluster/blue": "*"}}
+
+
+def test_only_the_action_reboot_has_its_permission_for_instances_with_the_tag() -> None:
+    made = policies(stack(Reboot="true", ClusterName="blue"))
+    assert set(made) - set(policies(stack(ClusterName="blue"))) == {"RebootPolicy"}
+    (reboot,) = made["RebootPolicy"]["Statement"]
+    assert reboot["Action"] == "ec2:RebootInstances"
+    assert reboot["Resource"] == f"arn:aws:ec2:{REGION}:{ACCOUNT}:instance/*"
+    assert reboot["Condition"] == {"StringLike": {"aws:ResourceTag/kubernetes.io/cluster/blue": "*"}}
 
 
 def test_only_what_is_done_for_load_balancers_has_its_permissions() -> None:
@@ -398,7 +408,7 @@ def test_every_partition_has_its_own_arns() -> None:
         "AWS::Region": "cn-north-1",
         "AWS::AccountId": ACCOUNT,
     }
-    made = Stack(cfn_template.STACK, EVERYTHING, pseudo)
+    made = Stack(cfn_template.STACK, EVERYTHING | OPTIONS, pseudo)
     assert "arn:aws:" not in json.dumps(made.resources())
     assert "arn:aws-cn:iam:" in json.dumps(made.resources())
 
@@ -424,6 +434,7 @@ def test_every_partition_has_its_own_arns() -> None:
         ({"AlarmTopicArn": "on-call"}, "must be the ARN of an SNS topic"),
         ({"PermissionsBoundaryArn": "boundary"}, "must be the ARN of an IAM policy"),
         ({"Replace": "true", "LifecycleTagKey": "team"}, "Replace needs ClusterName"),
+        ({"Reboot": "true", "LifecycleTagKey": "team"}, "Reboot needs ClusterName"),
         ({"LoadBalancers": "deregister"}, "LoadBalancers deregister needs ClusterName"),
         (dict.fromkeys(KINDS, "false"), "At least one kind"),
     ],
@@ -453,7 +464,7 @@ PROVIDER = f"arn:aws:iam::{ACCOUNT}:oidc-provider/oidc.eks.{REGION}.amazonaws.co
 KEY = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/01234567-89ab-cdef-0123-456789abcdef"
 OF_THE_SERVICE = ("ServicePolicy", "LifecyclePolicy")
 OF_OPTIONS = tuple(
-    f"{name}Policy" for name in ("Key", "Polling", "Verify", "Replace", "LoadBalancers", "Deregistration")
+    f"{name}Policy" for name in ("Key", "Polling", "Verify", "Replace", "Reboot", "LoadBalancers", "Deregistration")
 )
 
 
