@@ -54,7 +54,7 @@ impl NoticeKind {
             Self::AsgLaunch => &[Action::Ready, Action::Report, Action::Ignore],
             // They leave no time for a replacement.
             Self::Spot | Self::StateChange => &[Action::Drain, Action::Cordon, Action::Report, Action::Ignore],
-            // AWS ends what it has announced, whatever a reboot mends.
+            // AWS ends what it has announced, whatever a reboot fixes.
             _ if !self.is_repair() => &[Action::Drain, Action::Replace, Action::Cordon, Action::Report, Action::Ignore],
             _ => &[Action::Drain, Action::Reboot, Action::Replace, Action::Cordon, Action::Report, Action::Ignore],
         }

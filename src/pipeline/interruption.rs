@@ -75,7 +75,7 @@ pub use policy::{
     ShiftedResources, WaitPolicy, Wave,
 };
 pub use reboots::Reboots;
-pub use remedy::wait_of;
+pub use remedy::{remedy, wait_of};
 pub use replaceable::{Group, replaceable};
 pub use settling::{NoticeBurst, QUIET_TIME};
 pub use shared_work::{Seat, Slots};

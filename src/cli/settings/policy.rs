@@ -72,7 +72,6 @@ fn policy(problems: &mut Problems, flags: &Run, sources: Sources, pool: Option<A
         at_timeout,
         admission,
         waits,
-        terminate_first: flags.waits.terminate_first,
         settle: QUIET_TIME,
         heartbeats: flags.heartbeat,
         registration_grace: flags.registration_grace,

@@ -50,6 +50,7 @@ impl Problems {
         self.too_short_for_replacements(actions, health_issues, drain_timeout, lead);
         WaitPolicy {
             max_replacements: self.replacements(actions, health_issues, flags.max_replacements),
+            terminate_first: flags.terminate_first,
             delay: self.delays(&flags.delay, actions),
             waves: self.waves(&flags.wave, actions, is_end_known),
             own_waves: false,

@@ -6,7 +6,7 @@ use super::check::{Area, Check, few};
 use super::readings::{CallTrial, ReadError, Readings, TrialAnswer};
 use crate::cli::settings::Settings;
 use crate::pipeline::event::NoticeKind;
-use crate::pipeline::interruption::{Action, ForLoadBalancers};
+use crate::pipeline::interruption::{Action, ForLoadBalancers, Policy};
 
 /// Whether the settings lead to calls about lifecycle hooks.
 #[must_use]
@@ -24,7 +24,9 @@ pub fn replaces(settings: &Settings) -> bool {
 /// Whether the settings lead to reboots.
 #[must_use]
 pub fn reboots(settings: &Settings) -> bool {
-    !settings.policy().dry_run && settings.all_policies().any(|policy| policy.reboots())
+    let of_a_condition = |policy: &Policy| policy.conditions.iter().any(|rule| rule.action == Action::Reboot);
+    let reboots = settings.has_any(&[Action::Reboot]) || settings.all_policies().any(of_a_condition);
+    reboots && !settings.policy().dry_run
 }
 
 /// Returns the work for load balancers; none if the settings rule it out.

@@ -5,7 +5,7 @@ use super::view::{Place, PlannedWaitView};
 use crate::fact::{NoticeOutcome, Wait};
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::Notice;
-use crate::pipeline::interruption::{ForLoadBalancers, Policy, Waits, wait_of};
+use crate::pipeline::interruption::{ForLoadBalancers, Policy, Waits, remedy, wait_of};
 use crate::pipeline::node::Node;
 use crate::pipeline::node::shift::Shift;
 use crate::runtime::clock::Clock;
@@ -56,13 +56,13 @@ pub(super) fn after(
     let unmade = wanted.into_iter().filter(|(wait, wanted)| *wanted && !views.iter().any(|view| view.wait == *wait));
     let unmade: Vec<_> = unmade.map(|(wait, _)| forgone(Place::BeforeCompletion, wait, why_not(wait))).collect();
     views.extend(unmade);
-    views.extend(remedy(policy, notice, node, clock));
+    views.extend(end_of_repair(policy, notice, node, clock));
     views
 }
 
 /// Returns the wait for the end of a repair.
-fn remedy(policy: &Policy, notice: &Notice, node: &Node, clock: &Clock) -> Option<PlannedWaitView> {
-    let (remedy, at_most) = policy.remedy(notice, node, NoticeOutcome::Drained, clock.now())?;
+fn end_of_repair(policy: &Policy, notice: &Notice, node: &Node, clock: &Clock) -> Option<PlannedWaitView> {
+    let (remedy, at_most) = remedy(policy, notice, node, NoticeOutcome::Drained, clock.now())?;
     let (place, wait) = (Place::AfterDrain, wait_of(remedy));
     Some(if policy.dry_run { forgone(place, wait, "--dry-run changes nothing") } else { view(place, wait, at_most) })
 }

@@ -159,6 +159,8 @@ pub struct WaitPolicy {
     pub delay: PerKind<Option<Duration>>,
     /// Maximum number of replacements of one group at the same time.
     pub max_replacements: AtMost,
+    /// Whether an unhealthy node whose group was not asked to launch another first is terminated after its drain.
+    pub terminate_first: bool,
     /// The waves, by label. Those of all labels that a Node has hold.
     pub waves: Vec<Wave>,
     /// Whether the waves are a pool's own, which count only its Nodes.
@@ -207,8 +209,6 @@ pub struct Policy {
     pub admission: Admission,
     /// The waits before evictions and completions.
     pub waits: WaitPolicy,
-    /// Whether an unhealthy node whose group was not asked to launch another first is terminated after its drain.
-    pub terminate_first: bool,
     /// Time without a new drain notice after which evictions start: [`QUIET_TIME`](super::QUIET_TIME), save in tests.
     pub settle: Duration,
     /// Time after which to undo a cordon that no interruption followed: by default 20 minutes for `rebalance=cordon`.
@@ -292,13 +292,6 @@ impl Policy {
     #[must_use]
     pub fn has_any(&self, wanted: &[Action]) -> bool {
         self.actions.with_faults(&self.health_issues).any(|action| wanted.contains(&action))
-    }
-
-    /// Whether an unhealthy node may be rebooted.
-    #[must_use]
-    pub fn reboots(&self) -> bool {
-        let mut actions = self.conditions.iter().map(|rule| rule.action);
-        self.actions.have(Action::Reboot) || actions.any(|action| action == Action::Reboot)
     }
 
     /// Returns the labels that waits read: those of the waves and of zones.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! action reboot    drained ─▶ no reboot within an hour ─▶ Reboot ─▶ the node is healthy: its marks are removed
-//!                        └──▶ one, and the node is broken again, or still, after ten minutes ─▶ Terminate
+//!                        └──▶ one, and the node is unhealthy again, or still, after ten minutes ─▶ Terminate
 //! action replace   drained ─▶ its group was not asked to launch another first ─▶ Terminate, with --terminate-first
 //! ```
 
@@ -28,34 +28,32 @@ const REBOOT_PAUSE: SignedDuration = SignedDuration::from_hours(1);
 /// Maximum wait for the group's turn to terminate an instance.
 const TERMINATE_TIME: Duration = Duration::from_mins(10);
 
-impl Policy {
-    /// Returns what is done about the instance of an unhealthy Node after work that ended so, and for how long at most, if anything is left
-    /// to do.
-    #[must_use]
-    pub fn remedy(
-        &self,
-        notice: &Notice,
-        node: &Node,
-        outcome: NoticeOutcome,
-        now: Timestamp,
-    ) -> Option<(Remedy, Duration)> {
-        let is_empty = matches!(outcome, NoticeOutcome::Drained | NoticeOutcome::NodeDead);
-        let is_left = is_empty && notice.kind().is_repair() && !notice.is_withdrawn() && !node.is_excluded();
-        if !is_left || AskedReplacement::of(node).is_some() {
-            return None;
+/// Returns what is done about the instance of an unhealthy Node after work that ended so, and for how long at most, if anything is left
+/// to do.
+#[must_use]
+pub fn remedy(
+    policy: &Policy,
+    notice: &Notice,
+    node: &Node,
+    outcome: NoticeOutcome,
+    now: Timestamp,
+) -> Option<(Remedy, Duration)> {
+    let is_empty = matches!(outcome, NoticeOutcome::Drained | NoticeOutcome::NodeDead);
+    let is_left = is_empty && notice.kind().is_repair() && !notice.is_withdrawn() && !node.is_excluded();
+    if !is_left || AskedReplacement::of(node).is_some() {
+        return None;
+    }
+    let terminate = (Remedy::Terminate, TERMINATE_TIME);
+    match policy.action(notice) {
+        Action::Reboot if is_reboot_due(node, now) => Some((Remedy::Reboot, REBOOT_TIME)),
+        Action::Reboot => {
+            // Of a reboot that another clock noted nothing is over.
+            let ago = rebooted_at(node).and_then(|at| Duration::try_from(now.duration_since(at)).ok());
+            let left = REBOOT_TIME.saturating_sub(ago.unwrap_or_default());
+            Some(if left.is_zero() { terminate } else { (Remedy::Reboot, left) })
         }
-        let terminate = (Remedy::Terminate, TERMINATE_TIME);
-        match self.action(notice) {
-            Action::Reboot if is_reboot_due(node, now) => Some((Remedy::Reboot, REBOOT_TIME)),
-            Action::Reboot => {
-                // Of a reboot that another clock noted nothing is over.
-                let ago = rebooted_at(node).and_then(|at| Duration::try_from(now.duration_since(at)).ok());
-                let left = REBOOT_TIME.saturating_sub(ago.unwrap_or_default());
-                Some(if left.is_zero() { terminate } else { (Remedy::Reboot, left) })
-            }
-            Action::Replace if self.terminate_first => Some(terminate),
-            _ => None,
-        }
+        Action::Replace if policy.waits.terminate_first => Some(terminate),
+        _ => None,
     }
 }
 

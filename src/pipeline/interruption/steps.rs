@@ -17,6 +17,7 @@ use super::decisions::{REGISTRATION_TIME, out_of_service_mark, runs_no_more};
 use super::known::{Known, Owner, Progress};
 use super::late::{is_late, may_be_over};
 use super::policy::{Action, Policy};
+use super::remedy::remedy;
 use super::step::{AwaitedNode, HookEnding, NodeSearch, QuietTime, Step, Target};
 use super::times::WARNING_TIME;
 use crate::clients::gate::LAST_CALL;
@@ -285,7 +286,7 @@ impl<'a> Steps<'a> {
     /// Returns the step that ends a repair, after those that were tried.
     fn remedy(&self, outcome: NoticeOutcome, known: &Known, now: Instant) -> Option<Step<'a>> {
         let (node, at) = (known.node.as_deref()?, self.clock.timestamp_of(now));
-        let (remedy, at_most) = self.policy.remedy(self.notice, node, outcome, at)?;
+        let (remedy, at_most) = remedy(self.policy, self.notice, node, outcome, at)?;
         (Some(remedy) > known.remedied).then_some(Step::Remedy { remedy, until: now + at_most })
     }
 

@@ -39,14 +39,15 @@ pub use replacement::{MIN_DRAIN, is_too_late};
 pub use target_group::{Source, TargetGroup, name_of};
 pub use target_groups::TargetGroups;
 
+use remedies::EndOfRepair;
+
 use super::completion::KeptHook;
 use super::known::Progress;
-use super::remedy::wait_of;
 use super::shared_drain::EarlySeat;
 use super::step::{Target, Waits};
 use super::{Case, NoticeOutcome};
 use crate::clients::gate::{Backoff, Category, KubeError, LAST_CALL};
-use crate::fact::{DrainStep, Fact, HoldPoint, Remedy, Wait, WaitOutcome};
+use crate::fact::{DrainStep, Fact, HoldPoint, Wait, WaitOutcome};
 use crate::pipeline::drain::Room;
 use crate::pipeline::node::Node;
 use futures_util::future::join_all;
@@ -170,16 +171,6 @@ impl Case {
         }
     }
 
-    /// Tries to end the repair of a Node whose drain ended so.
-    pub(super) async fn remedy(&self, remedy: Remedy, until: Instant, ended: NoticeOutcome, log: &WaitLog) -> Progress {
-        let mut waits = Waits::default();
-        waits.add(wait_of(remedy), until);
-        match self.wait(&waits, ended, None, log).await {
-            Progress::Waited => Progress::Remedied(remedy),
-            cut => cut,
-        }
-    }
-
     /// Returns the time that the pods need before a hard deadline, if the API server answers soon.
     async fn room(&self, Target { node, deadline }: &Target) -> Option<Room> {
         if !deadline.is_hard() {
@@ -266,8 +257,8 @@ impl Case {
             // That wait comes before the cordon, alone.
             Wait::Admission => WaitOutcome::NotNeeded,
             Wait::Volumes => Box::pin(self.volumes_detached(waiting)).await,
-            Wait::Reboot => Box::pin(self.rebooted(waiting)).await,
-            Wait::Termination => Box::pin(self.terminated(waiting)).await,
+            Wait::Reboot => Box::pin(EndOfRepair::new(self, waiting).by_reboot()).await,
+            Wait::Termination => Box::pin(EndOfRepair::new(self, waiting).by_termination()).await,
             Wait::LoadBalancers => Box::pin(self.targets_gone(waiting)).await,
         }
     }

@@ -5,10 +5,11 @@ use super::draining::DrainPlace;
 use super::hook::Trust;
 use super::known::{Known, Progress};
 use super::policy::Policy;
+use super::remedy::wait_of;
 use super::retry;
 use super::settling::{CordonGuard, NoticeBurst};
 use super::shared_drain::EarlySeat;
-use super::step::{AwaitedNode, HookEnding, Step};
+use super::step::{AwaitedNode, HookEnding, Step, Waits};
 use super::steps::Steps;
 use super::times::HookTimes;
 use super::{
@@ -379,7 +380,12 @@ impl Interruption {
                 Box::pin(case.wait(&waits, outcome, self.hook.as_ref(), &self.waited)).await
             }
             Step::Remedy { remedy, until } => {
-                Box::pin(case.remedy(remedy, until, self.known.outcome, &self.waited)).await
+                let (mut waits, outcome) = (Waits::default(), self.known.outcome);
+                waits.add(wait_of(remedy), until);
+                match Box::pin(case.wait(&waits, outcome, None, &self.waited)).await {
+                    Progress::Waited => Progress::Remedied(remedy),
+                    cut => cut,
+                }
             }
             Step::EndHook(ending) => self.end_hook(ending).await,
             Step::End(outcome) => {

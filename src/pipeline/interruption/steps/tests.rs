@@ -25,6 +25,7 @@ fn policy() -> Policy {
         waits: WaitPolicy {
             delay: PerKind::all(None),
             max_replacements: AtMost::Percent(10),
+            terminate_first: false,
             waves: Vec::new(),
             own_waves: false,
             zonal_shift: ShiftedResources::default(),
@@ -33,7 +34,6 @@ fn policy() -> Policy {
             volumes: Duration::ZERO,
             load_balancers: ForLoadBalancers::Nothing,
         },
-        terminate_first: false,
         admission: Admission { limit: DrainLimit::None, verify: Verify::Unusual, asks_aws: true },
         actions,
         conditions: Arc::default(),
@@ -451,7 +451,7 @@ fn any_policy(random: &mut fastrand::Rng) -> Policy {
     policy.admission.limit = limits[random.usize(..limits.len())];
     policy.admission.verify = if random.bool() { Verify::Always } else { Verify::Unusual };
     policy.out_of_service_taint = random.bool();
-    policy.terminate_first = random.bool();
+    policy.waits.terminate_first = random.bool();
     policy.dry_run = random.u8(..4) == 0;
     policy.settle = u32::from(random.u8(..2)) * S;
     policy.waits.complete_after = u32::from(random.u8(..2)) * S;
@@ -482,15 +482,18 @@ fn any_detail(random: &mut fastrand::Rng) -> Detail {
 
 /// Returns what is done about a drained node, and for how long.
 fn remedy(action: Action, outcome: NoticeOutcome, notes: &[(&str, &str)]) -> Option<(Remedy, u64)> {
-    let mut policy = Policy { terminate_first: true, ..policy() };
+    let mut policy = policy();
+    policy.waits.terminate_first = true;
     policy.actions.set(NoticeKind::StatusCheck, action);
     let mut node = node();
-    notes.iter().for_each(|(name, value)| node.record.insert(*name, *value));
+    for (name, value) in notes {
+        node.record.insert(*name, *value);
+    }
     let instance = InstanceId::new("i-00000001").unwrap();
     let identity = Identity::StatusCheck { check: "system", since: None, instance: instance.clone() };
     let now = "2026-11-21T12:00:00Z".parse().unwrap();
     let notice = Notice::new(identity, instance, NoticeTime::Seen(now), Detail::StatusCheck("system"));
-    policy.remedy(&notice, &node, outcome, now).map(|(remedy, at_most)| (remedy, at_most.as_secs()))
+    super::remedy(&policy, &notice, &node, outcome, now).map(|(remedy, at_most)| (remedy, at_most.as_secs()))
 }
 
 #[test]

@@ -17,15 +17,27 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-impl Case {
+/// What ends the repair of a drained node.
+pub(super) struct EndOfRepair<'a> {
+    case: &'a Case,
+    waiting: &'a ActiveWait<'a>,
+}
+
+impl<'a> EndOfRepair<'a> {
+    /// The end of the case's repair, which is waited for.
+    pub const fn new(case: &'a Case, waiting: &'a ActiveWait<'a>) -> Self {
+        Self { case, waiting }
+    }
+
     /// Reboots the instance, unless that was done within the hour, and waits until its Node is healthy.
-    pub(super) async fn rebooted(&self, waiting: &ActiveWait<'_>) -> WaitOutcome {
-        let Self { interrupter, notice, .. } = self;
+    pub async fn by_reboot(&self) -> WaitOutcome {
+        let Self { case, waiting } = self;
+        let Case { interrupter, notice, .. } = case;
         let Some(node) = interrupter.index.get(&notice.instance) else { return WaitOutcome::NotNeeded };
         // The steps know when a reboot is due: otherwise, what is left is the wait for the last one.
         if is_reboot_due(&node, interrupter.clock.now()) {
-            let result = Box::pin(self.reboot(&node, waiting)).await;
-            self.emit(&Fact::Remedy { about: self.about(), remedy: Remedy::Reboot, group: "", result });
+            let result = Box::pin(self.reboot(&node)).await;
+            case.emit(&Fact::Remedy { about: case.about(), remedy: Remedy::Reboot, group: "", result });
             match result {
                 Replacement::Asked => {}
                 Replacement::Denied => return WaitOutcome::Denied,
@@ -46,10 +58,11 @@ impl Case {
     }
 
     /// Notes the reboot on the Node, and asks EC2 for it.
-    async fn reboot(&self, node: &Node, waiting: &ActiveWait<'_>) -> Replacement {
-        let Self { interrupter, notice, .. } = self;
-        if self.policy.dry_run {
-            self.emit(&Fact::DryRun { about: self.about(), instead: "reboot the instance" });
+    async fn reboot(&self, node: &Node) -> Replacement {
+        let Self { case, waiting } = self;
+        let Case { interrupter, notice, .. } = case;
+        if case.policy.dry_run {
+            case.emit(&Fact::DryRun { about: case.about(), instead: "reboot the instance" });
             return Replacement::DryRun;
         }
         let known = rebooted_at(node);
@@ -59,7 +72,7 @@ impl Case {
             let patch = move |node: &Node| note(node, known, at).inspect(|_| is_ours.store(true, Relaxed));
             interrupter.marker.note(node, Instant::now() + CALL_TIMEOUT, patch)
         };
-        let passes = |error: &KubeError| super::retries(self, node, DrainStep::Reboot, error);
+        let passes = |error: &KubeError| super::retries(case, node, DrainStep::Reboot, error);
         let backoff = Backoff::new(Duration::from_secs(1), FAILURE_KEPT);
         match backoff.retry(Some(waiting.until), write, passes).await {
             Ok(true) if is_ours.load(Relaxed) => {}
@@ -70,7 +83,7 @@ impl Case {
             Err(_) => return Replacement::Unknown,
         }
         let Err(error) = interrupter.reboots.ask(notice.instance.as_str()).await else { return Replacement::Asked };
-        self.emit(&Fact::RebootFailed { about: self.about(), error: &error });
+        case.emit(&Fact::RebootFailed { about: case.about(), error: &error });
         if is_lost(&error) {
             return Replacement::Asked;
         }
@@ -80,12 +93,13 @@ impl Case {
     }
 
     /// Asks the instance's group to terminate it, and to launch another.
-    pub(super) async fn terminated(&self, waiting: &ActiveWait<'_>) -> WaitOutcome {
+    pub async fn by_termination(&self) -> WaitOutcome {
+        let Self { case, waiting } = self;
         let mut progress = Progress::new(Moment::Drained);
-        let result = timeout_at(waiting.until, self.termination(waiting, &mut progress)).await;
+        let result = timeout_at(waiting.until, self.termination(&mut progress)).await;
         let result = result.unwrap_or(progress.if_over);
-        let (about, remedy) = (self.about(), Remedy::Terminate);
-        self.emit(&Fact::Remedy { about, remedy, group: &progress.group, result });
+        let (about, remedy) = (case.about(), Remedy::Terminate);
+        case.emit(&Fact::Remedy { about, remedy, group: &progress.group, result });
         match result {
             Replacement::Asked => WaitOutcome::Met,
             Replacement::Queued | Replacement::Unknown => WaitOutcome::TimeOver,
@@ -94,17 +108,18 @@ impl Case {
         }
     }
 
-    async fn termination(&self, waiting: &ActiveWait<'_>, progress: &mut Progress) -> Replacement {
-        let Self { interrupter, notice, .. } = self;
+    async fn termination(&self, progress: &mut Progress) -> Replacement {
+        let Self { case, waiting } = self;
+        let Case { interrupter, notice, .. } = case;
         let Some(node) = interrupter.index.get(&notice.instance) else { return Replacement::NotInService };
-        match self.own_group(waiting).await {
+        match case.own_group(waiting).await {
             Ok(group) => progress.group = group,
             Err(reason) => return reason,
         }
-        match Box::pin(self.ask(&node, waiting, progress)).await {
+        match Box::pin(case.ask(&node, waiting, progress)).await {
             Ok(_) => Replacement::Asked,
             Err(reason) => {
-                self.take_back_unasked(&node, waiting.log).await;
+                case.take_back_unasked(&node, waiting.log).await;
                 reason
             }
         }
