@@ -97,6 +97,8 @@ pub struct Seen {
     full_of_hints: Option<i64>,
     /// Nodes with a mark of a condition.
     repaired: BTreeSet<usize>,
+    /// When EC2 was first asked to reboot each instance.
+    rebooted: BTreeMap<String, i64>,
     /// The notices that Nodes keep as plans.
     plans: BTreeMap<usize, BTreeSet<usize>>,
     /// What happened besides calls.
@@ -222,6 +224,7 @@ impl Oracle {
             (Moment::Answered, "RecordLifecycleActionHeartbeat") if call.status == 400 && call.fault.is_none() => {
                 self.refused(seen, call);
             }
+            (Moment::Arrived, "RebootInstances") => self.reboots(seen, call),
             (Moment::Arrived, "CompleteLifecycleAction") => self.completes(seen, call),
             (Moment::Served, "CompleteLifecycleAction") => self.completed(seen, call),
             (Moment::Served, "DeleteMessage" | "DeleteMessageBatch") => self.deletes(seen),
@@ -278,7 +281,7 @@ fn drains(kind: Kind, flags: &Flags) -> bool {
         Kind::Rebalance => flags.rebalance_drains,
         Kind::State(state) => matches!(state, "stopping" | "shutting-down"),
         Kind::Terminate(_, _, owner) => owner != Owner::Others,
-        Kind::Condition => flags.condition.is_some_and(|(_, action)| action == "drain"),
+        Kind::Condition => flags.condition.is_some_and(|(_, action)| matches!(action, "drain" | "reboot")),
         Kind::Launch(_) | Kind::Shift(..) | Kind::Garbage(_) => false,
     }
 }

@@ -368,6 +368,7 @@ impl Plan {
             ("away", any(|trouble| matches!(trouble, Trouble::Away(..)))),
             ("expired", any(|trouble| matches!(trouble, Trouble::Expired))),
             ("refusals", any(|trouble| matches!(trouble, Trouble::Calls(_, Fault::Refuse(..), _)))),
+            ("reboots", self.flags.condition.is_some_and(|(_, action)| action == "reboot")),
             ("pools", self.flags.others.contains(&"--pool")),
             ("forged", self.flags.shapes && self.notices.iter().any(is_made_up)),
         ];

@@ -1,9 +1,16 @@
 //! Rules about nodes that are broken: docs/repair.md.
 
-use super::{Oracle, Seen, Sent, holds};
+use super::{Oracle, Seen, Sent, holds, s};
+use crate::harness::instance;
 use crate::plan::{Kind, Plan, Target};
 use ebbtide_sim::calls::Call;
 use std::collections::BTreeSet;
+
+/// Time within which the calls of one request follow each other.
+const REPEATED: i64 = s(60);
+
+/// Time within which no instance is rebooted again.
+const HOUR: i64 = s(3600);
 
 impl Oracle {
     /// Whether a condition does more than to be reported.
@@ -27,6 +34,25 @@ impl Oracle {
             if self.stops(node, &broken, lately) {
                 self.broke(seen, "no repair begins while much is broken", format!("node-{node} of {broken:?}"));
             }
+        }
+    }
+
+    /// Only a broken node is rebooted, and once within an hour: docs/repair.md, "Reboot". A call whose answer is lost is tried again at once.
+    pub(super) fn reboots(&self, seen: &mut Seen, call: &Call) {
+        let now = self.now();
+        let first = *seen.rebooted.entry(call.subject.clone()).or_insert(now);
+        let is_broken = |sent: &Sent| {
+            let notice = &self.plan.notices[sent.notice];
+            notice.kind == Kind::Condition
+                && matches!(notice.target, Target::Node(node) if instance(node) == call.subject)
+        };
+        let asks = self.plan.flags.condition.is_some_and(|(_, action)| action == "reboot");
+        if !asks || !seen.sent.iter().any(is_broken) {
+            self.broke(seen, "only a broken node is rebooted, and only if the user wants that", call.subject.clone());
+        } else if (REPEATED..HOUR).contains(&(now - first)) {
+            self.broke(seen, "no instance is rebooted twice in an hour", call.subject.clone());
+        } else if now - first >= HOUR {
+            seen.rebooted.insert(call.subject.clone(), now);
         }
     }
 

@@ -72,7 +72,7 @@ impl Oracle {
         }
         let mut marks = node.metadata.annotations.unwrap_or_default();
         // What a Node says, and that it has been handled, stays until it is taken back.
-        let stays = ["ebbtide/booted", "ebbtide/says.", "ebbtide/shift."];
+        let stays = ["ebbtide/booted", "ebbtide/reboot", "ebbtide/says.", "ebbtide/shift."];
         let stays = |key: &str, text: &str| stays.iter().any(|known| key.starts_with(known)) || remembers(key, text);
         marks.retain(|key, text| key.starts_with("ebbtide/") && !stays(key, text));
         let cordoned = node.spec.and_then(|spec| spec.unschedulable).unwrap_or_default();

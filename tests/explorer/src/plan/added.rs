@@ -94,7 +94,10 @@ impl Plan {
     /// Lets nodes break: some go back in time, some later, and some stay broken.
     fn add_conditions(&mut self, rng: &mut Rng) {
         let toleration = one(rng, &[20, 60, 120]);
-        self.flags.condition = Some((toleration, one(rng, &["drain", "drain", "drain", "cordon", "report"])));
+        let action = one(rng, &["drain", "drain", "reboot", "cordon", "report"]);
+        // A reboot needs AWS.
+        let action = if action == "reboot" && self.flags.source == Source::Nodes { "drain" } else { action };
+        self.flags.condition = Some((toleration, action));
         if self.flags.source == Source::Queue {
             self.flags.source = Source::Both;
         }

@@ -145,10 +145,12 @@ async fn only_a_drained_node_is_rebooted() {
     let replica = stage.with_both("a", &[&REBOOT[..], &["--drain-timeout", "node-condition=10m"]].concat()).await;
     stage.kernel(0, false);
     replica.until_condition_ended(&stage, "blocked", s(1300)).await;
-    // A user keeps it.
+    // A user keeps it, and says so twice.
     stage.kernel(1, false);
     stage.until("cordoned", s(610), || stage.cordoned(1)).await;
     stage.until("rebooted", s(60), || stage.calls("RebootInstances") == 1).await;
+    stage.set_cordon(1, false);
+    stage.until("restored", s(30), || stage.cordoned(1)).await;
     stage.set_cordon(1, false);
     replica.until_condition_ended(&stage, "uncordoned", s(60)).await;
     sleep(s(1200)).await;
