@@ -6,7 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from harness import roles
+from harness.control_plane import SERVICE
 from harness.manifests import GROUP_LABEL, ZONE_LABEL
+from harness.recorder import REBOOT
 from harness.service import Service
 from harness.wait import always, eventually
 from harness.world import Node, World, cordoned, drained
@@ -107,4 +110,29 @@ def test_what_most_zones_say_drains_none(world: World) -> None:
     eventually("that is noted", lambda: world.handled(nodes[0]))
     assert held(running) == {}
     assert untouched(world, nodes[1:])
+    eventually("the service is at rest", running.at_rest)
+
+
+def test_a_node_is_drained_then_rebooted_and_uncordoned_when_it_is_healthy(world: World) -> None:
+    world.parameters |= {"Reboot": "true", "ClusterName": "blue"}
+    node, *_ = world.several_nodes(5)
+    world.run("web", on=node)
+    roles.grant_nodes(world.kube, SERVICE, world.name)
+    pod = ("--source=queue,nodes", "--pod-namespace", world.name, "--pod-name", "a")
+    running = world.service(*pod, "--on-condition=KernelReady=False:2s=reboot")
+    world.say(node, "KernelReady", "False")
+    asked = eventually("the instance is rebooted", lambda: world.recorder.calls(REBOOT))
+    assert drained(world, node) and cordoned(world.see(node)), "it is drained before"
+    assert asked[0].asked == {"InstanceId.1": node.instance}
+    noted = world.see(node)["metadata"]["annotations"]["ebbtide/reboot"]
+    world.say(node, "KernelReady", "True")
+    eventually("the node is uncordoned", lambda: not cordoned(world.see(node)) and not world.notices(node))
+
+    # It fails again: no instance is rebooted twice in an hour.
+    world.say(node, "KernelReady", "False")
+    eventually("the node is cordoned", lambda: cordoned(world.see(node)))
+    always("it is not rebooted again", lambda: len(world.recorder.calls(REBOOT)) == 1, 4)
+    assert world.see(node)["metadata"]["annotations"]["ebbtide/reboot"] == noted
+    world.say(node, "KernelReady", "True")
+    eventually("the node is uncordoned", lambda: not cordoned(world.see(node)))
     eventually("the service is at rest", running.at_rest)
