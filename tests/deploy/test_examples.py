@@ -313,7 +313,9 @@ def test_argo_cd_installs_a_fleet_with_the_values_of_each_stack(schemas: Path, t
         refused = conform(text, KNOWN[-1], schemas)
         assert not refused, refused
         bound_to_the_stack(parse(text), identity | {"ClusterName": cluster}, cluster)
-        assert environment(parse(text))["EBBTIDE_DRAIN_TIMEOUT"] == "asg-terminate=30m"
+        found = environment(parse(text))
+        assert found["EBBTIDE_DRAIN_TIMEOUT"] == f"asg-terminate={'45m' if cluster == 'red' else '30m'}"
+        assert found["EBBTIDE_NODE_SELECTOR"] == "!karpenter.sh/nodepool,!eks.amazonaws.com/nodegroup", "of all clusters"
     # One cluster first.
     application_set["spec"]["generators"][0]["list"]["elements"][2]["version"] = "9.8.7"
     made = applications(application_set, tmp_path / "next")
