@@ -506,6 +506,7 @@ fn with_policy_of(printed: &str) -> Stage {
         "DescribeInstanceStatus",
         "DescribeLifecycleHooks",
         "DescribeSpotInstanceRequests",
+        "RebootInstances",
         "RecordLifecycleActionHeartbeat",
         "SetInstanceHealth",
     ] {
@@ -534,7 +535,7 @@ async fn the_policy_for_replacements_without_a_queue_is_enough_to_check_them() {
     let stage = with_policy_of(include_str!("../../../docs/repair.md"));
     let flags = ["--source", "nodes,ec2", "--pod-namespace", "ebbtide", "--pod-name", "a", "--node-hook", "drain"];
     let rules =
-        ["--ec2-poll-interval", "5m", "--on-condition", "Ready=Unknown:10m=replace", "--on", "status-check=cordon"];
+        ["--ec2-poll-interval", "5m", "--on-condition", "Ready=Unknown:10m=replace", "--on", "status-check=reboot"];
     let report = examined(&stage, &[&flags[..], &rules].concat()).await;
     let calls = report.checks().iter().filter(|check| check.area.as_str() == "calls");
     let calls: Vec<_> = calls.map(|check| (check.name, check.status)).collect();
@@ -548,6 +549,7 @@ async fn the_policy_for_replacements_without_a_queue_is_enough_to_check_them() {
         "complete",
         "groups",
         "replace",
+        "reboot",
     ];
     assert_eq!(calls, all.map(|name| (name, Status::Ok)), "{}", report.text());
 }
