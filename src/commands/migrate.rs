@@ -12,6 +12,7 @@ mod cases;
 mod converters;
 mod form;
 mod helm_set;
+mod manifest;
 mod pods;
 mod read;
 mod selectors;
@@ -80,6 +81,10 @@ const NESTED: &str = "\
 /// The remark on the values of a parent chart.
 const PARENT: &str = "has NTH's values, so Ebbtide's are under `ebbtide`: add Ebbtide's chart to the parent chart by that name. It runs in the \
                       parent's namespace, which the role's trust policy must name";
+
+/// The remark on the ServiceAccount of a parent chart.
+const ACCOUNT: &str = "would be that of both charts, in one namespace: one would overwrite the other's, and NTH would lose its token. Ebbtide's is \
+                       named ebbtide: add it to the role's trust policy or associations";
 
 /// The result of a conversion of a values file.
 #[derive(Debug)]
@@ -215,21 +220,22 @@ pub fn convert(text: &str) -> Result<Migration, ValuesError> {
     let mut values = Values::default();
     if let Some(parent) = &parent {
         remarks.push(remark(Topic::New, parent, PARENT));
-        nest(&mut nth, &mut values);
+        nest(&mut nth, &mut values, &mut remarks);
     }
     let is_queue = switch(&nth["enableSqsTerminationDraining"]) == Some(true);
     let mode = if is_queue { Mode::Queue } else { Mode::Imds };
     for row in table().rows() {
-        let Conversion { settings, remark } = NthValue::new(&nth, mode, row).convert();
-        if row.agents && mode == Mode::Imds {
-            if !is_empty(&nth[&row.nth]) {
+        let value = NthValue::new(&nth, mode, row);
+        let Conversion { settings, remark } = if row.agents && mode == Mode::Imds {
+            if !is_empty(value.value) {
                 remarks.push(self::remark(Topic::New, &row.nth, PLACED));
-                place_agents(&nth, &row.nth, &mut values);
             }
+            of_agents(&value)
         } else {
-            for (path, value) in settings {
-                values.put(&path, value, &row.nth);
-            }
+            value.convert()
+        };
+        for (path, value) in settings {
+            values.put(&path, value, &row.nth);
         }
         remarks.extend(remark.map(|(topic, text)| Remark { topic, key: row.nth.clone(), text }));
     }
@@ -258,7 +264,7 @@ pub fn convert(text: &str) -> Result<Migration, ValuesError> {
 }
 
 /// Puts our values under the name of our chart, with the names of objects that they have without a parent chart, and its switch for NTH.
-fn nest(nth: &mut Value, values: &mut Values) {
+fn nest(nth: &mut Value, values: &mut Values, remarks: &mut Vec<Remark>) {
     values.is_nested = true;
     values.put(
         "fullnameOverride",
@@ -269,15 +275,20 @@ fn nest(nth: &mut Value, values: &mut Values) {
         values.put("enabled", json!(on), "enabled");
         nth["enabled"] = Value::Null;
     }
+    if !is_empty(&nth["serviceAccount"]["name"]) {
+        values.put("serviceAccount.name", json!("ebbtide"), "in place of NTH's, which is in the same namespace");
+        nth["serviceAccount"]["name"] = Value::Null;
+        remarks.push(remark(Topic::Missing, "serviceAccount.name", ACCOUNT));
+    }
 }
 
-/// Sets where the agent's pods run: by NTH's value for both modes, unless its DaemonSet has one of its own.
-fn place_agents(nth: &Value, key: &str, values: &mut Values) {
-    let own = pods::linux(key);
-    let Some(row) = table().rows().find(|row| row.nth == own && is_empty(&nth[&own])) else { return };
-    let value = NthValue { value: &nth[key], ..NthValue::new(nth, Mode::Imds, row) };
-    for (path, value) in row.how.convert(&value).settings {
-        values.put(&path, value, key);
+/// Converts a value about where pods run to the agents': by NTH's value for both modes, unless its DaemonSet has one of its own.
+fn of_agents(nth: &NthValue<'_>) -> Conversion {
+    let own = pods::linux(&nth.row.nth);
+    let is_used = !is_empty(nth.value) && is_empty(&nth.all[&own]);
+    match table().rows().find(|row| row.nth == own && is_used) {
+        Some(row) => row.how.convert(&NthValue { row, ..*nth }),
+        None => Conversion::default(),
     }
 }
 

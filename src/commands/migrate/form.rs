@@ -32,7 +32,8 @@ impl Found {
     /// What the file is instead.
     pub(super) fn of(mut documents: Vec<Map<String, Value>>) -> Result<Self, ValuesError> {
         let Some(mut first) = (documents.len() == 1).then(|| documents.remove(0)) else {
-            return Self::among(documents.iter().collect());
+            let objects: Vec<_> = documents.into_iter().map(Value::Object).collect();
+            return Self::among(&objects);
         };
         for header in HEADERS {
             if first.get(header).is_some_and(Value::is_null) {
@@ -42,9 +43,12 @@ impl Found {
         match (first.contains_key("apiVersion"), first.get("kind").and_then(Value::as_str)) {
             (true, Some("List")) => {
                 let items = first.get("items").and_then(Value::as_array);
-                Self::among(items.into_iter().flatten().filter_map(Value::as_object).collect())
+                Self::among(items.map(Vec::as_slice).unwrap_or_default())
             }
-            (true, Some(kind)) => Self::of_object(kind, &first)?.ok_or_else(|| ValuesError::Object(kind.to_owned())),
+            (true, Some(kind)) => {
+                let kind = kind.to_owned();
+                Self::of_object(&Value::Object(first), &[])?.ok_or(ValuesError::Object(kind))
+            }
             _ => {
                 let other = first.keys().find(|name| !is_nths(name) && *name != "global").map(|name| clean(name));
                 Self::of_values(first, other.is_none())?.ok_or(ValuesError::Foreign(other.unwrap_or_default()))
@@ -85,11 +89,10 @@ impl Found {
     }
 
     /// Returns the values of NTH's only object among these, as in a manifest or a list of `kubectl get`.
-    fn among(objects: Vec<&Map<String, Value>>) -> Result<Self, ValuesError> {
+    fn among(objects: &[Value]) -> Result<Self, ValuesError> {
         let mut found = Vec::new();
         for object in objects {
-            let kind = object.get("kind").and_then(Value::as_str).unwrap_or_default();
-            found.extend(Self::of_object(kind, object)?);
+            found.extend(Self::of_object(object, objects)?);
         }
         match (found.pop(), found.len()) {
             (Some(one), 0) => Ok(one),
@@ -97,13 +100,13 @@ impl Found {
         }
     }
 
-    /// Returns the values of an object; `None` if it does not show NTH's, or not the one that decides the mode.
-    fn of_object(kind: &str, object: &Map<String, Value>) -> Result<Option<Self>, ValuesError> {
-        let spec = object.get("spec").unwrap_or(&Value::Null);
-        let found = match kind {
-            "Deployment" | "DaemonSet" => Self::of_workload(kind, spec),
-            "HelmRelease" => Self::of_release(spec)?,
-            "Application" => Self::of_application(spec)?,
+    /// Returns the values of an object of a manifest; `None` if it does not show NTH's, or not the one that decides the mode.
+    fn of_object(object: &Value, manifest: &[Value]) -> Result<Option<Self>, ValuesError> {
+        let spec = &object["spec"];
+        let found = match object["kind"].as_str() {
+            Some("Deployment" | "DaemonSet") => Self::of_workload(object, manifest),
+            Some("HelmRelease") => Self::of_release(spec)?,
+            Some("Application") => Self::of_application(spec)?,
             _ => None,
         };
         Ok(found.filter(|found| !found.is_partial || !found.values[DECIDES].is_null()))

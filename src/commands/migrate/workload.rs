@@ -1,11 +1,12 @@
 //! NTH's Deployment or DaemonSet, whose container has the values as variables or arguments.
 
 use super::form::Found;
+use super::manifest::{account_annotations, without_tools};
 use super::pods::NTH;
 use super::table::{How, table};
 use super::value::is_empty;
 use super::{Topic, remark};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::path::Path;
 
 /// Variables of NTH that do not have the name of their value.
@@ -18,19 +19,28 @@ const VARIABLES: [(&str, &str); 5] = [
 ];
 
 /// Fields of a pod, with the values that NTH's chart has for them in its Deployment and in its DaemonSet.
-const POD_FIELDS: [(&str, &str, &str); 6] = [
+const POD_FIELDS: [(&str, &str, &str); 10] = [
     ("nodeSelector", "nodeSelector", "daemonsetNodeSelector"),
     ("tolerations", "tolerations", "daemonsetTolerations"),
     ("affinity", "affinity", "daemonsetAffinity"),
     ("priorityClassName", "priorityClassName", "daemonsetPriorityClassName"),
     ("dnsPolicy", "dnsPolicy", "linuxDnsPolicy"),
     ("imagePullSecrets", "image.pullSecrets", "image.pullSecrets"),
+    ("terminationGracePeriodSeconds", "terminationGracePeriodSeconds", "terminationGracePeriodSeconds"),
+    ("topologySpreadConstraints", "topologySpreadConstraints", "topologySpreadConstraints"),
+    ("dnsConfig", "dnsConfig", "dnsConfig"),
+    ("securityContext", "podSecurityContext", "podSecurityContext"),
 ];
+
+/// Fields of a container, with their values in NTH's chart.
+const CONTAINER_FIELDS: [(&str, &str); 3] =
+    [("resources", "resources"), ("securityContext", "securityContext"), ("imagePullPolicy", "image.pullPolicy")];
 
 impl Found {
     /// Returns what NTH's container is given by arguments and variables, and where its pods run; `None` if there is no such container, or
     /// if it is for Windows.
-    pub(super) fn of_workload(kind: &str, spec: &Value) -> Option<Self> {
+    pub(super) fn of_workload(object: &Value, manifest: &[Value]) -> Option<Self> {
+        let spec = &object["spec"];
         let pod = &spec["template"]["spec"];
         let containers = pod["containers"].as_array()?;
         let is_nth = |container: &&Value| {
@@ -44,27 +54,92 @@ impl Found {
         found.take_variables(container);
         found.take_arguments(container);
         found.refer("envFrom", &container["envFrom"], "a values file of NTH's chart");
-        let is_daemon_set = kind == "DaemonSet";
+        found.take_metadata(object);
+        let is_daemon_set = object["kind"] == "DaemonSet";
         for (field, deployment, daemon_set) in POD_FIELDS {
             let mut value = pod[field].clone();
             if let Some(selector) = value.as_object_mut() {
                 selector.remove("kubernetes.io/os");
             }
-            // The API server fills it in.
-            let is_default = field == "dnsPolicy" && value == "ClusterFirst";
+            // The API server fills them in.
+            let is_default = match field {
+                "dnsPolicy" => value == "ClusterFirst",
+                "terminationGracePeriodSeconds" => value == 30,
+                _ => false,
+            };
             if !is_default && !is_empty(&value) {
                 found.set(if is_daemon_set { daemon_set } else { deployment }, value);
             }
         }
-        if !is_empty(&container["resources"]) {
-            found.set("resources", container["resources"].clone());
+        for (field, name) in CONTAINER_FIELDS.into_iter().filter(|(field, _)| !is_empty(&container[*field])) {
+            found.set(name, container[field].clone());
         }
         if is_daemon_set {
             found.set("useHostNetwork", json!(pod["hostNetwork"] == true));
-        } else if spec["replicas"].is_u64() {
-            found.set("replicas", spec["replicas"].clone());
+            found.take_update_strategy(&spec["updateStrategy"]);
+        } else {
+            found.take_deployment(spec);
         }
-        if let Some(account) = pod["serviceAccountName"].as_str() {
+        found.take_beside(object, manifest);
+        found.take_account(pod, container, account_annotations(object, manifest));
+        Some(found)
+    }
+
+    /// Takes the labels and annotations of the pods, and names those of the object, which may be a tool's.
+    fn take_metadata(&mut self, object: &Value) {
+        let (spec, pods) = (&object["spec"], &object["spec"]["template"]["metadata"]);
+        let mut labels = without_tools(&pods["labels"]);
+        labels.retain(|name, _| spec["selector"]["matchLabels"][name].is_null());
+        for (name, map) in [("podLabels", labels), ("podAnnotations", without_tools(&pods["annotations"]))] {
+            if !map.is_empty() {
+                self.set(name, map.into());
+            }
+        }
+        let labels: Vec<_> = without_tools(&object["metadata"]["labels"]).into_iter().map(|(name, _)| name).collect();
+        if !labels.is_empty() {
+            let text = format!(
+                "the object's {} may be a tool's, and not of customLabels; set commonLabels if Ebbtide's objects need it",
+                labels.join(", ")
+            );
+            self.remarks.push(remark(Topic::Lost, "customLabels", &text));
+        }
+    }
+
+    fn take_deployment(&mut self, spec: &Value) {
+        if spec["replicas"].is_u64() {
+            self.set("replicas", spec["replicas"].clone());
+        }
+        // The API server fills it in.
+        let default =
+            json!({ "type": "RollingUpdate", "rollingUpdate": { "maxSurge": "25%", "maxUnavailable": "25%" } });
+        if !is_empty(&spec["strategy"]) && spec["strategy"] != default {
+            self.set("strategy", spec["strategy"].clone());
+        }
+        if spec["template"]["spec"]["hostNetwork"] == true {
+            let text = "is not a value of NTH's chart for its Deployment: if Ebbtide's pods need the role of their nodes as well, set hostNetwork, \
+                        and admin.port and status.port to ports that are free on the nodes";
+            self.remarks.push(remark(Topic::Lost, "hostNetwork", text));
+        }
+    }
+
+    fn take_update_strategy(&mut self, given: &Value) {
+        let mut strategy = given.clone();
+        if let Some(Value::Object(rolling)) = strategy.get_mut("rollingUpdate") {
+            // The API server fills it in.
+            rolling.retain(|name, value| name != "maxSurge" || *value != 0);
+        }
+        if !is_empty(&strategy) {
+            self.set("updateStrategy", strategy);
+        }
+    }
+
+    /// Takes the role that the pods' ServiceAccount has by its annotations.
+    fn take_account(&mut self, pod: &Value, container: &Value, annotations: Map<String, Value>) {
+        let is_shown = annotations.contains_key("eks.amazonaws.com/role-arn");
+        if !annotations.is_empty() {
+            self.set("serviceAccount.annotations", annotations.into());
+        }
+        if let Some(account) = pod["serviceAccountName"].as_str().filter(|_| !is_shown) {
             let env = container["env"].as_array().into_iter().flatten();
             let role =
                 env.filter(|variable| variable["name"] == "AWS_ROLE_ARN").find_map(|role| role["value"].as_str());
@@ -76,9 +151,8 @@ impl Found {
                 "{shown}: give Ebbtide's ServiceAccount that role or one of its own, by serviceAccount.annotations or an association of EKS Pod \
                  Identity"
             );
-            found.remarks.push(remark(Topic::Missing, "serviceAccount", &text));
+            self.remarks.push(remark(Topic::Missing, "serviceAccount", &text));
         }
-        Some(found)
     }
 
     fn take_variables(&mut self, container: &Value) {
