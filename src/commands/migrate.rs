@@ -82,7 +82,7 @@ const NESTED: &str = "\
 const PARENT: &str = "has NTH's values, so Ebbtide's are under `ebbtide`: add Ebbtide's chart to the parent chart by that name. It runs in the \
                       parent's namespace, which the role's trust policy must name";
 
-/// The remark on the ServiceAccount of a parent chart.
+/// The remark on the `ServiceAccount` of a parent chart.
 const ACCOUNT: &str = "would be that of both charts, in one namespace: one would overwrite the other's, and NTH would lose its token. Ebbtide's is \
                        named ebbtide: add it to the role's trust policy or associations";
 
@@ -228,7 +228,7 @@ pub fn convert(text: &str) -> Result<Migration, ValuesError> {
         let value = NthValue::new(&nth, mode, row);
         let Conversion { settings, remark } = if row.agents && mode == Mode::Imds {
             if !is_empty(value.value) {
-                remarks.push(self::remark(Topic::New, &row.nth, PLACED));
+                remarks.push(remark(Topic::New, &row.nth, PLACED));
             }
             of_agents(&value)
         } else {

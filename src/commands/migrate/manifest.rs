@@ -1,4 +1,4 @@
-//! NTH's other objects in the same manifest: its ServiceAccount, its disruption budget and its monitor.
+//! NTH's other objects in the same manifest: its `ServiceAccount`, its disruption budget and its monitor.
 
 use super::form::Found;
 use super::value::is_empty;
@@ -50,7 +50,7 @@ impl Found {
     }
 }
 
-/// Returns the annotations of the ServiceAccount of the workload's pods, if the manifest has it.
+/// Returns the annotations of the `ServiceAccount` of the workload's pods, if the manifest has it.
 pub(super) fn account_annotations(workload: &Value, manifest: &[Value]) -> Map<String, Value> {
     let name = &workload["spec"]["template"]["spec"]["serviceAccountName"];
     let is_theirs = |object: &&Value| {

@@ -133,7 +133,7 @@ impl Found {
         }
     }
 
-    /// Takes the role that the pods' ServiceAccount has by its annotations.
+    /// Takes the role that the pods' `ServiceAccount` has by its annotations.
     fn take_account(&mut self, pod: &Value, container: &Value, annotations: Map<String, Value>) {
         let is_shown = annotations.contains_key("eks.amazonaws.com/role-arn");
         if !annotations.is_empty() {
