@@ -13,7 +13,7 @@ mod error;
 
 pub use crate::fact::Category;
 pub use absence::{Absence, AbsenceSince};
-pub use backoff::{Backoff, Failure};
+pub use backoff::{Backoff, Failure, few_tries};
 pub use class::{AwsClass, CallClass, Class, Limits};
 #[cfg(test)]
 pub use error::MARKS_REFUSAL;

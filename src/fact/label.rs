@@ -423,4 +423,10 @@ impl Category {
     pub const fn is_away(self) -> bool {
         matches!(self, Self::Throttled | Self::Unavailable | Self::TimedOut | Self::Unreachable)
     }
+
+    /// Whether a later call may be answered otherwise: the server is away, or the credentials have expired, which are renewed.
+    #[must_use]
+    pub const fn may_pass(self) -> bool {
+        self.is_away() || matches!(self, Self::Expired)
+    }
 }

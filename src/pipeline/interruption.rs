@@ -17,8 +17,8 @@
 //! waits          before evictions and completion        waves           places among the nodes of a label's value
 //! shifts         the zones with shifted traffic         link            between an interruption and its messages
 //! group_lookup   the groups and states of instances     replaceable     whether a group can replace first
-//! out_of_service the taint of an instance that is gone  remedy          what ends the repair of a drained Node
-//! reboots        calls to EC2 that reboot instances
+//! remedy         what ends a repair, after the drain    reboots         calls to EC2 that reboot instances
+//! out_of_service the taint of an instance that is gone
 //! ```
 //!
 //! The interruption owns its hook and the hook's heartbeat. Its only end consumes both and waits until no more beats can be sent. If it is

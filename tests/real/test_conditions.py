@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from harness import roles
-from harness.control_plane import SERVICE
 from harness.manifests import GROUP_LABEL, ZONE_LABEL
 from harness.recorder import REBOOT
 from harness.service import Service
@@ -117,9 +115,7 @@ def test_a_node_is_drained_then_rebooted_and_uncordoned_when_it_is_healthy(world
     world.parameters |= {"Reboot": "true", "ClusterName": "blue"}
     node, *_ = world.several_nodes(5)
     world.run("web", on=node)
-    roles.grant_nodes(world.kube, SERVICE, world.name)
-    pod = ("--source=queue,nodes", "--pod-namespace", world.name, "--pod-name", "a")
-    running = world.service(*pod, "--on-condition=KernelReady=False:2s=reboot")
+    running = world.service_on("queue,nodes", "--on-condition=KernelReady=False:2s=reboot")
     world.say(node, "KernelReady", "False")
     asked = eventually("the instance is rebooted", lambda: world.recorder.calls(REBOOT))
     assert drained(world, node) and cordoned(world.see(node)), "it is drained before"

@@ -48,8 +48,8 @@ pub struct Sources {
     pub node_hook: Option<String>,
 
     /// Action for a Node whose condition lasts longer than tolerated, such as `KernelReady=False:30m=replace`: `report`, `cordon`, `drain`,
-    /// `reboot` or `replace`; once per condition, or for its reasons, such as `AcceleratedHardwareReady=False/NvidiaXID*:10m=replace`. Needs `nodes` in
-    /// `--source`
+    /// `reboot` or `replace`; once per condition, or for its reasons, such as `AcceleratedHardwareReady=False/NvidiaXID*:10m=replace`. Needs
+    /// `nodes` in `--source`
     ///
     /// Tolerated from 1s to 24h. A rule with the whole reason comes before one with its beginning, and that before one without. Conditions are
     /// those of the EKS node monitoring agent, the node problem detector and Kubernetes itself (`Ready=Unknown`). No repair starts while more

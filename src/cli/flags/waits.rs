@@ -31,8 +31,8 @@ pub struct Waits {
     )]
     pub terminate_first: bool,
 
-    /// For the actions `replace` and `reboot`: maximum number of nodes of one Auto Scaling group that are replaced at the same time, a number or a share of
-    /// its desired capacity, at least one [default: `10%`]
+    /// For the actions `replace` and `reboot`: maximum number of nodes of one Auto Scaling group that are replaced at the same time, a number
+    /// or a share of its desired capacity, at least one [default: `10%`]
     #[arg(
         long,
         env = "EBBTIDE_MAX_REPLACEMENTS",

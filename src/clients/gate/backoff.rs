@@ -56,6 +56,19 @@ impl Backoff {
     }
 }
 
+/// Maximum number of tries of [`few_tries`].
+const TRIES: usize = 3;
+
+/// Calls AWS up to three times, while a later call may succeed. An answer may have been lost: only for calls that may be repeated.
+///
+/// # Errors
+/// The failure of the last call.
+pub async fn few_tries<T, F: Future<Output = Result<T, AwsError>>>(call: impl FnMut() -> F) -> Result<T, AwsError> {
+    let mut retries = 1..TRIES;
+    let passes = |error: &AwsError| error.category.may_pass() && retries.next().is_some();
+    Backoff::new(Duration::from_secs(1), Duration::from_secs(5)).retry(None, call, passes).await
+}
+
 /// The failure of a call that may be tried again.
 pub trait Failure {
     /// Returns the wait before another try; `delay` is the caller's own.

@@ -6,7 +6,7 @@ use super::check::{Area, Check, few};
 use super::readings::{CallTrial, ReadError, Readings, TrialAnswer};
 use crate::cli::settings::Settings;
 use crate::pipeline::event::NoticeKind;
-use crate::pipeline::interruption::{Action, ForLoadBalancers, Policy};
+use crate::pipeline::interruption::{Action, ForLoadBalancers};
 
 /// Whether the settings lead to calls about lifecycle hooks.
 #[must_use]
@@ -18,15 +18,13 @@ pub fn lifecycle(settings: &Settings) -> bool {
 /// Whether the settings lead to calls for replacements.
 #[must_use]
 pub fn replaces(settings: &Settings) -> bool {
-    !settings.policy().dry_run && (settings.has_any(&[Action::Replace]) || reboots(settings))
+    !settings.policy().dry_run && settings.has_any(&[Action::Replace, Action::Reboot])
 }
 
 /// Whether the settings lead to reboots.
 #[must_use]
 pub fn reboots(settings: &Settings) -> bool {
-    let of_a_condition = |policy: &Policy| policy.conditions.iter().any(|rule| rule.action == Action::Reboot);
-    let reboots = settings.has_any(&[Action::Reboot]) || settings.all_policies().any(of_a_condition);
-    reboots && !settings.policy().dry_run
+    !settings.policy().dry_run && settings.has_any(&[Action::Reboot])
 }
 
 /// Returns the work for load balancers; none if the settings rule it out.

@@ -48,7 +48,7 @@ impl ReadError {
     /// Whether the server answered what was asked. A refusal is an answer, but not one of credentials that have expired.
     #[must_use]
     pub fn answered(&self) -> bool {
-        !self.category.is_away() && self.category != Category::Expired
+        !self.category.may_pass()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::replaceable::{Group, Member, MemberState};
 use crate::clients::answers::{Answers, DENIAL_KEPT, Denials, FAILURE_KEPT, sweep};
-use crate::clients::gate::{AwsClass, AwsError, Backoff, CALL_TIMEOUT, Category, Gate, Operation};
+use crate::clients::gate::{AwsClass, AwsError, CALL_TIMEOUT, Category, Gate, Operation, few_tries};
 use crate::fact::{Fact, Facts, Replacement};
 use aws_sdk_autoscaling::Client;
 use aws_sdk_autoscaling::types::{AutoScalingGroup, Instance, LifecycleState};
@@ -12,9 +12,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
-
-/// Maximum number of attempts of a call that may succeed later, or that may have been lost. Repeating it is harmless.
-const ATTEMPTS: usize = 3;
 
 const DESCRIBE_GROUPS: Operation = Operation::new("autoscaling", "DescribeAutoScalingGroups");
 const DESCRIBE_HOOKS: Operation = Operation::new("autoscaling", "DescribeLifecycleHooks");
@@ -106,12 +103,7 @@ impl Groups {
             let request = request.should_respect_grace_period(false);
             self.gate.aws(SET_HEALTH, instance, AwsClass::Replace, by, || request.send()).await
         };
-        let mut retries = 1..ATTEMPTS;
-        let passes = |error: &AwsError| {
-            (error.category.is_away() || error.category == Category::Expired) && retries.next().is_some()
-        };
-        let called = Backoff::new(Duration::from_secs(1), Duration::from_secs(5)).retry(None, call, passes).await;
-        if let Err(error) = called {
+        if let Err(error) = few_tries(call).await {
             let reason = self.failed(group, &error, Replacement::Refused);
             if reason == Replacement::Denied {
                 self.denials.note(group_name);

@@ -291,7 +291,8 @@ impl Policy {
     /// Whether some notice has one of these actions.
     #[must_use]
     pub fn has_any(&self, wanted: &[Action]) -> bool {
-        self.actions.with_faults(&self.health_issues).any(|action| wanted.contains(&action))
+        let of_conditions = self.conditions.iter().map(|rule| rule.action);
+        self.actions.with_faults(&self.health_issues).chain(of_conditions).any(|action| wanted.contains(&action))
     }
 
     /// Returns the labels that waits read: those of the waves and of zones.

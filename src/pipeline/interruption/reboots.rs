@@ -1,13 +1,9 @@
 //! Calls to EC2 that reboot instances.
 
-use crate::clients::gate::{AwsClass, AwsError, Backoff, CALL_TIMEOUT, Category, Gate, Operation};
+use crate::clients::gate::{AwsClass, AwsError, CALL_TIMEOUT, Gate, Operation, few_tries};
 use crate::fact::Facts;
 use aws_sdk_ec2::Client;
-use std::time::Duration;
 use tokio::time::Instant;
-
-/// Maximum number of attempts of a call that may succeed later. EC2 queues a request, and a second one within moments changes nothing.
-const ATTEMPTS: usize = 3;
 
 const REBOOT: Operation = Operation::new("ec2", "RebootInstances");
 
@@ -34,10 +30,7 @@ impl Reboots {
             let request = self.client.reboot_instances().instance_ids(instance);
             self.gate.aws(REBOOT, instance, AwsClass::Replace, by, || request.send()).await
         };
-        let mut retries = 1..ATTEMPTS;
-        let passes = |error: &AwsError| {
-            (error.category.is_away() || error.category == Category::Expired) && retries.next().is_some()
-        };
-        Backoff::new(Duration::from_secs(1), Duration::from_secs(5)).retry(None, call, passes).await.map(drop)
+        // EC2 queues a request, and a second one within moments changes nothing.
+        few_tries(call).await.map(drop)
     }
 }

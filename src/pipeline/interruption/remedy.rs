@@ -8,7 +8,7 @@
 
 use super::NoticeOutcome;
 use super::policy::{Action, Policy};
-use crate::fact::Wait;
+use crate::fact::{Remedy, Wait};
 use crate::pipeline::event::Notice;
 use crate::pipeline::node::Node;
 use crate::pipeline::node::reboot::rebooted_at;
@@ -16,11 +16,9 @@ use crate::pipeline::node::replacement::AskedReplacement;
 use jiff::{SignedDuration, Timestamp};
 use std::time::Duration;
 
-pub use crate::fact::Remedy;
-
 /// Time within which a rebooted node must be healthy. EC2 cuts the power of an instance that has not shut down after a few minutes:
 /// <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-reboot.html>.
-pub const REBOOT_TIME: Duration = Duration::from_mins(10);
+const REBOOT_TIME: Duration = Duration::from_mins(10);
 
 /// Time within which an instance is not rebooted again.
 const REBOOT_PAUSE: SignedDuration = SignedDuration::from_hours(1);
@@ -47,7 +45,7 @@ pub fn remedy(
     match policy.action(notice) {
         Action::Reboot if is_reboot_due(node, now) => Some((Remedy::Reboot, REBOOT_TIME)),
         Action::Reboot => {
-            // Of a reboot that another clock noted nothing is over.
+            // A reboot that another clock noted may be ahead.
             let ago = rebooted_at(node).and_then(|at| Duration::try_from(now.duration_since(at)).ok());
             let left = REBOOT_TIME.saturating_sub(ago.unwrap_or_default());
             Some(if left.is_zero() { terminate } else { (Remedy::Reboot, left) })

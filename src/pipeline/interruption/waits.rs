@@ -1,6 +1,6 @@
-//! The waits of an interruption, at two places: before evictions start, and between the drain and the hook's completion, or the end of a repair. The waits of a
-//! place run at the same time, except a wave, which comes last. Each ends as met, not needed or timed out. None fails the drain, and none
-//! outlasts the deadline.
+//! The waits of an interruption, at two places: before evictions start, and after the drain, before the hook's completion or the end of a
+//! repair. The waits of a place run at the same time, except a wave, which comes last. Each ends as met, not needed or timed out. None fails the
+//! drain, and only the end of a repair outlasts the deadline.
 //!
 //! ```text
 //! hold            until a user or another controller releases the Node

@@ -103,8 +103,12 @@ class World:
 
     def service_without_queue(self, *flags: str) -> Service:
         """Starts the service on what Nodes say, with the rights for that, and waits until it is ready."""
+        return self.service_on("nodes", *flags)
+
+    def service_on(self, source: str, *flags: str) -> Service:
+        """Starts the service on these sources, with the rights for what Nodes say, and waits until it is ready."""
         roles.grant_nodes(self.kube, SERVICE, self.name)
-        return self.service("--source=nodes", "--pod-namespace", self.name, "--pod-name", "a", *flags)
+        return self.service(f"--source={source}", "--pod-namespace", self.name, "--pod-name", "a", *flags)
 
     def installed_service(
         self, release: Release, kube: Kube | None = None, given: dict[str, str] | None = None

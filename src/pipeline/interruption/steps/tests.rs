@@ -464,7 +464,6 @@ fn any_detail(random: &mut fastrand::Rng) -> Detail {
     let start = [None, Some("2026-11-21T12:10:00Z"), Some("2026-11-23T12:00:00Z")][random.usize(..3)];
     match random.u8(..9) {
         0 => SPOT,
-        6 => Detail::StatusCheck("system"),
         1 => Detail::Rebalance,
         2 => Detail::AsgLaunch(hook("hook", pool)),
         3 => Detail::StateChange { state: InstanceState::Stopped },
@@ -476,6 +475,7 @@ fn any_detail(random: &mut fastrand::Rng) -> Detail {
             withdrawn: random.bool(),
             is_issue: false,
         }),
+        6 => Detail::StatusCheck("system"),
         _ => Detail::AsgTerminate(Hook { replaces_root_volume: random.u8(..4) == 0, ..hook("hook", pool) }),
     }
 }

@@ -3,7 +3,7 @@
 use super::active_wait::ActiveWait;
 use super::replacement::{Moment, Progress};
 use crate::clients::answers::FAILURE_KEPT;
-use crate::clients::gate::{AwsError, Backoff, CALL_TIMEOUT, Category, KubeError};
+use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category, KubeError};
 use crate::fact::{DrainStep, Fact, Remedy, Replacement, WaitOutcome};
 use crate::pipeline::event::Detail;
 use crate::pipeline::interruption::Case;
@@ -38,11 +38,9 @@ impl<'a> EndOfRepair<'a> {
         if is_reboot_due(&node, interrupter.clock.now()) {
             let result = Box::pin(self.reboot(&node)).await;
             case.emit(&Fact::Remedy { about: case.about(), remedy: Remedy::Reboot, group: "", result });
-            match result {
-                Replacement::Asked => {}
-                Replacement::Denied => return WaitOutcome::Denied,
-                Replacement::Unknown => return WaitOutcome::TimeOver,
-                _ => return WaitOutcome::NotNeeded,
+            let asked = outcome(result);
+            if asked != WaitOutcome::Met {
+                return asked;
             }
         }
         waiting.set_reason("the node has not become healthy since its reboot");
@@ -84,7 +82,8 @@ impl<'a> EndOfRepair<'a> {
         }
         let Err(error) = interrupter.reboots.ask(notice.instance.as_str()).await else { return Replacement::Asked };
         case.emit(&Fact::RebootFailed { about: case.about(), error: &error });
-        if is_lost(&error) {
+        // EC2 may have taken the request, and its answer was lost.
+        if error.category.may_pass() {
             return Replacement::Asked;
         }
         // If that fails, the node is replaced the next time.
@@ -100,12 +99,7 @@ impl<'a> EndOfRepair<'a> {
         let result = result.unwrap_or(progress.if_over);
         let (about, remedy) = (case.about(), Remedy::Terminate);
         case.emit(&Fact::Remedy { about, remedy, group: &progress.group, result });
-        match result {
-            Replacement::Asked => WaitOutcome::Met,
-            Replacement::Queued | Replacement::Unknown => WaitOutcome::TimeOver,
-            Replacement::Denied => WaitOutcome::Denied,
-            _ => WaitOutcome::NotNeeded,
-        }
+        outcome(result)
     }
 
     async fn termination(&self, progress: &mut Progress) -> Replacement {
@@ -126,7 +120,12 @@ impl<'a> EndOfRepair<'a> {
     }
 }
 
-/// Whether EC2 may have taken a request whose answer was lost.
-fn is_lost(error: &AwsError) -> bool {
-    error.category.is_away() || error.category == Category::Expired
+/// Returns how the wait for a request ends; met if AWS has taken it.
+const fn outcome(result: Replacement) -> WaitOutcome {
+    match result {
+        Replacement::Asked => WaitOutcome::Met,
+        Replacement::Queued | Replacement::Unknown => WaitOutcome::TimeOver,
+        Replacement::Denied => WaitOutcome::Denied,
+        _ => WaitOutcome::NotNeeded,
+    }
 }

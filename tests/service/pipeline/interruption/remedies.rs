@@ -1,5 +1,6 @@
 //! The ends of repairs: `reboot`, and `--terminate-first`.
 
+use super::replacement::annotation;
 use crate::harness::{Replica, Stage, instance, node, s};
 use ebbtide_sim::aws::GroupSpec;
 use ebbtide_sim::fault::{Fault, Rule};
@@ -16,14 +17,14 @@ impl Stage {
     }
 
     fn note(&self, n: usize) -> Option<String> {
-        self.world.kube.node(&node(n))?.metadata.annotations?.remove("ebbtide/reboot")
+        annotation(self, n, "ebbtide/reboot")
     }
 
     fn unhealthy(&self) -> Vec<String> {
         self.world.aws.autoscaling.unhealthy()
     }
 
-    /// Breaks the n-th node until it is drained and rebooted for the so-manieth time.
+    /// Breaks the n-th node until it is drained and rebooted, which is this `time`.
     async fn breaks_and_reboots(&self, n: usize, time: usize) {
         self.kernel(n, false);
         self.until("rebooted", s(660), || self.calls("RebootInstances") == time).await;

@@ -85,7 +85,8 @@ fn waited(replica: &Replica, outcome: &str) -> f64 {
     replica.metric(&format!("ebbtide_waits_seconds_count{{outcome=\"{outcome}\",wait=\"replacement\"}}"))
 }
 
-fn annotation(stage: &Stage, n: usize, name: &str) -> Option<String> {
+/// Returns the value of an annotation of the n-th node.
+pub fn annotation(stage: &Stage, n: usize, name: &str) -> Option<String> {
     stage.world.kube.node(&node(n))?.metadata.annotations?.remove(name)
 }
 
