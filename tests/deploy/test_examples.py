@@ -313,13 +313,18 @@ def test_argo_cd_installs_a_fleet_with_the_values_of_each_stack(schemas: Path, t
         refused = conform(text, KNOWN[-1], schemas)
         assert not refused, refused
         bound_to_the_stack(parse(text), identity | {"ClusterName": cluster}, cluster)
-        found = environment(parse(text))
-        assert found["EBBTIDE_DRAIN_TIMEOUT"] == f"asg-terminate={'45m' if cluster == 'red' else '30m'}"
-        assert found["EBBTIDE_NODE_SELECTOR"] == "!karpenter.sh/nodepool,!eks.amazonaws.com/nodegroup", "of all clusters"
-    # One cluster first.
-    application_set["spec"]["generators"][0]["list"]["elements"][2]["version"] = "9.8.7"
+        described = environment(parse(text))
+        assert described["EBBTIDE_DRAIN_TIMEOUT"] == "asg-terminate=30m"
+        own = (described.get("EBBTIDE_REQUIRE_TAG"), described.get("EBBTIDE_AT_DEADLINE"))
+        assert own == (("true", "leave") if cluster == "red" else (None, None)), cluster
+    # One cluster first, and a value of a cluster wins.
+    red = application_set["spec"]["generators"][0]["list"]["elements"][2]
+    red["version"] = "9.8.7"
+    red["ebbtide"]["settings"]["drainTimeout"] = {"asgTerminate": "1h"}
     made = applications(application_set, tmp_path / "next")
     assert [each["spec"]["source"]["targetRevision"] for each in made] == [VERSION, VERSION, "9.8.7"]
+    drains = [environment(HELM4.objects(values=each["spec"]["source"]["helm"]["values"]))["EBBTIDE_DRAIN_TIMEOUT"] for each in made]
+    assert drains == ["asg-terminate=30m", "asg-terminate=30m", "asg-terminate=1h"]
 
 
 def test_the_fleets_project_permits_the_same_on_all_clusters() -> None:
