@@ -32,8 +32,11 @@ INJECTION_PRICE, INJECTION_MINUTES = 0.12, 10
 INSTANCE_HOURS = 3
 """Upper bound of the instance hours: two instances, and five replacements for some minutes each."""
 
-CLUSTER_TAGS = re.compile(r"kubernetes\.io/cluster/.+|aws-node-termination-handler/managed")
-"""Tags of groups whose hooks Ebbtide's role may complete, with the defaults of the templates."""
+MANAGED_TAG = "aws-node-termination-handler/managed"
+"""Default of Ebbtide's settings.managedTag."""
+
+CLUSTER_TAGS = re.compile(rf"kubernetes\.io/cluster/.+|{MANAGED_TAG}")
+"""Tags of groups whose hooks Ebbtide's role may complete, and whose instances it handles, with the defaults of templates and chart."""
 
 
 class Made(Report):
@@ -57,6 +60,8 @@ class Made(Report):
         """Lead of this machine's clock over AWS's, in seconds."""
         self.injects = ""
         """Why there are no experiments; empty if there are."""
+        self.found = False
+        """Whether the last clean-up has found a stack or a namespace."""
         self.tokens: dict[str, str] = {}
         """Answers to the completions of the launch hooks, by the way of completing."""
 
@@ -172,16 +177,17 @@ class Made(Report):
         kind = data.get("InstanceType") or next((each["InstanceType"] for each in overrides if "InstanceType" in each), "")
         if not kind:
             raise Stop(f"{options.group} names no instance type: name a group that does")
-        key, value = options.tag.split("=", 1) if options.tag else self.cluster_tag(group)
+        tags = self.tags(group)
+        self.refuse_settings(group, tags)
         self.parameters = {
             "LaunchTemplateId": template["LaunchTemplateId"],
             "LaunchTemplateVersion": str(found["VersionNumber"]),
             "SubnetIds": group["VPCZoneIdentifier"],
             "InstanceType": kind,
-            "TagKey": key,
-            "TagValue": value,
             "AsksForSpot": "true" if data.get("InstanceMarketOptions") else "false",
         }
+        for which, (key, value) in zip(("Tag", "SecondTag"), tags.items()):
+            self.parameters |= {f"{which}Key": key, f"{which}Value": value}
         if self.stacks():
             raise Stop(f"the stack {self.name} exists: --delete removes what an earlier trial left, --name selects another name")
         if cluster.items("namespaces", "--field-selector", f"metadata.name={self.name}"):
@@ -199,12 +205,28 @@ class Made(Report):
         )
         self.confirm(server, identity["Account"], kind)
 
-    def cluster_tag(self, group: Json) -> tuple[str, str]:
-        """Returns the tag of a group that lets Ebbtide's role complete its hooks."""
-        tags = [(each["Key"], each["Value"]) for each in group["Tags"] if CLUSTER_TAGS.fullmatch(each["Key"])]
-        if len(tags) != 1:
-            raise Stop(f"{self.options.group} has {len(tags)} tags of a cluster: --tag KEY=VALUE names the one for which Ebbtide's role may act")
-        return tags[0]
+    def tags(self, group: Json) -> dict[str, str]:
+        """Returns the tags of a group that let Ebbtide's role complete its hooks, and that Ebbtide may require on its instances."""
+        found = {each["Key"]: each["Value"] for each in group["Tags"] if CLUSTER_TAGS.fullmatch(each["Key"])}
+        tags = dict(each.split("=", 1) for each in self.options.tag) or found
+        if len(tags) not in (1, 2):
+            raise Stop(f"{self.options.group} has {len(tags)} tags of a cluster: --tag KEY=VALUE, once or twice, names those that Ebbtide needs")
+        return tags
+
+    def refuse_settings(self, group: Json, tags: dict[str, str]) -> None:
+        """Stops if Ebbtide would leave the trial's nodes alone, which are like those of a group."""
+        members = {each["InstanceId"] for each in group["Instances"]}
+
+        def nodes(*which: str) -> list[Json]:
+            return [each for each in self.cluster.items("nodes", *which) if each["spec"].get("providerID", "").rpartition("/")[2] in members]
+
+        for pod in self.replicas():
+            selector = setting(pod, "node-selector")
+            if selector and nodes() and not nodes("--selector", selector):
+                raise Stop(f"settings.nodeSelector, {selector}, excludes the nodes of {self.options.group}: name another group")
+            key, _, value = (setting(pod, "managed-tag") or MANAGED_TAG).partition("=")
+            if setting(pod, "require-tag") == "true" and (key not in tags or value not in ("", tags[key])):
+                raise Stop(f"settings.requireTag asks for the tag {key}, which the trial's group would lack: add it by --tag")
 
     def confirm(self, server: str, account: str, kind: str) -> None:
         """Shows what the trial creates and costs, and asks for consent."""
@@ -372,6 +394,7 @@ class Made(Report):
         if spaces:
             attempt("the namespace", lambda: self.cluster.run("delete", "namespace", self.name, "--wait=false"))
         stacks = attempt("the stack", self.stacks) or []
+        self.found = bool(spaces or stacks)
         if stacks and is_tagged(stacks[0], self.name):
             self.outputs = {}
             attempt("the group", self.empty_group)
@@ -415,7 +438,17 @@ def metrics_port(pod: Json) -> int:
 
 
 def is_dry_run(pod: Json) -> bool:
-    """Returns whether a replica runs with --dry-run, as the chart or its extraArgs set it."""
+    """Returns whether a replica runs with --dry-run."""
+    return setting(pod, "dry-run") == "true"
+
+
+def setting(pod: Json, flag: str) -> str:
+    """Returns a setting of a replica, which its extraArgs set or else the chart's variable; empty if neither does."""
     containers = pod["spec"]["containers"]
-    by_flag = any(word in ("--dry-run", "--dry-run=true") for each in containers for word in each.get("args", []))
-    return by_flag or any(variable == {"name": "EBBTIDE_DRY_RUN", "value": "true"} for each in containers for variable in each.get("env", []))
+    for words in (each.get("args", []) for each in containers):
+        for word, following in zip(words, [*words[1:], "--"]):
+            name, is_given, value = word.partition("=")
+            if name == f"--{flag}":
+                return value if is_given else "true" if following.startswith("-") else following
+    variable = f"EBBTIDE_{flag.upper().replace('-', '_')}"
+    return next((each.get("value", "") for one in containers for each in one.get("env", []) if each["name"] == variable), "")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import signal
 import sys
@@ -377,7 +378,8 @@ def parse() -> argparse.Namespace:
     """Returns the options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--group", help="Auto Scaling group of the cluster whose launch template and subnets the trial uses")
-    parser.add_argument("--tag", help="KEY=VALUE, the tag of groups whose hooks Ebbtide's role may complete; by default from the group")
+    tag = "KEY=VALUE, a tag that Ebbtide's role or settings.requireTag needs, once or twice; by default those of the group"
+    parser.add_argument("--tag", action="append", default=[], help=tag)
     parser.add_argument("--context", help="context of the kubeconfig; by default the current one")
     parser.add_argument("--namespace", default="ebbtide", help="namespace of Ebbtide; by default ebbtide")
     parser.add_argument("--metrics", action="append", help="URL of a replica's metrics, repeatable; by default through the API server")
@@ -392,7 +394,7 @@ def parse() -> argparse.Namespace:
         parser.error(f"--only takes {', '.join(STEPS)}")
     if not re.fullmatch(r"[a-z][a-z0-9-]{0,29}", options.name):
         parser.error("--name takes up to 30 lower-case letters, digits and hyphens")
-    if options.tag and "=" not in options.tag:
+    if not all("=" in each for each in options.tag):
         parser.error("--tag takes KEY=VALUE")
     if not options.group and not options.delete:
         parser.error("--group is required")
@@ -404,6 +406,9 @@ def delete(trial: Trial) -> int:
     left = trial.remove()
     for each in left:
         print(f"left: {each}", file=sys.stderr)
+    if not left and not trial.found:
+        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "the region of the profile"
+        print(f"nothing of {trial.name} in {region} and {trial.cluster.context}")
     return 1 if left else 0
 
 

@@ -210,6 +210,13 @@ def test_the_trial_reads_port_and_dry_run_from_the_pods(made: Any, values: str, 
     assert (made.metrics_port(pod), made.is_dry_run(pod)) == (port, is_dry)
 
 
+@pytest.mark.parametrize("values", ["{settings: {nodeSelector: '!a', requireTag: true}}", "extraArgs: [--node-selector, '!a', --require-tag]"])
+def test_the_trial_reads_the_settings_that_exclude_its_nodes(made: Any, values: str) -> None:
+    queue = ("--set", "queueUrl=https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide")
+    pod = the("Deployment", HELM4.objects(*queue, values=values))["spec"]["template"]
+    assert [made.setting(pod, flag) for flag in ("node-selector", "require-tag", "managed-tag")] == ["!a", "true", ""]
+
+
 CREATE = {
     "AWS::AutoScaling::AutoScalingGroup": "autoscaling:CreateAutoScalingGroup",
     "AWS::AutoScaling::LifecycleHook": "autoscaling:PutLifecycleHook",

@@ -251,6 +251,71 @@ def test_a_dry_run_is_refused(report: Any) -> None:
         report.check()
 
 
+def replica(*words: str, **variables: str) -> Any:
+    """Returns a pod of Ebbtide with these arguments and variables."""
+    env = [{"name": name, "value": value} for name, value in variables.items()]
+    return {"spec": {"containers": [{"args": list(words), "env": env}]}}
+
+
+MANAGED = {"aws-node-termination-handler/managed": ""}
+
+
+@pytest.mark.parametrize(
+    ("pod", "tags", "refusal"),
+    [
+        (replica("run"), {}, None),
+        (replica(EBBTIDE_NODE_SELECTOR="pool=a"), {}, None),
+        (replica(EBBTIDE_NODE_SELECTOR="!pool"), {}, "settings.nodeSelector, !pool, excludes the nodes of mine"),
+        (replica("--node-selector", "!pool"), {}, "settings.nodeSelector, !pool, excludes"),
+        (replica(EBBTIDE_REQUIRE_TAG="true"), MANAGED, None),
+        (replica(EBBTIDE_REQUIRE_TAG="true"), {"team": "sea"}, f"the tag {next(iter(MANAGED))}, which"),
+        (replica("--require-tag", EBBTIDE_MANAGED_TAG="team=sea"), {"team": "sea"}, None),
+        (replica("--require-tag", EBBTIDE_MANAGED_TAG="team=sea"), {"team": "air"}, "the tag team, which"),
+    ],
+)
+def test_settings_that_leave_the_trials_nodes_alone_are_refused(
+    report: Any, pod: Any, tags: dict[str, str], refusal: str | None
+) -> None:
+    node = {"metadata": {"labels": {"pool": "a"}}, "spec": {"providerID": "aws:///eu-west-1a/i-1"}}
+
+    def items(kind: str, *which: str) -> list[Any]:
+        return [pod] if kind == "pods" else [] if which == ("--selector", "!pool") else [node]
+
+    report.options.namespace, report.options.group = "ebbtide", "mine"
+    report.cluster = SimpleNamespace(items=items)
+    group = {"Instances": [{"InstanceId": "i-1"}]}
+    if not refusal:
+        report.refuse_settings(group, tags)
+        # A group without instances shows no labels.
+        report.refuse_settings({"Instances": []}, tags)
+        return
+    with pytest.raises(import_module("calls").Stop, match=refusal):
+        report.refuse_settings(group, tags)
+
+
+def test_the_trial_has_both_tags_of_the_group(report: Any) -> None:
+    both = MANAGED | {"kubernetes.io/cluster/blue": "owned"}
+    group = {"Tags": [{"Key": key, "Value": value} for key, value in (both | {"Name": "mine"}).items()]}
+    report.options.group, report.options.tag = "mine", []
+    assert report.tags(group) == both
+    report.options.tag = ["team=sea=side"]
+    assert report.tags(group) == {"team": "sea=side"}
+    report.options.tag = []
+    for wrong in ({}, both | {"kubernetes.io/cluster/green": "owned"}):
+        with pytest.raises(import_module("calls").Stop, match=f"mine has {len(wrong)} tags of a cluster"):
+            report.tags({"Tags": [{"Key": key, "Value": value} for key, value in wrong.items()]})
+
+
+def test_a_clean_up_that_finds_nothing_says_where_it_looked(
+    report: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AWS_REGION", "eu-south-1")
+    report.cluster = SimpleNamespace(context="blue", items=lambda *_: [])
+    monkeypatch.setattr(report, "stacks", list)
+    assert import_module("trial").delete(report) == 0
+    assert capsys.readouterr().out == f"nothing of {NAME} in eu-south-1 and blue\n"
+
+
 def test_messages_are_read_whichever_way_they_come(report: Any) -> None:
     read = import_module("observed").read
     action = Action(Hook("group", "hook", 60, LAUNCHING), "i-1")
