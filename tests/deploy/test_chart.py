@@ -812,6 +812,15 @@ def test_the_notes_of_a_dry_run_tell_of_messages_if_there_is_a_queue(values: str
     assert ("messages are deleted" in said) == deleted
 
 
+@pytest.mark.parametrize(
+    ("image", "named"),
+    [("", False), ("tag: 5d917e4", True), (f"tag: a, digest: 'sha256:{'a' * 64}'", False)],
+)
+def test_the_notes_name_another_version_of_the_image(image: str, named: bool) -> None:
+    said = notes(QUEUE + f"image: {{repository: registry.example/you/ebbtide, {image}}}")
+    assert ("It runs the image of image.tag, " in said) == named, said
+
+
 def test_the_notes_name_the_policies_that_are_missing() -> None:
     assert "OPEN" not in notes(QUEUE)
     said = notes(QUEUE + "rbac: {create: false}")
