@@ -7,11 +7,12 @@
 //! ```text
 //! from                     by                                              to
 //! (none), planned          plan, also for another time                     planned
-//! handled                  plan, for another time                          planned
-//! (none), planned          cordon                                          open
+//! handled                  plan, by a newer copy, for another time         planned
+//! (none), planned, open    cordon, also for another time                   open
 //! handled                  cordon, for another time                        open
 //! handled                  cordon, by a replica that is late               ended
 //! withdrawn                cordon, or plan, by a newer copy                open, planned
+//! open, by the agent       cordon for the hook that it had announced       (none): the hook's record has its place in the wave
 //! open                     the end of its work                             ended
 //! (none)                   the same, without a cordon                      handled
 //! planned                  the end of the work that the plan started       handled
@@ -19,7 +20,7 @@
 //! open                     released: expired, returned                     (none); handled, if a source that joined repeats it
 //! open                     uncordoned by a user for good                   handled; (none), if its hook waits
 //! ended                    released, for whatever reason                   handled
-//! all, unless newer        AWS's message cancels it                        withdrawn
+//! all, and (none)          AWS's message cancels it, unless it is newer    withdrawn
 //! planned, open, ended     the same, while the agent still reports it      the same, under the agent's key
 //! handled                  its source no longer reports it                 (none)
 //! open, ended              the same                                        (none), if no other source has reported it; ended: open, if one has

@@ -65,7 +65,8 @@ pub struct NoticeRecord {
     /// The sign that the instance has returned, if it can return.
     #[serde(skip_serializing_if = "Option::is_none", rename = "back")]
     pub(in crate::pipeline::node) return_sign: Option<ReturnSign>,
-    /// Expiry of the record of a recommendation, or of a cordon without a drain: nothing else shows that the instance stays.
+    /// Expiry, where nothing else shows that the instance stays: of a recommendation, of a cordon without a drain, and of a drain that
+    /// `--uncordon-after` ends. It moves with the drain's end.
     #[serde(skip_serializing_if = "Option::is_none", rename = "until")]
     pub(in crate::pipeline::node) expires: Option<Timestamp>,
     /// The pool of Nodes in whose settings the work began, if it is in one.
@@ -250,7 +251,7 @@ impl NoticeRecord {
     }
 
     /// Whether it is the agent's notice of a termination: a hint, which knows neither the lifecycle hook nor its timeout. The record of the
-    /// hook's message, which is about the same end, takes its place, whichever came first.
+    /// hook's message, which is about the same end, replaces it in one patch and continues in its place in the wave, whichever came first.
     pub(in crate::pipeline::node) fn is_hint_of_termination(&self) -> bool {
         self.is_of(NoticeKind::AsgTerminate) && is_from_node(&self.message)
     }
@@ -301,7 +302,7 @@ impl NoticeRecord {
         (self.is_drain() && self.place != Some(place)).then_some(Self { place: Some(place), ..record })
     }
 
-    /// Returns the record of a drain whose deadline moves to `at`; `None` if it is that time, or the record is of no drain.
+    /// Returns the record of a drain whose deadline moves to `at`, while its change stays where it is: `start` is AWS's. `None` if it is that time, or the record is of no drain.
     #[must_use]
     pub fn moved(&self, at: Timestamp) -> Option<Self> {
         let moves = self.deadline.is_some_and(|deadline| deadline != whole_seconds(at));
@@ -328,7 +329,8 @@ impl NoticeRecord {
         Self { boot: Boot::new(boot), ..self.clone() }
     }
 
-    /// Returns the record of a notice for which nothing is left to do, as long as it names the same time.
+    /// Returns the record of a notice for which nothing is left to do, as long as it names the same time: ended if it holds the Node, handled
+    /// otherwise.
     #[must_use]
     pub(in crate::pipeline::node) fn ended(&self) -> Self {
         if self.work.holds() {
@@ -339,7 +341,7 @@ impl NoticeRecord {
     }
 
     /// Returns what is left of the record when it no longer holds the Node for this reason, if anything: what has ended, or a user has ended,
-    /// stays so. Of a hook that waits nothing is left: the next receiver of its message must complete it.
+    /// stays so. Of open work whose hook waits nothing is left: the next receiver of its message must complete it.
     #[must_use]
     pub(in crate::pipeline::node) fn released(&self, reason: UndoReason) -> Option<Self> {
         let is_by_user = reason == UndoReason::Uncordoned && !self.has_hook() && !self.is_unreadable();

@@ -90,6 +90,8 @@ fn the_writers_make_the_transitions_of_the_table_and_no_others() {
     let rows: &[&[(By, Option<Work>)]] = &[
         &[(Plan(0, 9), Some(Planned)), (Cordon(0, 9), Some(Open)), (End(9), Some(Ended)), (Release, Some(Handled))],
         &[(Cordon(0, 9), Some(Open)), (Release, None)],
+        // AWS moves the start while the Node is drained.
+        &[(Cordon(0, 9), Some(Open)), (Cordon(1, 20), Some(Open)), (End(20), Some(Ended))],
         // A user ends it, until AWS moves the start.
         &[(Cordon(0, 9), Some(Open)), (Uncordon, Some(Handled)), (Cordon(1, 20), Some(Open))],
         &[(Plan(0, 9), Some(Planned)), (Uncordon, Some(Planned))],
