@@ -505,10 +505,17 @@ def actions(**chosen: str) -> str:
             NODES | DRAINS | TELLS | NODES_TURN,
         ),
         (
+            actions(stateChange="report") + "settings: {surge: 5m, source: [queue, nodes], onCondition: ['A=False/B*:5m=reboot']}",
+            NODES | DRAINS | TELLS | NODES_TURN | SURGES,
+        ),
+        (
             actions(stateChange="report") + "settings: {source: [queue, nodes], onCondition: ['A=True:5m=cordon']}",
             NODES | TELLS | NODES_TURN,
         ),
-        (actions(stateChange="report", statusCheck="drain") + "settings: {ec2PollInterval: 5m}", NODES | DRAINS | TELLS),
+        *[
+            (actions(stateChange="report", statusCheck=action) + "settings: {ec2PollInterval: 5m}", NODES | DRAINS | TELLS)
+            for action in ("drain", "reboot", "replace")
+        ],
         (actions() + "settings: {waitForLoadBalancers: deregister}", NODES | DRAINS | TELLS | BALANCERS),
         ("settings: {atDeadline: leave, events: none}", NODES | DRAINS | VOLUMES),
         ("settings: {collectLeases: true}", NODES | DRAINS | VOLUMES | DELETES | TELLS | NODE_LEASES | TURNS),

@@ -228,7 +228,10 @@ SENTENCES = [
         ]
     ],
     ("settings: {source: [queue, nodes], nodeHook: drain}", "settings.nodeHook is for settings.source: [nodes]: with a queue"),
-    ("actions: {statusCheck: cordon}", "actions.statusCheck has no effect without settings.ec2PollInterval: set an interval"),
+    *[
+        (f"actions: {{statusCheck: {action}}}", "actions.statusCheck has no effect without settings.ec2PollInterval: set an interval")
+        for action in ("cordon", "reboot")
+    ],
     ("settings: {source: [queue, ec2]}", "settings.ec2PollInterval is missing, but settings.source names ec2; set"),
     (
         "settings: {source: [queue, nodes], ec2PollInterval: 5m}",
@@ -276,6 +279,10 @@ SENTENCES = [
     (
         ALONE + ", onCondition: ['A=True:5m=drain', 'B=True:5m=replace']}",
         "settings.onCondition: B=True:5m=replace needs calls to AWS that are not made with settings.source: [nodes] alone; ",
+    ),
+    (
+        ALONE + ", onCondition: ['B=True:5m=reboot']}",
+        "settings.onCondition: B=True:5m=reboot needs calls to AWS that are not made with settings.source: [nodes] alone; ",
     ),
     *[
         (f"settings: {{source: [queue, nodes], onCondition: ['{rule}']}}", f'settings.onCondition: "{rule}" is not TYPE=STATUS[/REASON]:TOLERATION=ACTION; write it like')

@@ -341,20 +341,30 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if and (.Values.notifications).existingSecret (.Values.notifications).template }}yes{{ end }}
 {{- end }}
 
-{{/* The kinds whose action is drain or replace in any pool, as set or by the program's default. Each between spaces. */}}
+{{/* yes if the action, as set or by default, leads to a drain. */}}
+{{- define "ebbtide.drains" -}}
+{{- if has . (list "drain" "reboot" "replace") }}yes{{ end }}
+{{- end }}
+
+{{/* The action at the end of a rule of settings.onCondition. */}}
+{{- define "ebbtide.actionOfRule" -}}
+{{- splitList "=" . | last }}
+{{- end }}
+
+{{/* The kinds whose action drains in any pool, as set or by the program's default. Each between spaces. */}}
 {{- define "ebbtide.drained" -}}
 {{- range $actions := (include "ebbtide.actions" . | fromJson).all }}
 {{- range list "asgTerminate" "spot" "stateChange" "scheduledChange" "capacityReservation" }}
-{{- if has (default "drain" (get $actions .)) (list "drain" "replace") }} {{ . }} {{ end }}
+{{- if include "ebbtide.drains" (default "drain" (get $actions .)) }} {{ . }} {{ end }}
 {{- end }}
-{{- if has (default "cordon" $actions.rebalance) (list "drain" "replace") }} rebalance {{ end }}
-{{- if has (default "report" $actions.statusCheck) (list "drain" "replace") }} statusCheck {{ end }}
+{{- if include "ebbtide.drains" (default "cordon" $actions.rebalance) }} rebalance {{ end }}
+{{- if include "ebbtide.drains" (default "report" $actions.statusCheck) }} statusCheck {{ end }}
 {{- end }}
 {{- range (.Values.settings).onCondition }}
-{{- if or (hasSuffix "=drain" .) (hasSuffix "=replace" .) }} nodeCondition {{ end }}
+{{- if include "ebbtide.drains" (include "ebbtide.actionOfRule" .) }} nodeCondition {{ end }}
 {{- end }}
 {{- range $action := (.Values.settings).healthIssue }}
-{{- if has (default "" $action) (list "drain" "replace") }} healthIssue {{ end }}
+{{- if include "ebbtide.drains" (default "" $action) }} healthIssue {{ end }}
 {{- end }}
 {{- end }}
 
