@@ -62,7 +62,7 @@ pub(super) fn after(
 
 /// Returns the wait for the end of a repair.
 fn end_of_repair(policy: &Policy, notice: &Notice, node: &Node, clock: &Clock) -> Option<PlannedWaitView> {
-    let (remedy, at_most) = remedy(policy, notice, node, NoticeOutcome::Drained, clock.now())?;
+    let (remedy, at_most) = remedy(policy, notice, node, NoticeOutcome::Drained, None, clock.now())?;
     let (place, wait) = (Place::AfterDrain, wait_of(remedy));
     Some(if policy.dry_run { forgone(place, wait, "--dry-run changes nothing") } else { view(place, wait, at_most) })
 }

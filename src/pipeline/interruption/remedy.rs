@@ -1,7 +1,8 @@
 //! What ends the repair of a Node once it is drained: a reboot of its instance, or its termination by its group. Pure.
 //!
 //! ```text
-//! action reboot    drained ─▶ no reboot within an hour ─▶ Reboot ─▶ the node is healthy: its marks are removed
+//! action reboot    drained ─▶ no reboot within an hour ─▶ Reboot ─┬▶ the node is healthy: its marks are removed
+//!                        │                                        └▶ its time is over ─▶ Terminate
 //!                        └──▶ one, and the node is unhealthy again, or still, after ten minutes ─▶ Terminate
 //! action replace   drained ─▶ its group was not asked to launch another first ─▶ Terminate, with --terminate-first
 //! ```
@@ -9,7 +10,7 @@
 use super::NoticeOutcome;
 use super::policy::{Action, Policy};
 use crate::fact::{Remedy, Wait};
-use crate::pipeline::event::Notice;
+use crate::pipeline::event::{Detail, Notice};
 use crate::pipeline::node::Node;
 use crate::pipeline::node::reboot::rebooted_at;
 use crate::pipeline::node::replacement::AskedReplacement;
@@ -27,23 +28,27 @@ const REBOOT_PAUSE: SignedDuration = SignedDuration::from_hours(1);
 const TERMINATE_TIME: Duration = Duration::from_mins(10);
 
 /// Returns what is done about the instance of an unhealthy Node after work that ended so, and for how long at most, if anything is left
-/// to do.
+/// to do. `tried`: the last remedy that this work has tried, whose time is over.
 #[must_use]
 pub fn remedy(
     policy: &Policy,
     notice: &Notice,
     node: &Node,
     outcome: NoticeOutcome,
+    tried: Option<Remedy>,
     now: Timestamp,
 ) -> Option<(Remedy, Duration)> {
     let is_empty = matches!(outcome, NoticeOutcome::Drained | NoticeOutcome::NodeDead);
     let is_left = is_empty && notice.kind().is_repair() && !notice.is_withdrawn() && !node.is_excluded();
-    if !is_left || AskedReplacement::of(node).is_some() {
+    if !is_left || AskedReplacement::of(node).is_some() || tried == Some(Remedy::Terminate) {
         return None;
     }
     let terminate = (Remedy::Terminate, TERMINATE_TIME);
     match policy.action(notice) {
-        Action::Reboot if is_reboot_due(node, now) => Some((Remedy::Reboot, REBOOT_TIME)),
+        // Without a note, EC2 has refused the one that was tried.
+        Action::Reboot if is_reboot_due(node, now) => tried.is_none().then_some((Remedy::Reboot, REBOOT_TIME)),
+        // The time of the wait counts, whenever the reboot was noted in it and whatever the clock shows since.
+        Action::Reboot if tried.is_some() => Some(terminate).filter(|_| !is_healthy(notice, node)),
         Action::Reboot => {
             // A reboot that another clock noted may be ahead.
             let ago = rebooted_at(node).and_then(|at| Duration::try_from(now.duration_since(at)).ok());
@@ -53,6 +58,11 @@ pub fn remedy(
         Action::Replace if policy.waits.terminate_first => Some(terminate),
         _ => None,
     }
+}
+
+/// Whether the Node no longer has the condition that the notice reports. Of a status check only EC2 knows that, and calls the notice off.
+fn is_healthy(notice: &Notice, node: &Node) -> bool {
+    matches!(&notice.detail, Detail::Condition(name) if !node.has_condition(name))
 }
 
 /// Whether the Node's instance may be rebooted now.

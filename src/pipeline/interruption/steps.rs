@@ -286,8 +286,8 @@ impl<'a> Steps<'a> {
     /// Returns the step that ends a repair, after those that were tried.
     fn remedy(&self, outcome: NoticeOutcome, known: &Known, now: Instant) -> Option<Step<'a>> {
         let (node, at) = (known.node.as_deref()?, self.clock.timestamp_of(now));
-        let (remedy, at_most) = remedy(self.policy, self.notice, node, outcome, at)?;
-        (Some(remedy) > known.remedied).then_some(Step::Remedy { remedy, until: now + at_most })
+        let (remedy, at_most) = remedy(self.policy, self.notice, node, outcome, known.remedied, at)?;
+        Some(Step::Remedy { remedy, until: now + at_most })
     }
 
     fn completion(&self, known: &Known) -> HookEnding {

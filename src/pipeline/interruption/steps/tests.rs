@@ -482,6 +482,16 @@ fn any_detail(random: &mut fastrand::Rng) -> Detail {
 
 /// Returns what is done about a drained node, and for how long.
 fn remedy(action: Action, outcome: NoticeOutcome, notes: &[(&str, &str)]) -> Option<(Remedy, u64)> {
+    remedy_after(None, action, outcome, notes)
+}
+
+/// The same after this remedy.
+fn remedy_after(
+    tried: Option<Remedy>,
+    action: Action,
+    outcome: NoticeOutcome,
+    notes: &[(&str, &str)],
+) -> Option<(Remedy, u64)> {
     let mut policy = policy();
     policy.waits.terminate_first = true;
     policy.actions.set(NoticeKind::StatusCheck, action);
@@ -493,7 +503,7 @@ fn remedy(action: Action, outcome: NoticeOutcome, notes: &[(&str, &str)]) -> Opt
     let identity = Identity::StatusCheck { check: "system", since: None, instance: instance.clone() };
     let now = "2026-11-21T12:00:00Z".parse().unwrap();
     let notice = Notice::new(identity, instance, NoticeTime::Seen(now), Detail::StatusCheck("system"));
-    super::remedy(&policy, &notice, &node, outcome, now).map(|(remedy, at_most)| (remedy, at_most.as_secs()))
+    super::remedy(&policy, &notice, &node, outcome, tried, now).map(|(remedy, at_most)| (remedy, at_most.as_secs()))
 }
 
 #[test]
@@ -523,6 +533,19 @@ fn a_repair_ends_with_a_reboot_and_within_an_hour_with_a_termination() {
     }
     assert_eq!(remedy(Action::Replace, NoticeOutcome::Drained, &[]), Some((Remedy::Terminate, 600)));
     assert_eq!(remedy(Action::Drain, NoticeOutcome::Drained, &[]), None);
+}
+
+/// The clock may have been corrected, or the reboot been noted late in its wait.
+#[test]
+fn after_the_wait_for_a_reboot_the_node_is_terminated_whatever_time_it_was_noted_at() {
+    let after = |tried, notes: &[(&str, &str)]| remedy_after(tried, Action::Reboot, NoticeOutcome::Drained, notes);
+    for noted in ["11:49:00", "11:50:00", "11:51:00", "12:00:30"] {
+        let noted = format!("2026-11-21T{noted}Z");
+        let notes = [("ebbtide/reboot", noted.as_str())];
+        assert_eq!(after(Some(Remedy::Reboot), &notes), Some((Remedy::Terminate, 600)), "{noted}");
+        assert_eq!(after(Some(Remedy::Terminate), &notes), None, "{noted}");
+    }
+    assert_eq!(after(Some(Remedy::Reboot), &[]), None, "EC2 has refused it");
 }
 
 #[test]

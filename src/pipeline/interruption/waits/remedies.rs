@@ -86,7 +86,7 @@ impl<'a> EndOfRepair<'a> {
         if error.category.may_pass() {
             return Replacement::Asked;
         }
-        // If that fails, the node is replaced the next time.
+        // If that fails, the node is replaced.
         let _ = interrupter.marker.note(node, Instant::now() + CALL_TIMEOUT, removal).await;
         if error.category == Category::Denied { Replacement::Denied } else { Replacement::Refused }
     }

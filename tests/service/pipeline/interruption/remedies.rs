@@ -94,6 +94,21 @@ async fn a_node_that_stays_broken_is_replaced_ten_minutes_after_its_reboot() {
     stage.rest(&[&replica]).await;
 }
 
+/// The API server takes the note of the reboot seconds late.
+#[tokio::test(start_paused = true)]
+async fn a_reboot_that_is_noted_late_keeps_no_broken_node() {
+    let stage = Stage::with_group(3);
+    let replica = stage.with_both("a", &REBOOT).await;
+    stage.kernel(0, false);
+    stage.until("cordoned", s(660), || stage.cordoned(0)).await;
+    stage.world.faults.add(Rule::on("patch nodes", Fault::Status(503)).subject(node(0)).times(3));
+    stage.until("rebooted", s(60), || stage.calls("RebootInstances") == 1).await;
+    stage.world.kube.reboot(&node(0));
+    stage.until("unhealthy", s(660), || stage.unhealthy() == [instance(0)]).await;
+    replica.until_condition_ended(&stage, "drained", s(10)).await;
+    stage.rest(&[&replica]).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn another_replica_reboots_no_node_again() {
     for after in [0, 200, 700] {
