@@ -13,7 +13,7 @@ use crate::fact::{Remedy, Wait};
 use crate::pipeline::event::{Detail, Notice};
 use crate::pipeline::node::Node;
 use crate::pipeline::node::reboot::rebooted_at;
-use crate::pipeline::node::replacement::AskedReplacement;
+use crate::pipeline::node::replacement::is_asked;
 use jiff::{SignedDuration, Timestamp};
 use std::time::Duration;
 
@@ -40,7 +40,8 @@ pub fn remedy(
 ) -> Option<(Remedy, Duration)> {
     let is_empty = matches!(outcome, NoticeOutcome::Drained | NoticeOutcome::NodeDead);
     let is_left = is_empty && notice.kind().is_repair() && !notice.is_withdrawn() && !node.is_excluded();
-    if !is_left || AskedReplacement::of(node).is_some() || tried == Some(Remedy::Terminate) {
+    // A note of a request that is not confirmed may be of a replica that has ended before its call.
+    if !is_left || is_asked(node) || tried == Some(Remedy::Terminate) {
         return None;
     }
     let terminate = (Remedy::Terminate, TERMINATE_TIME);

@@ -531,6 +531,9 @@ fn a_repair_ends_with_a_reboot_and_within_an_hour_with_a_termination() {
             assert_eq!(remedy(action, outcome, &[]), None, "pods may be left: {outcome:?}");
         }
     }
+    let asking = [("ebbtide/replacement", r#"{"group":"workers","since":"2026-11-21T11:55:00Z","asking":true}"#)];
+    let expected = Some((Remedy::Terminate, 600));
+    assert_eq!(remedy(Action::Replace, NoticeOutcome::Drained, &asking), expected, "its replica may have ended");
     assert_eq!(remedy(Action::Replace, NoticeOutcome::Drained, &[]), Some((Remedy::Terminate, 600)));
     assert_eq!(remedy(Action::Drain, NoticeOutcome::Drained, &[]), None);
 }

@@ -131,6 +131,28 @@ async fn another_replica_reboots_no_node_again() {
     }
 }
 
+/// The first ends between its note and its call.
+#[tokio::test(start_paused = true)]
+async fn another_replica_asks_the_group_of_a_node_on_which_only_the_note_is() {
+    for flags in [REBOOT.to_vec(), [&REPLACE[..], &["--terminate-first"]].concat()] {
+        let stage = Stage::with_group(3);
+        stage.world.aws.autoscaling.change_group("group", |spec| spec.maintenance = None);
+        stage.world.faults.add(Rule::on("SetInstanceHealth", Fault::Hang));
+        let first = stage.with_both("a", &flags).await;
+        stage.until("its turn", s(5), || stage.nodes_holder().as_deref() == Some("a")).await;
+        stage.kernel(0, false);
+        stage.until("asking", s(1400), || stage.calls("SetInstanceHealth") == 1).await;
+        let note = annotation(&stage, 0, "ebbtide/replacement").expect("it is noted before the call");
+        assert!(note.contains("\"asking\":true") && stage.unhealthy().is_empty(), "{note}");
+        first.kill().await.gone(|_| true).await;
+        stage.world.faults.clear();
+        let second = stage.with_both("b", &flags).await;
+        stage.until("unhealthy", s(120), || stage.unhealthy() == [instance(0)]).await;
+        assert_eq!(stage.calls("SetInstanceHealth"), 2, "{}", stage.story());
+        stage.rest(&[&second]).await;
+    }
+}
+
 /// An answer that is lost may have been to a request that EC2 has taken.
 #[tokio::test(start_paused = true)]
 async fn a_reboot_that_ec2_refuses_leaves_the_node_drained_and_a_lost_answer_counts() {
