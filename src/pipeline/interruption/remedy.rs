@@ -40,8 +40,9 @@ pub fn remedy(
 ) -> Option<(Remedy, Duration)> {
     let is_empty = matches!(outcome, NoticeOutcome::Drained | NoticeOutcome::NodeDead);
     let is_left = is_empty && notice.kind().is_repair() && !notice.is_withdrawn() && !node.is_excluded();
-    // A note of a request that is not confirmed may be of a replica that has ended before its call.
-    if !is_left || is_asked(node) || tried == Some(Remedy::Terminate) {
+    // One that leaves for another reason is not disturbed: its hook may wait for volumes, or for another controller. A note of a request that
+    // is not confirmed may be of a replica that has ended before its call.
+    if !is_left || node.record.is_leaving() || is_asked(node) || tried == Some(Remedy::Terminate) {
         return None;
     }
     let terminate = (Remedy::Terminate, TERMINATE_TIME);

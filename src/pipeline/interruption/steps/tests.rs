@@ -534,6 +534,12 @@ fn a_repair_ends_with_a_reboot_and_within_an_hour_with_a_termination() {
     let asking = [("ebbtide/replacement", r#"{"group":"workers","since":"2026-11-21T11:55:00Z","asking":true}"#)];
     let expected = Some((Remedy::Terminate, 600));
     assert_eq!(remedy(Action::Replace, NoticeOutcome::Drained, &asking), expected, "its replica may have ended");
+    let record = |kind: &str| format!(r#"{{"v":1,"kind":"{kind}","deadline":"2026-11-21T13:00:00Z"}}"#);
+    for (kind, expected) in [("spot", None), ("asg-terminate", None), ("status-check", Some((Remedy::Reboot, 600)))] {
+        let record = record(kind);
+        let notes = [("ebbtide/notice.0123456789abcdef", record.as_str())];
+        assert_eq!(remedy(Action::Reboot, NoticeOutcome::Drained, &notes), expected, "{kind}");
+    }
     assert_eq!(remedy(Action::Replace, NoticeOutcome::Drained, &[]), Some((Remedy::Terminate, 600)));
     assert_eq!(remedy(Action::Drain, NoticeOutcome::Drained, &[]), None);
 }

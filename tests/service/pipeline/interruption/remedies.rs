@@ -4,6 +4,8 @@ use super::replacement::annotation;
 use crate::harness::{Replica, Stage, instance, node, s};
 use ebbtide_sim::aws::GroupSpec;
 use ebbtide_sim::fault::{Fault, Rule};
+use ebbtide_sim::kube::Pod;
+use ebbtide_sim::messages::Wrapping;
 use std::time::Duration;
 use tokio::time::sleep;
 
@@ -193,6 +195,22 @@ async fn only_a_drained_node_is_rebooted() {
     replica.until_condition_ended(&stage, "uncordoned", s(60)).await;
     sleep(s(1200)).await;
     assert_eq!((stage.calls("RebootInstances"), stage.calls("SetInstanceHealth")), (1, 0), "{}", stage.story());
+    stage.rest(&[&replica]).await;
+}
+
+/// A reboot would cut off what its hook waits for.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_its_group_terminates_meanwhile_is_not_rebooted() {
+    let stage = Stage::with_group(10);
+    stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").grace(s(300)).stops_in(s(120)));
+    let replica = stage.with_both("a", &[&REBOOT[..], &["--complete-after", "3m"]].concat()).await;
+    stage.kernel(0, false);
+    stage.until("cordoned", s(660), || stage.cordoned(0)).await;
+    let token = stage.terminate(0, s(900), Wrapping::Event);
+    replica.until_condition_ended(&stage, "drained", s(200)).await;
+    stage.until_handled(s(300)).await;
+    assert_eq!((stage.calls("RebootInstances"), stage.note(0)), (0, None), "{}", stage.story());
+    stage.completed_once(&token);
     stage.rest(&[&replica]).await;
 }
 
