@@ -261,13 +261,16 @@ impl Drop for DrainPlace {
             if places.all == 0 {
                 state.admitted.remove(&self.instance);
                 let State { marked, ended, .. } = &mut *state;
+                if !self.draining.is_strict {
+                    // Also before the first count: what needed no room has left a mark, too.
+                    ended.insert(self.instance.clone());
+                }
                 if let Some((_, marked)) = marked {
                     if self.draining.is_strict {
                         // Its mark may be newer than the count.
                         marked.insert(self.instance.clone());
                     } else {
                         marked.remove(&self.instance);
-                        ended.insert(self.instance.clone());
                     }
                 }
             }
@@ -302,6 +305,14 @@ mod tests {
         assert_eq!(draining.admit(&id(5), 4, marked).unwrap_err(), 4, "the marks stay, and those of the last second");
         sleep(COUNT_KEPT).await;
         draining.admit(&id(5), 2, HashSet::new).expect("they are gone");
+    }
+
+    /// Its mark stays until the deadline, and was not counted before.
+    #[tokio::test(start_paused = true)]
+    async fn a_drain_that_needed_no_room_holds_none_after_its_end() {
+        let draining = Arc::new(DrainingNodes::new(DrainLimit::Shaping));
+        drop(draining.admit_anyway(&id(1)));
+        draining.admit(&id(2), 1, || HashSet::from([id(1)])).expect("the first has ended");
     }
 
     #[test]

@@ -380,6 +380,8 @@ impl Interruption {
                 Box::pin(case.wait(&waits, outcome, self.hook.as_ref(), &self.waited)).await
             }
             Step::Remedy { remedy, until } => {
+                // The node is drained, and others may need its room.
+                self.admitted = None;
                 let (mut waits, outcome) = (Waits::default(), self.known.outcome);
                 waits.add(wait_of(remedy), until);
                 match Box::pin(case.wait(&waits, outcome, None, &self.waited)).await {

@@ -214,6 +214,21 @@ async fn a_node_that_its_group_terminates_meanwhile_is_not_rebooted() {
     stage.rest(&[&replica]).await;
 }
 
+/// AWS is asked about a notice beyond a quarter of the nodes: here beyond one.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_reboots_takes_no_room_from_drains() {
+    let stage = Stage::with_group(4);
+    let replica = stage.with_both("a", &REBOOT).await;
+    stage.breaks_and_reboots(0, 1).await;
+    stage.spot(1);
+    stage.until_handled(s(30)).await;
+    assert_eq!(stage.calls("DescribeSpotInstanceRequests"), 0, "{}", stage.story());
+    replica.ended_once("spot", "drained");
+    stage.kernel(0, true);
+    stage.until("uncordoned", s(60), || !stage.cordoned(0)).await;
+    stage.rest(&[&replica]).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_dry_run_reboots_nothing() {
     let stage = Stage::with_group(3);
