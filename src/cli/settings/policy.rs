@@ -72,6 +72,7 @@ fn policy(problems: &mut Problems, flags: &Run, sources: Sources, pool: Option<A
         at_timeout,
         admission,
         waits,
+        ec2_poll_interval: flags.ec2_poll_interval,
         settle: QUIET_TIME,
         heartbeats: flags.heartbeat,
         registration_grace: flags.registration_grace,

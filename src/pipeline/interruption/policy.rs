@@ -209,6 +209,8 @@ pub struct Policy {
     pub admission: Admission,
     /// The waits before evictions and completions.
     pub waits: WaitPolicy,
+    /// Interval at which EC2 is asked about status checks, if it is.
+    pub ec2_poll_interval: Option<Duration>,
     /// Time without a new drain notice after which evictions start: [`QUIET_TIME`](super::QUIET_TIME), save in tests.
     pub settle: Duration,
     /// Time after which to undo a cordon that no interruption followed: by default 20 minutes for `rebalance=cordon`.

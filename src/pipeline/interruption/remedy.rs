@@ -21,6 +21,9 @@ use std::time::Duration;
 /// <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-reboot.html>.
 const REBOOT_TIME: Duration = Duration::from_mins(10);
 
+/// Maximum time from EC2's answer that a status check passes until the notice is called off: a round of that source.
+const CALL_OFF_TIME: Duration = Duration::from_secs(90);
+
 /// Time within which an instance is not rebooted again.
 const REBOOT_PAUSE: SignedDuration = SignedDuration::from_hours(1);
 
@@ -47,19 +50,27 @@ pub fn remedy(
     }
     let terminate = (Remedy::Terminate, TERMINATE_TIME);
     match policy.action(notice) {
-        // Without a note, EC2 has refused the one that was tried.
-        Action::Reboot if is_reboot_due(node, now) => tried.is_none().then_some((Remedy::Reboot, REBOOT_TIME)),
-        // The time of the wait counts, whenever the reboot was noted in it and whatever the clock shows since.
-        Action::Reboot if tried.is_some() => Some(terminate).filter(|_| !is_healthy(notice, node)),
+        // The time of the wait counts, whenever the reboot was noted in it and whatever the clock shows since. Without a note, EC2 has
+        // refused it.
+        Action::Reboot if tried.is_some() => {
+            rebooted_at(node).filter(|_| !is_healthy(notice, node)).map(|_| terminate)
+        }
+        Action::Reboot if is_reboot_due(node, now) => Some((Remedy::Reboot, reboot_time(policy, notice))),
         Action::Reboot => {
             // A reboot that another clock noted may be ahead.
             let ago = rebooted_at(node).and_then(|at| Duration::try_from(now.duration_since(at)).ok());
-            let left = REBOOT_TIME.saturating_sub(ago.unwrap_or_default());
+            let left = reboot_time(policy, notice).saturating_sub(ago.unwrap_or_default());
             Some(if left.is_zero() { terminate } else { (Remedy::Reboot, left) })
         }
         Action::Replace if policy.waits.terminate_first => Some(terminate),
         _ => None,
     }
+}
+
+/// Returns the time within which the rebooted node must be known to be healthy. EC2 is asked about status checks only now and then.
+fn reboot_time(policy: &Policy, notice: &Notice) -> Duration {
+    let interval = policy.ec2_poll_interval.filter(|_| matches!(notice.detail, Detail::StatusCheck(_)));
+    interval.map_or(REBOOT_TIME, |interval| REBOOT_TIME + interval + CALL_OFF_TIME)
 }
 
 /// Whether the Node no longer has the condition that the notice reports. Of a status check only EC2 knows that, and calls the notice off.

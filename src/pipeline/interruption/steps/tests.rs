@@ -34,6 +34,7 @@ fn policy() -> Policy {
             volumes: Duration::ZERO,
             load_balancers: ForLoadBalancers::Nothing,
         },
+        ec2_poll_interval: None,
         admission: Admission { limit: DrainLimit::None, verify: Verify::Unusual, asks_aws: true },
         actions,
         conditions: Arc::default(),
@@ -548,7 +549,7 @@ fn a_repair_ends_with_a_reboot_and_within_an_hour_with_a_termination() {
 #[test]
 fn after_the_wait_for_a_reboot_the_node_is_terminated_whatever_time_it_was_noted_at() {
     let after = |tried, notes: &[(&str, &str)]| remedy_after(tried, Action::Reboot, NoticeOutcome::Drained, notes);
-    for noted in ["11:49:00", "11:50:00", "11:51:00", "12:00:30"] {
+    for noted in ["10:49:00", "11:49:00", "11:50:00", "11:51:00", "12:00:30"] {
         let noted = format!("2026-11-21T{noted}Z");
         let notes = [("ebbtide/reboot", noted.as_str())];
         assert_eq!(after(Some(Remedy::Reboot), &notes), Some((Remedy::Terminate, 600)), "{noted}");

@@ -253,6 +253,20 @@ async fn a_status_check_that_passes_after_a_reboot_undoes_the_work() {
     stage.rest(&[&replica]).await;
 }
 
+/// EC2 is asked every quarter of an hour.
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_check_passes_is_not_terminated_before_ec2_is_asked() {
+    let stage = Stage::with_group(3);
+    let replica = stage.start(&["--ec2-poll-interval", "15m", "--on", "status-check=reboot"]).await;
+    stage.fails(0, "instance", 600);
+    stage.until("rebooted", s(1100), || stage.calls("RebootInstances") == 1).await;
+    sleep(s(180)).await;
+    stage.world.aws.ec2.pass_check(&instance(0), "instance");
+    stage.until("uncordoned", s(1200), || !stage.cordoned(0)).await;
+    assert_eq!((stage.calls("RebootInstances"), stage.calls("SetInstanceHealth")), (1, 0), "{}", stage.story());
+    stage.rest(&[&replica]).await;
+}
+
 /// Where a group can't launch first, a repair ends all the same, if the user wants that; and not where the group would not replace it.
 #[tokio::test(start_paused = true)]
 async fn a_group_that_cannot_launch_first_terminates_after_the_drain() {
