@@ -108,6 +108,13 @@ impl AwsError {
         Self { operation, subject: subject.to_owned(), category, code, message, unsigned }
     }
 
+    /// Whether AWS may have taken the request all the same, because its answer was lost.
+    #[must_use]
+    pub const fn may_be_taken(&self) -> bool {
+        matches!(self.category, Category::Unavailable | Category::TimedOut | Category::Unreachable)
+            && self.unsigned.is_none()
+    }
+
     fn answer(&self) -> String {
         match &self.code {
             Some(code) => format!("{code}: {}", self.message),

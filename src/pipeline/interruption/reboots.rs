@@ -1,11 +1,18 @@
 //! Calls to EC2 that reboot instances.
 
-use crate::clients::gate::{AwsClass, AwsError, CALL_TIMEOUT, Gate, Operation, few_tries};
+use crate::clients::gate::{AwsClass, AwsError, Backoff, CALL_TIMEOUT, Gate, Operation, few_tries};
 use crate::fact::Facts;
 use aws_sdk_ec2::Client;
+use std::time::Duration;
 use tokio::time::Instant;
 
 const REBOOT: Operation = Operation::new("ec2", "RebootInstances");
+
+/// Time for which a request is repeated that EC2 has not taken. It is a part of the time within which the node must be healthy.
+const REPEATED_FOR: Duration = Duration::from_mins(2);
+
+/// Pauses between tries.
+const PAUSES: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(30));
 
 /// Reboots instances.
 pub struct Reboots {
@@ -20,7 +27,7 @@ impl Reboots {
         Self { client, gate: Gate::new(facts) }
     }
 
-    /// Asks EC2 to reboot the instance.
+    /// Asks EC2 to reboot the instance. While EC2 is too busy to take the request, or the credentials have expired, asks again for a time.
     ///
     /// # Errors
     /// EC2 did not take the request, or its answer was lost.
@@ -31,6 +38,8 @@ impl Reboots {
             self.gate.aws(REBOOT, instance, AwsClass::Replace, by, || request.send()).await
         };
         // EC2 queues a request, and a second one within moments changes nothing.
-        few_tries(call).await.map(drop)
+        let ask = || few_tries(call);
+        let passes = |error: &AwsError| error.category.may_pass() && !error.may_be_taken();
+        PAUSES.retry(Some(Instant::now() + REPEATED_FOR), ask, passes).await.map(drop)
     }
 }

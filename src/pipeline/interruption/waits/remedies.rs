@@ -82,13 +82,16 @@ impl<'a> EndOfRepair<'a> {
         }
         let Err(error) = interrupter.reboots.ask(notice.instance.as_str()).await else { return Replacement::Asked };
         case.emit(&Fact::RebootFailed { about: case.about(), error: &error });
-        // EC2 may have taken the request, and its answer was lost.
-        if error.category.may_pass() {
+        if error.may_be_taken() {
             return Replacement::Asked;
         }
         // If that fails, the node is replaced.
         let _ = interrupter.marker.note(node, Instant::now() + CALL_TIMEOUT, removal).await;
-        if error.category == Category::Denied { Replacement::Denied } else { Replacement::Refused }
+        match error.category {
+            Category::Denied => Replacement::Denied,
+            _ if error.category.may_pass() => Replacement::Unknown,
+            _ => Replacement::Refused,
+        }
     }
 
     /// Asks the instance's group to terminate it, and to launch another.

@@ -6,8 +6,8 @@ use crate::plan::{Kind, Plan, Target};
 use ebbtide_sim::calls::Call;
 use std::collections::BTreeSet;
 
-/// Time within which the calls of one request follow each other.
-const REPEATED: i64 = s(60);
+/// Time within which the calls of one request follow each other: EC2 may be too busy to take it.
+const REPEATED: i64 = s(180);
 
 /// Time within which no instance is rebooted again.
 const HOUR: i64 = s(3600);

@@ -178,6 +178,28 @@ async fn a_reboot_that_ec2_refuses_leaves_the_node_drained_and_a_lost_answer_cou
     }
 }
 
+/// A node that was not rebooted must not be terminated for that.
+#[tokio::test(start_paused = true)]
+async fn a_reboot_that_ec2_is_too_busy_to_take_is_asked_for_again() {
+    for (times, result) in [(4, "asked"), (99, "unknown")] {
+        let stage = Stage::with_group(3);
+        stage.world.faults.add(Rule::on("RebootInstances", Fault::Throttle).times(times));
+        let replica = stage.with_both("a", &REBOOT).await;
+        stage.kernel(0, false);
+        stage.until("asked", s(1000), || remedies(&replica, "reboot", result) > 0.0).await;
+        let is_asked = result == "asked";
+        assert!(!is_asked || stage.calls("RebootInstances") == 5, "{}", stage.story());
+        assert_eq!(stage.note(0).is_some(), is_asked, "{}", stage.story());
+        if is_asked {
+            stage.kernel(0, true);
+            stage.until("uncordoned", s(60), || !stage.cordoned(0)).await;
+        }
+        sleep(s(1200)).await;
+        assert_eq!(stage.calls("SetInstanceHealth"), 0, "{}", stage.story());
+        stage.rest(&[&replica]).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn only_a_drained_node_is_rebooted() {
     let stage = Stage::with_group(10);
