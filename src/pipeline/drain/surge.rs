@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   a pod of a ReplicaSet ─▶ Idle ──┬─ a ready pod is elsewhere ─────────────────▶ evicted at once
-//!                                   ├─ the strategy has no room, or a call failed ▶ Ended: evicted at once
+//!                                   ├─ the strategy has no room, or a call is refused ▶ Ended: evicted at once
 //!                                   ├─ a new pod is on its way ──▶ Waiting ──┐
 //!                                   ├─ the Deployment is restarted ▶ Waiting ┼─ the new pods are Ready ─▶ Ended: evicted
 //!                                   └─ too many others are ─▶ Queued ────▲   └─ the time is over ───────▶ evicted
@@ -20,7 +20,7 @@ use super::context::Drain;
 use super::report::PodState;
 use super::select::{Departure, SelectionRules};
 use super::{Deadline, DrainTerms};
-use crate::clients::gate::Category;
+use crate::clients::gate::{Category, KubeError};
 use crate::fact::{Fact, SurgeOutcome, WorkloadRef};
 use deployment::{Deployment, RESTART_ANNOTATION, ReadyPods, Step};
 use jiff::Timestamp;
@@ -204,6 +204,12 @@ fn is_of_own(departure: &Departure, rules: &SelectionRules) -> bool {
     replica_set.is_some() && replica_set == departure.replica_set.as_deref()
 }
 
+/// Whether the API server is away or too busy, so that a later call may be answered otherwise. With 500 it also reports a webhook that fails,
+/// and that may do so for ever.
+const fn is_away(error: &KubeError) -> bool {
+    error.category.is_away() && error.status != 500
+}
+
 /// The part of one pod in a surge.
 struct Part<'a> {
     drain: &'a Drain<'a>,
@@ -233,6 +239,8 @@ impl Part<'_> {
         let known = match self.read(before.is_waiting()).await {
             Ok(known) => known,
             Err(Unread::None) => return false,
+            // No eviction would be answered either.
+            Err(Unread::Failed(error)) if is_away(&error) => return true,
             Err(Unread::Failed(error)) if before.is_waiting() && error.category != Category::Denied => return true,
             Err(Unread::Failed(error)) => return self.end(None, SurgeOutcome::Failed, &error.to_string()),
         };
@@ -317,8 +325,8 @@ impl Part<'_> {
                 }
                 !dry_run
             }
-            // Another writer was first: the next reading shows what there is to wait for.
-            Err(error) if matches!(error.category, Category::Conflict | Category::NotFound) => {
+            // Another writer was first, or the answer was lost: the next reading shows what there is to wait for.
+            Err(error) if matches!(error.category, Category::Conflict | Category::NotFound) || is_away(&error) => {
                 self.surge.wait(false);
                 true
             }

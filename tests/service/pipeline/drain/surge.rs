@@ -264,6 +264,37 @@ async fn a_refused_restart_delays_no_drain() {
     }
 }
 
+/// In a storm the API server may be too busy for one call.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_fails_once_leaves_no_gap() {
+    for operation in ["get replicasets", "get deployments", RESTART] {
+        for fault in [Fault::Throttle, Fault::Status(503), Fault::Disconnect, Fault::LostResponse] {
+            let stage = Stage::new(2, 0);
+            add(&stage, &[0], |web| web);
+            stage.world.faults.add(Rule::on(operation, fault).times(1));
+            let replica = stage.start(&["--surge", "5m"]).await;
+            stage.spot(0);
+            assert_eq!(least_ready(&stage, s(60)).await, 1, "{operation} {fault:?}: {}", stage.story());
+            replica.ended_once("spot", "drained");
+            stage.rest(&[&replica]).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_webhook_that_fails_delays_no_drain() {
+    let stage = Stage::new(2, 0);
+    let pods = add(&stage, &[0], |web| web);
+    let message = "Internal error occurred: failed calling webhook \"a.svc\": context deadline exceeded";
+    stage.world.faults.add(Rule::on(RESTART, Fault::Refuse(500, message)));
+    let replica = stage.start(&["--surge", "5m"]).await;
+    stage.spot(0);
+    stage.until_handled(s(30)).await;
+    assert!(end_of(&stage, &pods[0]).at < s(5), "{}", stage.story());
+    replica.surged(&[("failed", 1)]);
+    stage.rest(&[&replica]).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_writer_that_was_faster_is_not_overridden() {
     let stage = Stage::new(2, 0);
