@@ -9,6 +9,8 @@
 //!                                   └─ too many others are ─▶ Queued ────▲   └─ the time is over ───────▶ evicted
 //! ```
 //!
+//! Without a restart the new pods are of the same `ReplicaSet`, and the surge begins anew when they are Ready.
+//!
 //! All pods of a `ReplicaSet` share one state, and one reading of the Deployment. The rollout itself removes old pods, so that most are gone
 //! when their wait ends. The resource version, which guards the restart, and the rollout in progress keep replicas of Ebbtide from
 //! restarting a Deployment twice.
@@ -151,6 +153,12 @@ impl Surge {
         self.state.lock().phase = phase;
     }
 
+    /// Ends the wait for a new pod of the same `ReplicaSet`: the node of that one may be interrupted next.
+    fn begin_anew(&self) {
+        let mut state = self.state.lock();
+        (state.phase, state.is_reported) = (Phase::Idle, false);
+    }
+
     /// Notes that pods wait, and whether a restart is the reason.
     fn wait(&self, restarted: bool) {
         self.set(Phase::Waiting { since: self.phase().since(), restarted });
@@ -187,12 +195,15 @@ pub(super) async fn surge(drain: &Drain<'_>, departure: &Departure) {
     };
     let surge = drainer.surges.join(replica_set);
     let part = Part { drain, departure, surge, is_late: &is_late };
-    tokio::select! {
+    let has_waited = tokio::select! {
         biased;
-        () = part.wait() => {}
-        () = drain.reached(|end| Some(latest(end))) => part.give_up(),
-    }
-    if part.surge.phase() != Phase::Idle {
+        has_waited = part.wait() => has_waited,
+        () = drain.reached(|end| Some(latest(end))) => {
+            part.give_up();
+            true
+        }
+    };
+    if has_waited {
         recorder.set(&departure.pod, PodState::Waiting);
     }
 }
@@ -220,11 +231,14 @@ struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// Waits until there is nothing to wait for.
-    async fn wait(&self) {
+    /// Waits until there is nothing to wait for. Returns whether there was something.
+    async fn wait(&self) -> bool {
+        let mut has_waited = false;
         while Box::pin(self.advance()).await {
+            has_waited = true;
             sleep(READ_INTERVAL).await;
         }
+        has_waited
     }
 
     /// Takes the next step for all pods. Returns whether they wait.
@@ -258,7 +272,12 @@ impl Part<'_> {
         let waits = match deployment.next(pods, before.is_waiting(), before.is_restarted(), now) {
             Step::NotNeeded => false,
             Step::Impossible(why) => self.end(Some(deployment), SurgeOutcome::NoRoom, why),
-            Step::Ready => self.end(Some(deployment), SurgeOutcome::Ready, ""),
+            Step::Ready if before.is_restarted() => self.end(Some(deployment), SurgeOutcome::Ready, ""),
+            Step::Ready => {
+                self.report(Some(deployment), SurgeOutcome::Ready, "");
+                self.surge.begin_anew();
+                false
+            }
             Step::Wait => {
                 self.surge.wait(before.is_restarted());
                 true

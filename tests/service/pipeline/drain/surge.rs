@@ -22,14 +22,20 @@ fn add_named(stage: &Stage, name: &str, nodes: &[usize], change: impl FnOnce(Dep
     stage.world.kube.add_deployment(change(Deployment::of(name, Pod::on("").stops_in(s(2)))), &nodes)
 }
 
-/// Returns the number of Ready pods of the namespace that don't terminate.
-fn ready(stage: &Stage) -> usize {
+/// Returns the nodes of the Ready pods of the namespace that don't terminate.
+fn nodes_of_ready(stage: &Stage) -> Vec<String> {
     let is_ready = |pod: &k8s_openapi::api::core::v1::Pod| {
         let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
         pod.metadata.deletion_timestamp.is_none()
             && conditions.iter().any(|found| found.type_ == "Ready" && found.status == "True")
     };
-    stage.world.kube.pods().iter().filter(|pod| is_ready(pod)).count()
+    let pods = stage.world.kube.pods().into_iter().filter(is_ready);
+    pods.filter_map(|pod| pod.spec?.node_name).collect()
+}
+
+/// Returns the number of Ready pods of the namespace that don't terminate.
+fn ready(stage: &Stage) -> usize {
+    nodes_of_ready(stage).len()
 }
 
 /// Returns the annotation that restarts the Deployment.
@@ -160,6 +166,26 @@ async fn a_replacement_that_is_on_its_way_is_waited_for_without_a_restart() {
     assert_eq!(stage.calls(RESTART), 0, "{}", stage.story());
     assert!(end_of(&stage, &pods[1]).at >= s(20));
     replica.surged(&[("ready", 1)]);
+    stage.rest(&[&replica]).await;
+}
+
+/// The node of a replacement is interrupted as soon as the pod is Ready.
+#[tokio::test(start_paused = true)]
+async fn a_replacement_whose_node_is_next_waits_for_its_own() {
+    let stage = Stage::new(6, 0);
+    let pods = add(&stage, &[0, 1], |web| web.starts_in(s(20)));
+    let replica = stage.start(&["--surge", "5m"]).await;
+    stage.spot(0);
+    sleep(s(8)).await;
+    stage.spot(1);
+    stage.until("the other leaves", s(60), || !stage.ends_of(&pods[1]).is_empty()).await;
+    let nodes = nodes_of_ready(&stage);
+    let [replacement] = nodes.as_slice() else { panic!("{nodes:?}\n{}", stage.story()) };
+    let n = (0..6).find(|n| node(*n) == *replacement).expect("it is one of them");
+    stage.spot(n);
+    assert_eq!(least_ready(&stage, s(90)).await, 1, "{}", stage.story());
+    replica.surged(&[("ready", 2)]);
+    replica.all_ended("spot", &[("drained", 3)]);
     stage.rest(&[&replica]).await;
 }
 
