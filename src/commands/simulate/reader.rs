@@ -163,7 +163,8 @@ impl<'a> Reader<'a> {
         let drained = nodes.filter(|node| node.record.is_drained()).map(|node| Arc::clone(&node.name));
         let drained: HashSet<_> = drained.chain([Arc::clone(&node.name)]).collect();
         let by = Instant::now() + CALL_TIMEOUT;
-        let reader = DeploymentReader { client: &self.clients.kube, gate: &self.gate, departure, by };
+        let (client, gate, rules) = (&self.clients.kube, &self.gate, &self.settings.selection_rules);
+        let reader = DeploymentReader { client, gate, departure, rules, by };
         reader.foresee(|name| drained.contains(name), self.clock.now()).await
     }
 

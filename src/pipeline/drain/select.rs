@@ -3,7 +3,8 @@
 
 use super::grace::Grace;
 use super::tier::{Tier, Tiers};
-use super::wire::{PodAddresses, PodId, TrimmedPod};
+use super::wire::{PodAddresses, PodId, Status, TrimmedPod};
+use crate::clients::trimmed::Trimmed;
 use crate::pipeline::node::IGNORE_ANNOTATION;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -61,6 +62,13 @@ pub struct Protection {
     pub annotation: &'static str,
     /// The end of the protection, if the annotation limits it.
     pub ends: Option<Timestamp>,
+}
+
+impl Protection {
+    /// Whether it holds at `now`.
+    pub(super) fn holds(self, now: Timestamp) -> bool {
+        self.ends.is_none_or(|ends| ends > now)
+    }
 }
 
 impl Departure {
@@ -281,7 +289,8 @@ fn departure(object: TrimmedPod, rules: &SelectionRules) -> Option<Departure> {
     Some(Departure { pod, grace, tier, ready, protection, deleted, ends, runs, owner, replica_set, tolerates_cordon })
 }
 
-fn protection(object: &TrimmedPod, rules: &SelectionRules) -> Option<Protection> {
+/// Returns the pod's protection, if it asks not to be disturbed.
+pub(super) fn protection<P>(object: &Trimmed<P, Status>, rules: &SelectionRules) -> Option<Protection> {
     let annotations = object.metadata.annotations.as_ref()?;
     let is = |key: &str, wanted: &str| annotations.get(key).is_some_and(|value| value == wanted);
     let unlimited = |annotation| Some(Protection { annotation, ends: None });

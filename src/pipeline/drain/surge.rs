@@ -21,10 +21,10 @@ mod read;
 use super::context::Drain;
 use super::report::PodState;
 use super::select::{Departure, SelectionRules};
-use super::{Deadline, DrainTerms};
+use super::{Deadline, DrainTerms, Drainer};
 use crate::clients::gate::{Category, KubeError};
 use crate::fact::{Fact, SurgeOutcome, WorkloadRef};
-use deployment::{Deployment, RESTART_ANNOTATION, ReadyPods, Step};
+use deployment::{Deployment, RESTART_ANNOTATION, ReadyPod, ReadyPods, Step};
 use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use parking_lot::Mutex;
@@ -76,8 +76,8 @@ struct Known {
     /// Whether it was changed since.
     is_old: bool,
     deployment: Arc<Deployment>,
-    /// The nodes of its ready pods, if they were listed.
-    nodes: Option<Arc<[Box<str>]>>,
+    /// Its ready pods, if they were listed.
+    pods: Option<Arc<[ReadyPod]>>,
 }
 
 /// How far a surge is.
@@ -259,16 +259,16 @@ impl Part<'_> {
             Err(Unread::Failed(error)) => return self.end(None, SurgeOutcome::Failed, &error.to_string()),
         };
         let (Drain { drainer, node, .. }, deployment) = (self.drain, &known.deployment);
-        let pods = match known.nodes.as_deref() {
+        let now = drainer.clock.now();
+        let pods = match known.pods.as_deref() {
             None => ReadyPods::Unlisted,
-            Some(nodes) => {
+            Some(pods) => {
                 // Other nodes may have been marked since the pods were listed.
                 let drained = drainer.index.all_that(|node| node.record.is_drained());
                 let drained: HashSet<&str> = drained.iter().map(|node| &*node.name).chain([&*node.name]).collect();
-                ReadyPods::of(nodes, |name| drained.contains(name))
+                ReadyPods::of(pods, |name| drained.contains(name), now)
             }
         };
-        let now = drainer.clock.now();
         let waits = match deployment.next(pods, before.is_waiting(), before.is_restarted(), now) {
             Step::NotNeeded => false,
             Step::Impossible(why) => self.end(Some(deployment), SurgeOutcome::NoRoom, why),
@@ -298,7 +298,7 @@ impl Part<'_> {
         waits
     }
 
-    /// Returns the Deployment, and the nodes of its ready pods as far as they matter. A recent reading is used again.
+    /// Returns the Deployment, and its ready pods as far as they matter. A recent reading is used again.
     async fn read(&self, waits: bool) -> Result<Known, Unread> {
         let reader = self.reader();
         let before = self.surge.state.lock().known.clone();
@@ -306,11 +306,11 @@ impl Part<'_> {
             Some(known) if !known.is_old && known.at.elapsed() < READ_INTERVAL => known,
             before => {
                 let deployment = reader.deployment(before.as_ref().map(|known| &*known.deployment)).await?;
-                Known { at: Instant::now(), is_old: false, deployment: Arc::new(deployment), nodes: None }
+                Known { at: Instant::now(), is_old: false, deployment: Arc::new(deployment), pods: None }
             }
         };
-        if known.nodes.is_none() && known.deployment.needs_list(waits) {
-            known.nodes = Some(reader.nodes(&known.deployment).await?.into());
+        if known.pods.is_none() && known.deployment.needs_list(waits) {
+            known.pods = Some(reader.ready_pods(&known.deployment).await?.into());
         }
         self.surge.state.lock().known = Some(known.clone());
         Ok(known)
@@ -391,8 +391,8 @@ impl Part<'_> {
 
     fn reader(&self) -> DeploymentReader<'_> {
         let Drain { drainer, .. } = self.drain;
-        let (client, gate) = (&drainer.client, &drainer.gate);
-        DeploymentReader { client, gate, departure: self.departure, by: self.drain.end().at() }
+        let Drainer { client, gate, rules, .. } = drainer;
+        DeploymentReader { client, gate, departure: self.departure, rules, by: self.drain.end().at() }
     }
 }
 

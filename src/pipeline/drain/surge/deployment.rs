@@ -1,6 +1,7 @@
 //! A Deployment, and what a surge does next for its pods. Pure.
 
 use crate::clients::trimmed::Trimmed;
+use crate::pipeline::drain::select::Protection;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::Deployment as FullDeployment;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -90,21 +91,32 @@ pub struct Status {
     available_replicas: i32,
 }
 
-/// The nodes of a Deployment's ready pods, as far as a surge must know them.
+/// A ready pod of a Deployment.
+#[derive(Clone, Debug)]
+pub(super) struct ReadyPod {
+    /// The name of its node.
+    pub node: Box<str>,
+    /// Its protection, if it asks not to be disturbed.
+    pub protection: Option<Protection>,
+}
+
+/// Whether a Deployment's ready pods leave, as far as a surge must know that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadyPods {
     /// Not listed, because the Deployment's status shows enough.
     Unlisted,
-    /// All are on nodes that are being drained.
+    /// All leave nodes that are being drained.
     Draining,
-    /// Some are elsewhere, or there are none.
+    /// Some are elsewhere, or stay until the end of their nodes is near, or there are none.
     Elsewhere,
 }
 
 impl ReadyPods {
-    /// Returns where the ready pods are, by the names of their nodes.
-    pub(super) fn of(nodes: &[Box<str>], is_drained: impl Fn(&str) -> bool) -> Self {
-        if !nodes.is_empty() && nodes.iter().all(|name| is_drained(name)) { Self::Draining } else { Self::Elsewhere }
+    /// Returns whether these ready pods leave at `now`. A restart would end one that asks not to be disturbed.
+    pub(super) fn of(pods: &[ReadyPod], is_drained: impl Fn(&str) -> bool, now: Timestamp) -> Self {
+        let leaves =
+            |pod: &ReadyPod| is_drained(&pod.node) && !pod.protection.is_some_and(|protection| protection.holds(now));
+        if !pods.is_empty() && pods.iter().all(leaves) { Self::Draining } else { Self::Elsewhere }
     }
 }
 

@@ -1,9 +1,9 @@
-//! Reads of a pod's Deployment, and of the nodes of its ready pods.
+//! Reads of a pod's Deployment, and of its ready pods.
 
-use super::deployment::{Deployment, ReadyPods, Step, deployment_resource};
+use super::deployment::{Deployment, ReadyPod, ReadyPods, Step, deployment_resource};
 use crate::clients::gate::{Call, Category, Class, Gate, KubeError};
 use crate::clients::trimmed::Trimmed;
-use crate::pipeline::drain::select::Departure;
+use crate::pipeline::drain::select::{Departure, SelectionRules, protection};
 use crate::pipeline::drain::wire::{Status, pod_resource};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::ReplicaSet as FullReplicaSet;
@@ -51,6 +51,8 @@ pub struct DeploymentReader<'a> {
     pub gate: &'a Gate,
     /// The pod.
     pub departure: &'a Departure,
+    /// Which pods ask not to be disturbed.
+    pub rules: &'a SelectionRules,
     /// Deadline of a call.
     pub by: Instant,
 }
@@ -80,7 +82,7 @@ impl DeploymentReader<'_> {
         let foresee = async {
             let deployment = self.deployment(None).await?;
             let pods = if deployment.needs_list(false) {
-                ReadyPods::of(&self.nodes(&deployment).await?, is_drained)
+                ReadyPods::of(&self.ready_pods(&deployment).await?, is_drained, now)
             } else {
                 ReadyPods::Unlisted
             };
@@ -117,8 +119,8 @@ impl DeploymentReader<'_> {
         if found.metadata.uid.as_ref() == Some(&uid) { Ok(found) } else { Err(Unread::None) }
     }
 
-    /// Returns the nodes of the Deployment's ready pods.
-    pub(super) async fn nodes(&self, deployment: &Deployment) -> Result<Vec<Box<str>>, Unread> {
+    /// Returns the Deployment's ready pods.
+    pub(super) async fn ready_pods(&self, deployment: &Deployment) -> Result<Vec<ReadyPod>, Unread> {
         let selector = Selector::try_from(deployment.spec.selector.clone()).map_err(|_| Unread::None)?;
         let api: Api<PlacedPod> = Api::namespaced_with(self.client.clone(), self.namespace(), &pod_resource());
         let params = ListParams::default().labels_from(&selector).match_any();
@@ -129,7 +131,11 @@ impl DeploymentReader<'_> {
                 && pod.metadata.deletion_timestamp.is_none()
                 && owners.iter().any(|owner| owner.controller == Some(true) && owner.kind == "ReplicaSet")
         };
-        Ok(pods.items.into_iter().filter(counts).map(|pod| pod.spec.node_name).collect())
+        let ready = |pod: PlacedPod| {
+            let protection = protection(&pod, self.rules);
+            ReadyPod { node: pod.spec.node_name, protection }
+        };
+        Ok(pods.items.into_iter().filter(counts).map(ready).collect())
     }
 
     pub(super) fn api(&self) -> Api<Deployment> {

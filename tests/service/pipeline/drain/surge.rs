@@ -274,6 +274,26 @@ async fn other_pods_are_left_alone() {
     stage.rest(&[&replica]).await;
 }
 
+/// A rollout would end it while it works.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_asks_not_to_be_disturbed_is_not_ended_by_a_restart_for_another() {
+    let stage = Stage { quiet_time: s(1), ..Stage::new(4, 0) };
+    let pods = add(&stage, &[0, 1], |web| web);
+    stage.world.kube.update_pod("default", &pods[1], |pod| {
+        pod.metadata.annotations.get_or_insert_default().insert("ebbtide/ignore".to_owned(), "true".to_owned());
+    });
+    let replica = stage.start(&["--surge", "5m"]).await;
+    for n in 0..2 {
+        stage.spot(n);
+    }
+    stage.until_handled(s(121)).await;
+    assert_eq!(stage.calls(RESTART), 0, "{}", stage.story());
+    let ends = [&pods[0], &pods[1]].map(|pod| end_of(&stage, pod).at);
+    assert!(ends[0] < s(10) && ends[1] > s(70), "{ends:?}\n{}", stage.story());
+    replica.surged(&[]);
+    stage.rest(&[&replica]).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_refused_restart_delays_no_drain() {
     for operation in ["get replicasets", "get deployments", RESTART] {

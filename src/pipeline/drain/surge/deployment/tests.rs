@@ -95,6 +95,19 @@ fn of_several_ready_pods_the_list_shows_whether_all_are_on_draining_nodes() {
 }
 
 #[test]
+fn a_ready_pod_that_asks_not_to_be_disturbed_does_not_leave() {
+    let pod = |node: &str, protection| ReadyPod { node: node.into(), protection };
+    let of = |pods: &[ReadyPod]| ReadyPods::of(pods, |node| node == "drained", now());
+    let asks = |ends| Some(Protection { annotation: "ebbtide/ignore", ends });
+    assert_eq!(of(&[pod("drained", None), pod("drained", None)]), ReadyPods::Draining);
+    assert_eq!(of(&[pod("drained", None), pod("other", None)]), ReadyPods::Elsewhere);
+    assert_eq!(of(&[pod("drained", None), pod("drained", asks(None))]), ReadyPods::Elsewhere);
+    let over = asks(Some(now() - SignedDuration::from_secs(1)));
+    assert_eq!(of(&[pod("drained", None), pod("drained", over)]), ReadyPods::Draining);
+    assert_eq!(of(&[]), ReadyPods::Elsewhere);
+}
+
+#[test]
 fn pods_wait_until_all_new_ones_are_available_elsewhere() {
     let status = |replicas: i32, updated: i32, available: i32| {
         [
