@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::api::ApiResource;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use std::collections::BTreeMap;
 
 /// The annotation of a pod template that restarts its Deployment, as `kubectl rollout restart` sets it: the time, in whole seconds.
@@ -65,6 +66,21 @@ struct RollingUpdate {
 struct Template {
     #[serde(default)]
     metadata: TemplateMetadata,
+    #[serde(default)]
+    spec: PodSpec,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct PodSpec {
+    #[serde(default)]
+    volumes: Vec<Volume>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Volume {
+    #[serde(default)]
+    persistent_volume_claim: Option<IgnoredAny>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -154,8 +170,15 @@ impl Deployment {
             (!is_rolled, "its strategy is Recreate"),
             (surge < 1, "its maxSurge is 0"),
             (unavailable >= desired, "its maxUnavailable allows a gap"),
+            // Most can be attached to one node only, and the old pod's time would pass. Several pods share theirs.
+            (desired == 1 && self.has_claims(), "its volume may be attached to one node only"),
         ];
         obstacles.into_iter().find_map(|(stands, why)| stands.then_some(why))
+    }
+
+    /// Whether its pods use volumes by claims that they share: not by those that are made for each pod.
+    fn has_claims(&self) -> bool {
+        self.spec.template.spec.volumes.iter().any(|volume| volume.persistent_volume_claim.is_some())
     }
 
     /// Whether its controller has not finished what the spec asks for: a rollout, or another number of pods.

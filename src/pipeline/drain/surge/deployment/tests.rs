@@ -31,6 +31,12 @@ fn first(deployment: &Deployment, pods: ReadyPods) -> Step {
 
 const SURGE: &str = "/spec/strategy/rollingUpdate/maxSurge";
 const UNAVAILABLE: &str = "/spec/strategy/rollingUpdate/maxUnavailable";
+const PODS: &str = "/spec/template/spec";
+
+/// Returns the spec of pods that use a volume by its claim.
+fn claim() -> Value {
+    json!({ "volumes": [{ "name": "data", "persistentVolumeClaim": { "claimName": "data" } }] })
+}
 
 #[test]
 fn a_single_ready_pod_is_restarted_where_the_strategy_has_room() {
@@ -49,9 +55,12 @@ fn a_single_ready_pod_is_restarted_where_the_strategy_has_room() {
         (vec![(SURGE, json!(1)), (UNAVAILABLE, json!("100%"))], gap),
         (vec![(SURGE, json!(1)), (UNAVAILABLE, json!("99%"))], Step::Restart),
         (vec![("/metadata/deletionTimestamp", json!("2027-01-15T08:00:00Z"))], Step::Impossible("it is being deleted")),
+        (vec![(PODS, claim())], Step::Impossible("its volume may be attached to one node only")),
+        (vec![(PODS, json!({ "volumes": [{ "name": "data", "ephemeral": {} }] }))], Step::Restart),
     ] {
         assert_eq!(first(&deployment(1, &changes), ReadyPods::Unlisted), expected, "{changes:?}");
     }
+    assert_eq!(first(&deployment(2, &[(PODS, claim())]), ReadyPods::Draining), Step::Restart, "they share it");
 }
 
 #[test]
