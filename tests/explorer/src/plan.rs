@@ -116,8 +116,8 @@ pub struct PodPlan {
     pub grace: u64,
     /// Seconds that its containers take to stop; for ever without.
     pub takes: Option<u64>,
-    /// Whether its priority is that of critical pods.
-    pub critical: bool,
+    /// Its priority.
+    pub priority: i32,
     /// An annotation that asks not to disturb it.
     pub asks: Option<(&'static str, &'static str)>,
     /// Its budget.
@@ -308,6 +308,9 @@ pub enum Trouble {
     /// AWS calls the credentials expired that it has given out, and gives out the same.
     Expired,
 }
+
+/// Minimum priority of critical pods.
+pub const CRITICAL: i32 = 2_000_000_000;
 
 /// The calls to SQS.
 pub const SQS: [&str; 3] = ["ReceiveMessage", "DeleteMessageBatch", "ChangeMessageVisibilityBatch"];

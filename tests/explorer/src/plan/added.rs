@@ -289,7 +289,7 @@ pub(super) const fn is_said(notice: &Notice) -> bool {
 
 fn web() -> PodPlan {
     let (kind, budget) = (PodKind::Web, Budget::Free);
-    PodPlan { kind, grace: 30, takes: Some(1), critical: false, asks: None, budget, comes: None, returns: None }
+    PodPlan { kind, grace: 30, takes: Some(1), priority: 0, asks: None, budget, comes: None, returns: None }
 }
 
 fn plain(kind: Kind, target: Target) -> Notice {

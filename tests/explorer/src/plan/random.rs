@@ -2,7 +2,8 @@
 
 use super::added::is_said;
 use super::{
-    Budget, End, Flags, Kind, NodePlan, Notice, Owner, Plan, PodKind, PodPlan, Source, Span, Target, Teller, Trouble,
+    Budget, CRITICAL, End, Flags, Kind, NodePlan, Notice, Owner, Plan, PodKind, PodPlan, Source, Span, Target, Teller,
+    Trouble,
 };
 use ebbtide_sim::fault::Fault;
 use ebbtide_sim::messages::Wrapping;
@@ -188,7 +189,7 @@ fn pod(rng: &mut Rng) -> PodPlan {
         kind: one(rng, &[Web, Web, Web, Web, Bare, Daemon, Mirror, EmptyDir, Finished, Claim]),
         grace: one(rng, &[1, 10, 30, 30, 60, 300]),
         takes: some(rng, 90, |rng| one(rng, &[0, 0, 1, 5, 20, 70])),
-        critical: chance(rng, 15),
+        priority: if chance(rng, 15) { CRITICAL } else { 0 },
         asks: some(rng, 15, |rng| one(rng, &NO_DISRUPTION)),
         budget: match rng.u8(..100) {
             0..8 => Budget::Never,

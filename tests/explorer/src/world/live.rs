@@ -194,8 +194,7 @@ impl<'a> Live<'a> {
     fn add_pod(&self, n: usize, number: usize, plan: &PodPlan) {
         let name = format!("pod-{n}-{number}");
         let pod = Pod::on(&node(n)).named(&name).grace(s(plan.grace)).stops_in(plan.takes.map(s));
-        let pod = pod.labels([("app", name.as_str())]).annotations(plan.asks);
-        let pod = if plan.critical { pod.priority(2_000_000_000) } else { pod };
+        let pod = pod.labels([("app", name.as_str())]).annotations(plan.asks).priority(plan.priority);
         let pod = match plan.kind {
             PodKind::Web => pod,
             PodKind::Bare => pod.bare(),
