@@ -15,6 +15,7 @@ mod records;
 mod repairs;
 mod rest;
 mod returns;
+mod tiers;
 mod waves;
 
 use crate::plan::{Flags, Kind, Owner, Plan, PodKind, PodPlan, Source};
@@ -24,6 +25,7 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
+use tiers::Tier;
 use tokio::sync::watch;
 
 /// Tolerance of times in milliseconds: timers have a granularity, and marks whole seconds.
@@ -115,6 +117,8 @@ pub struct Seen {
     completing: BTreeMap<String, i64>,
     /// First evictions from the Nodes.
     begun: BTreeSet<usize>,
+    /// Tiers of the Nodes' pods whose turn has come.
+    turns: BTreeSet<(usize, Tier)>,
     refused: BTreeMap<String, u32>,
     /// Number of accepted evictions and deletions that were judged.
     ended: usize,

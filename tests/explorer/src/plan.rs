@@ -50,6 +50,8 @@ pub struct Flags {
     pub respect: bool,
     /// `--at-deadline leave`.
     pub leave_pods: bool,
+    /// `--priority-tier`, in ascending order; empty for the default.
+    pub tiers: &'static [i32],
     /// `--heartbeat`, but for `auto`.
     pub heartbeat: Option<&'static str>,
     /// `--pod-grace`.
@@ -372,6 +374,7 @@ impl Plan {
             ("expired", any(|trouble| matches!(trouble, Trouble::Expired))),
             ("refusals", any(|trouble| matches!(trouble, Trouble::Calls(_, Fault::Refuse(..), _)))),
             ("reboots", self.flags.condition.is_some_and(|(_, action)| action == "reboot")),
+            ("tiers", !self.flags.tiers.is_empty()),
             ("pools", self.flags.others.contains(&"--pool")),
             ("forged", self.flags.shapes && self.notices.iter().any(is_made_up)),
         ];
@@ -462,6 +465,8 @@ impl Flags {
         args.extend(self.before.map(|before| format!("--when=scheduled-change={before}s-before")));
         args.extend(self.heartbeat.filter(|_| about_hooks).map(|how| format!("--heartbeat={how}")));
         args.extend(self.pod_grace.map(|grace| format!("--pod-grace={grace}s")));
+        let tiers: Vec<String> = self.tiers.iter().map(i32::to_string).collect();
+        args.extend((!tiers.is_empty()).then(|| format!("--priority-tier={}", tiers.join(","))));
         args.extend(self.drain_timeout.map(|time| format!("--drain-timeout={time}s")));
         args.extend(self.uncordon_after.map(|time| format!("--uncordon-after={time}s")));
         args.extend(self.on_failed.filter(|_| about_hooks).map(|how| format!("--on-failed-drain={how}")));

@@ -16,10 +16,30 @@ impl Oracle {
 
     /// Returns the notices that have this Node drained.
     pub(super) fn drains_of<'a>(&'a self, seen: &'a Seen, node: usize) -> impl Iterator<Item = &'a Sent> {
+        self.told_drains(seen, node).filter(move |sent| self.is_due(seen, sent))
+    }
+
+    /// Returns the same, and those that are not due yet, or no longer.
+    pub(super) fn told_drains<'a>(&'a self, seen: &'a Seen, node: usize) -> impl Iterator<Item = &'a Sent> {
         seen.sent.iter().filter(move |sent| {
             let notice = &self.plan.notices[sent.notice];
-            notice.target == Target::Node(node) && drains(notice.kind, &self.plan.flags) && self.is_due(seen, sent)
+            notice.target == Target::Node(node) && drains(notice.kind, &self.plan.flags)
         })
+    }
+
+    /// Returns the earliest begin of the Node's drains and the earliest end of one; `None` if nothing is known of them, because calls fail, or
+    /// AWS may not confirm a notice.
+    pub(super) fn earliest(&self, seen: &Seen, node: usize) -> Option<(i64, i64)> {
+        let told = || self.told_drains(seen, node);
+        if !self.plan.faults.is_empty() || told().any(|sent| self.may_be_refused(sent)) {
+            return None;
+        }
+        let ends = told().flat_map(|sent| {
+            let Ends { hard, soft } = self.ends(seen, sent);
+            hard.into_iter().chain(soft)
+        });
+        let begun = told().map(|sent| self.begins(sent)).min()?;
+        Some((begun, ends.chain(self.hard_ends(seen, node)).min()?))
     }
 
     /// Returns the earliest times at which a notice's drain may end: docs/deadlines.md, "Deadlines".

@@ -51,6 +51,14 @@ impl Oracle {
         if cordoned == Some(false) && hard.is_empty() && !seen.let_go.contains_key(&node) {
             return self.broke(seen, "no eviction before the cordon", name);
         }
+        if !deletes
+            && pod.kind != PodKind::Finished
+            && object.is_some()
+            && ending.is_none()
+            && let Some(text) = self.is_early(seen, node, pod)
+        {
+            return self.broke(seen, "no tier of pods leaves before its turn", format!("{name} {text}"));
+        }
         // A terminating pod may be hurried, and a finished one is only removed. One that has just gone has no budget.
         if !deletes || pod.kind == PodKind::Finished || object.is_none() {
             return;

@@ -1,8 +1,8 @@
 //! Rules about drains that have time, and wait for others: docs/waits.md, "Waves" and "Zonal shifts". Judged without faults, because
 //! who can't see the Nodes or write to them may drain too many.
 
-use super::{Oracle, Seen, s};
-use crate::plan::{CRITICAL, Kind, Owner, Plan, PodKind, PodPlan, Source, Target};
+use super::{Oracle, Seen};
+use crate::plan::{Kind, Owner, Plan, Source, Target};
 
 /// Time that is kept free before a hard deadline, besides grace periods.
 const KEPT_FREE: i64 = 12_000;
@@ -54,12 +54,7 @@ impl Oracle {
     /// Whether all drains of the node have time to wait.
     fn has_time(&self, seen: &Seen, node: usize) -> bool {
         // Before a hard deadline the grace periods of the pods are kept free, tier after tier, and some time more.
-        let tier = |pod: &PodPlan| (pod.kind == PodKind::Daemon, pod.priority >= CRITICAL);
-        let longest = [(false, false), (false, true), (true, false), (true, true)].map(|which| {
-            let pods = self.plan.nodes[node].pods.iter().filter(|pod| tier(pod) == which);
-            pods.map(|pod| s(self.plan.flags.pod_grace.unwrap_or(pod.grace))).max().unwrap_or_default()
-        });
-        let room = longest.iter().sum::<i64>() + KEPT_FREE;
+        let room = self.graces(node).values().sum::<i64>() + KEPT_FREE;
         // Without a queue nobody knows of a group's hook, nor of its timeout.
         let flags = &self.plan.flags;
         let knows_hooks = flags.source != Source::Nodes || flags.drain_timeout.is_some();

@@ -3,7 +3,8 @@
 
 use super::random::{BUSY, chance, many, one, some, span};
 use super::{
-    AtHook, Budget, Flags, Kind, NodePlan, Notice, Owner, Plan, PodKind, PodPlan, Source, Target, Teller, Trouble,
+    AtHook, Budget, CRITICAL, Flags, Kind, NodePlan, Notice, Owner, Plan, PodKind, PodPlan, Source, Target, Teller,
+    Trouble,
 };
 use crate::oracle::limits::CONFIRMATIONS;
 use ebbtide_sim::messages::Wrapping;
@@ -35,6 +36,14 @@ const OWN: [&str; 2] = [
 
 /// The same for what is forged under it.
 const FORGED: u64 = 0x6c69_6d69_7473_5f66;
+
+/// The same for tiers of pods.
+const TIERS: u64 = 0x7469_6572_735f_6f66;
+
+/// Values of `--priority-tier`, and the priorities of pods below them, in them, and at their limits.
+const PRIORITY_TIERS: [&[i32]; 5] =
+    [&[0, 1000, CRITICAL], &[0, 500, 1000, CRITICAL], &[-10, 0], &[1000, CRITICAL], &[0]];
+const PRIORITIES: [i32; 8] = [-100, -10, 0, 0, 500, 1000, 1_000_000, CRITICAL];
 
 impl Plan {
     /// Adds what a seed stands for besides the rest.
@@ -252,6 +261,24 @@ impl Plan {
             if chance(rng, 60) {
                 self.flags.others.extend(["--pool", own]);
             }
+        }
+    }
+
+    /// Has pods leave in tiers of their own, and keeps some of them from that.
+    pub(super) fn add_tiers(&mut self) {
+        let rng = &mut Rng::with_seed(self.seed ^ TIERS);
+        if !chance(rng, 12) {
+            return;
+        }
+        self.flags.tiers = one(rng, &PRIORITY_TIERS);
+        for pod in self.nodes.iter_mut().flat_map(|node| &mut node.pods) {
+            pod.priority = one(rng, &PRIORITIES);
+            if chance(rng, 25) {
+                pod.budget = Budget::Never;
+            }
+        }
+        if chance(rng, 50) {
+            self.faults.clear();
         }
     }
 

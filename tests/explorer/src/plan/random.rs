@@ -107,6 +107,7 @@ impl Plan {
         plan.add_looks();
         plan.add_limits();
         plan.add_pools();
+        plan.add_tiers();
         plan.make_stubborn();
         plan.add_outages();
         plan
@@ -149,6 +150,7 @@ fn flags(rng: &mut Rng) -> Flags {
         keep_unmanaged: chance(rng, 20),
         respect: chance(rng, 40),
         leave_pods: chance(rng, 15),
+        tiers: &[],
         heartbeat: some(rng, 30, |rng| one(rng, &["off", "5s", "20s"])),
         pod_grace: some(rng, 15, |rng| rng.u64(1..100)),
         drain_timeout: some(rng, 50, |rng| rng.u64(60..400)),

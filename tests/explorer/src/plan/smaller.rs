@@ -79,12 +79,13 @@ impl Plan {
             }
         }
         with(&|plan| {
-            let Flags { source, before, condition, shift, looks, node_hook, limit, shapes, .. } = plan.flags;
+            let Flags { source, before, condition, shift, looks, node_hook, limit, shapes, tiers, .. } = plan.flags;
             let others = plan.flags.others.clone();
             let kept = Flags { source, before, condition, shift, looks, node_hook, limit, shapes, ..Flags::default() };
-            plan.flags = Flags { others, ..kept };
+            plan.flags = Flags { others, tiers, ..kept };
         });
         with(&|plan| plan.flags.before = None);
+        with(&|plan| plan.flags.tiers = &[]);
         with(&|plan| plan.flags.limit = None);
         with(&|plan| plan.flags.shapes = false);
         with(&|plan| plan.clock_ahead = 0);
