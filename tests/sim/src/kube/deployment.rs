@@ -38,6 +38,17 @@ impl Deployment {
         self
     }
 
+    /// Sets `maxSurge` and `maxUnavailable` of its rollouts; without, its strategy is `Recreate`.
+    #[must_use]
+    pub fn rolling(self, bounds: Option<(u32, u32)>) -> Self {
+        self.strategy(match bounds {
+            Some((surge, unavailable)) => json!({
+                "type": "RollingUpdate", "rollingUpdate": { "maxSurge": surge, "maxUnavailable": unavailable },
+            }),
+            None => json!({ "type": "Recreate" }),
+        })
+    }
+
     /// Sets the time from the binding of a new pod to its readiness; with `None` it is never Ready.
     #[must_use]
     pub fn starts_in(mut self, after: impl Into<Option<Duration>>) -> Self {
