@@ -15,12 +15,14 @@ mod records;
 mod repairs;
 mod rest;
 mod returns;
+mod surges;
 mod tiers;
 mod waves;
 
 use crate::plan::{Flags, Kind, Owner, Plan, PodKind, PodPlan, Source};
 use ebbtide_sim::World;
 use ebbtide_sim::calls::{Call, Moment};
+use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -119,6 +121,8 @@ pub struct Seen {
     begun: BTreeSet<usize>,
     /// Tiers of the Nodes' pods whose turn has come.
     turns: BTreeSet<(usize, Tier)>,
+    /// The restarts of each Deployment, and the times that they note in its template.
+    restarts: BTreeMap<usize, Vec<(i64, Timestamp)>>,
     refused: BTreeMap<String, u32>,
     /// Number of accepted evictions and deletions that were judged.
     ended: usize,
@@ -136,6 +140,8 @@ pub struct Oracle {
     world: World,
     plan: Plan,
     seen: Mutex<Seen>,
+    /// The nodes of the Deployments' first pods.
+    pub placed: Mutex<BTreeMap<String, usize>>,
     /// Number of moments of calls so far.
     pub moments: watch::Sender<u64>,
 }
@@ -152,7 +158,8 @@ impl Oracle {
     #[must_use]
     pub fn watching(world: &World, plan: &Plan) -> Arc<Self> {
         let (world, plan) = (world.clone(), plan.clone());
-        let oracle = Arc::new(Self { world, plan, seen: Mutex::default(), moments: watch::Sender::new(0) });
+        let (seen, placed, moments) = (Mutex::default(), Mutex::default(), watch::Sender::new(0));
+        let oracle = Arc::new(Self { world, plan, seen, placed, moments });
         let judge = Arc::downgrade(&oracle);
         oracle.world.calls.observe(move |moment, call| {
             if let Some(oracle) = judge.upgrade() {
@@ -228,6 +235,7 @@ impl Oracle {
             (Moment::Answered, "RecordLifecycleActionHeartbeat") if call.status == 400 && call.fault.is_none() => {
                 self.refused(seen, call);
             }
+            (Moment::Served, "patch deployments") => self.restarts(seen, call),
             (Moment::Arrived, "RebootInstances") => self.reboots(seen, call),
             (Moment::Arrived, "CompleteLifecycleAction") => self.completes(seen, call),
             (Moment::Served, "CompleteLifecycleAction") => self.completed(seen, call),
@@ -288,6 +296,11 @@ fn drains(kind: Kind, flags: &Flags) -> bool {
         Kind::Condition => flags.condition.is_some_and(|(_, action)| matches!(action, "drain" | "reboot")),
         Kind::Launch(_) | Kind::Shift(..) | Kind::Garbage(_) => false,
     }
+}
+
+/// Returns the number of the Node with this name; `None` of that of the replicas' own pods.
+fn numbered(node: &str) -> Option<usize> {
+    node.strip_prefix("node-")?.parse().ok()
 }
 
 const fn s(seconds: u64) -> i64 {

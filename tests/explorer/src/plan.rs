@@ -1,10 +1,13 @@
 //! The plan of a world: all that happens in it but for the service's own acts. A plan comes from one number, and can be made smaller.
 
 mod added;
+mod deployments;
 mod outages;
 mod random;
 mod smaller;
 mod stubborn;
+
+pub use deployments::DeploymentPlan;
 
 use ebbtide_sim::fault::Fault;
 use ebbtide_sim::kube::Placement;
@@ -26,6 +29,8 @@ pub struct Plan {
     pub replicas: Vec<Vec<End>>,
     /// The Nodes.
     pub nodes: Vec<NodePlan>,
+    /// The Deployments.
+    pub deployments: Vec<DeploymentPlan>,
     /// What is sent to the queue.
     pub notices: Vec<Notice>,
     /// What goes wrong.
@@ -52,6 +57,8 @@ pub struct Flags {
     pub leave_pods: bool,
     /// `--priority-tier`, in ascending order; empty for the default.
     pub tiers: &'static [i32],
+    /// `--surge`, in seconds.
+    pub surge: Option<u64>,
     /// `--heartbeat`, but for `auto`.
     pub heartbeat: Option<&'static str>,
     /// `--pod-grace`.
@@ -374,6 +381,7 @@ impl Plan {
             ("expired", any(|trouble| matches!(trouble, Trouble::Expired))),
             ("refusals", any(|trouble| matches!(trouble, Trouble::Calls(_, Fault::Refuse(..), _)))),
             ("reboots", self.flags.condition.is_some_and(|(_, action)| action == "reboot")),
+            ("surge", !self.deployments.is_empty()),
             ("tiers", !self.flags.tiers.is_empty()),
             ("pools", self.flags.others.contains(&"--pool")),
             ("forged", self.flags.shapes && self.notices.iter().any(is_made_up)),
@@ -414,10 +422,11 @@ impl Plan {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, flags, disobeys: _, clock_ahead, replicas, nodes, notices, faults } = self;
+        let Self { seed, flags, disobeys: _, clock_ahead, replicas, nodes, deployments, notices, faults } = self;
         writeln!(f, "seed {seed}, clock {clock_ahead} s ahead, {flags:?}")?;
         replicas.iter().try_for_each(|ends| writeln!(f, "replica {ends:?}"))?;
         nodes.iter().try_for_each(|node| writeln!(f, "{node:?}"))?;
+        deployments.iter().try_for_each(|deployment| writeln!(f, "{deployment:?}"))?;
         notices.iter().try_for_each(|notice| writeln!(f, "{notice:?}"))?;
         faults.iter().try_for_each(|span| writeln!(f, "{span:?}"))
     }
@@ -465,6 +474,7 @@ impl Flags {
         args.extend(self.before.map(|before| format!("--when=scheduled-change={before}s-before")));
         args.extend(self.heartbeat.filter(|_| about_hooks).map(|how| format!("--heartbeat={how}")));
         args.extend(self.pod_grace.map(|grace| format!("--pod-grace={grace}s")));
+        args.extend(self.surge.map(|time| format!("--surge={time}s")));
         let tiers: Vec<String> = self.tiers.iter().map(i32::to_string).collect();
         args.extend((!tiers.is_empty()).then(|| format!("--priority-tier={}", tiers.join(","))));
         args.extend(self.drain_timeout.map(|time| format!("--drain-timeout={time}s")));

@@ -3,7 +3,7 @@
 use super::returns::is_successor;
 use super::{Ends, Oracle, Seen, Sent, comes_back, drains, leaves, ms, s};
 use crate::harness::instance;
-use crate::plan::{Kind, NodePlan, PodKind, PodPlan, Span, Target, Teller};
+use crate::plan::{Kind, NodePlan, Plan, PodKind, PodPlan, Span, Target, Teller};
 use ebbtide_sim::aws::ActionState;
 
 /// Without an answer a hook's times are unknown, and count as the shortest.
@@ -134,16 +134,23 @@ impl Oracle {
         ended_at(&self.world.aws.autoscaling.action(sent.token.as_ref()?)?.state)
     }
 
-    /// Returns the pods that a drain of this Node has still to wait for. Those that come back are not: how many of them are evicted is
-    /// [judged by itself](Self::ended_pods), and the next may come after the last list.
+    /// Returns the pods that a drain of this Node has still to wait for. Those that come back, and a Deployment's new ones, are not: how many of
+    /// the former are evicted is [judged by itself](Self::ended_pods), and the next may come after the last list.
     pub(super) fn left(&self, node: usize) -> Vec<String> {
         let pods = self.world.kube.pods_on(&format!("node-{node}")).into_iter();
         let names = pods.filter_map(|pod| pod.metadata.name);
         let waited = |name: &String| {
             let waits = |pod: &PodPlan| pod.kind != PodKind::Finished && leaves(pod, &self.plan.flags);
-            !is_successor(name) && self.pod(name).is_some_and(|(_, pod)| waits(pod))
+            self.is_first(name) && self.pod(name).is_some_and(|(_, pod)| waits(pod))
         };
         names.filter(waited).collect()
+    }
+
+    fn is_first(&self, name: &str) -> bool {
+        match Plan::deployment_of(name) {
+            Some(_) => self.placed.lock().contains_key(name),
+            None => !is_successor(name),
+        }
     }
 
     /// Returns whether the node has started since an interruption that should be over (docs/deadlines.md, "Late notice"), or since

@@ -1,7 +1,7 @@
 //! Rules about pods and Nodes.
 
-use super::{Oracle, Seen, Sent, asks, holds, leaves, ms};
-use crate::plan::{Kind, PodKind, PodPlan, Target};
+use super::{Oracle, Seen, Sent, asks, holds, leaves, ms, numbered};
+use crate::plan::{Kind, Plan, PodKind, PodPlan, Target};
 use ebbtide_sim::calls::Call;
 use std::collections::btree_map::Entry;
 use std::time::Duration;
@@ -12,7 +12,11 @@ impl Oracle {
         let (now, flags) = (self.now(), &self.plan.flags);
         let name = call.subject.trim_start_matches("default/");
         let Some((node, pod)) = self.pod(name) else {
-            return self.broke(seen, "no end of a pod that nobody planned", &call.subject);
+            // A Deployment's pod may be gone.
+            if Plan::deployment_of(name).is_none() || self.world.kube.pod("default", name).is_some() {
+                self.broke(seen, "no end of a pod that nobody planned", &call.subject);
+            }
+            return;
         };
         if seen.begun.insert(node) {
             if let Some(text) = self.exceeds_limit(seen, node) {
@@ -51,13 +55,13 @@ impl Oracle {
         if cordoned == Some(false) && hard.is_empty() && !seen.let_go.contains_key(&node) {
             return self.broke(seen, "no eviction before the cordon", name);
         }
-        if !deletes
-            && pod.kind != PodKind::Finished
-            && object.is_some()
-            && ending.is_none()
-            && let Some(text) = self.is_early(seen, node, pod)
-        {
-            return self.broke(seen, "no tier of pods leaves before its turn", format!("{name} {text}"));
+        if !deletes && pod.kind != PodKind::Finished && object.is_some() && ending.is_none() {
+            if let Some(text) = self.is_early(seen, node, pod) {
+                return self.broke(seen, "no tier of pods leaves before its turn", format!("{name} {text}"));
+            }
+            if let Some(text) = self.leaves_gap(seen, node, name) {
+                return self.broke(seen, "no single replica leaves while there is time for its new pod", text);
+            }
         }
         // A terminating pod may be hurried, and a finished one is only removed. One that has just gone has no budget.
         if !deletes || pod.kind == PodKind::Finished || object.is_none() {
@@ -108,6 +112,11 @@ impl Oracle {
     }
 
     pub(super) fn pod(&self, name: &str) -> Option<(usize, &PodPlan)> {
+        if let Some(plan) = Plan::deployment_of(name).and_then(|number| self.plan.deployments.get(number)) {
+            let placed = self.placed.lock().get(name).copied();
+            let node = placed.or_else(|| numbered(&self.world.kube.pod("default", name)?.spec?.node_name?))?;
+            return Some((node, &plan.pod));
+        }
         let mut parts = name.strip_prefix("pod-")?.split('-');
         let (node, number): (usize, usize) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
         let pod = self.plan.nodes.get(node)?.pods.get(number)?;

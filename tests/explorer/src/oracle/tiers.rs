@@ -26,11 +26,16 @@ impl Oracle {
     /// Returns the longest grace period of each tier of pods that the Node has, or may get.
     pub(super) fn graces(&self, node: usize) -> BTreeMap<Tier, i64> {
         let mut graces = BTreeMap::new();
-        for pod in &self.plan.nodes[node].pods {
+        let of_deployments = self.plan.deployments.iter().map(|deployment| &deployment.pod);
+        for pod in self.plan.nodes[node].pods.iter().chain(of_deployments) {
             let longest: &mut i64 = graces.entry(self.tier(pod)).or_default();
-            *longest = s(self.plan.flags.pod_grace.unwrap_or(pod.grace)).max(*longest);
+            *longest = self.grace(pod).max(*longest);
         }
         graces
+    }
+
+    pub(super) fn grace(&self, pod: &PodPlan) -> i64 {
+        s(self.plan.flags.pod_grace.unwrap_or(pod.grace))
     }
 
     /// Returns why it is too early for the first eviction of a tier: pods of one before it are left, and its share of the time has not begun.

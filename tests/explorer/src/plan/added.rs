@@ -314,7 +314,7 @@ pub(super) const fn is_said(notice: &Notice) -> bool {
     has_annotation && matches!(notice.target, Target::Node(_))
 }
 
-fn web() -> PodPlan {
+pub(super) fn web() -> PodPlan {
     let (kind, budget) = (PodKind::Web, Budget::Free);
     PodPlan { kind, grace: 30, takes: Some(1), priority: 0, asks: None, budget, comes: None, returns: None }
 }

@@ -101,13 +101,16 @@ impl Plan {
             flags.source = Source::Both;
             tellers(rng, &mut notices);
         }
-        let mut plan = Self { seed, flags, disobeys: |_| (), clock_ahead, replicas, nodes, notices, faults };
+        let deployments = Vec::new();
+        let mut plan =
+            Self { seed, flags, disobeys: |_| (), clock_ahead, replicas, nodes, deployments, notices, faults };
         plan.add();
         plan.add_hooks();
         plan.add_looks();
         plan.add_limits();
         plan.add_pools();
         plan.add_tiers();
+        plan.add_deployments();
         plan.make_stubborn();
         plan.add_outages();
         plan
@@ -151,6 +154,7 @@ fn flags(rng: &mut Rng) -> Flags {
         respect: chance(rng, 40),
         leave_pods: chance(rng, 15),
         tiers: &[],
+        surge: None,
         heartbeat: some(rng, 30, |rng| one(rng, &["off", "5s", "20s"])),
         pod_grace: some(rng, 15, |rng| rng.u64(1..100)),
         drain_timeout: some(rng, 50, |rng| rng.u64(60..400)),

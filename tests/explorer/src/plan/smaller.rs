@@ -72,6 +72,11 @@ impl Plan {
             }
             with(&|plan| plan.nodes[n] = NodePlan { pods: plan.nodes[n].pods.clone(), ..plain() });
         }
+        for n in 0..self.deployments.len() {
+            with(&|plan| drop(plan.deployments.remove(n)));
+            with(&|plan| plan.deployments[n].nodes.truncate(1));
+            with(&|plan| plan.deployments[n].pod.budget = Budget::Free);
+        }
         for n in 0..self.flags.others.len() {
             if self.flags.others[n].starts_with("--") {
                 let values = self.flags.others[n + 1..].iter().take_while(|value| !value.starts_with("--")).count();
@@ -79,13 +84,15 @@ impl Plan {
             }
         }
         with(&|plan| {
-            let Flags { source, before, condition, shift, looks, node_hook, limit, shapes, tiers, .. } = plan.flags;
+            let Flags { source, before, condition, shift, looks, node_hook, limit, shapes, .. } = plan.flags;
+            let Flags { tiers, surge, .. } = plan.flags;
             let others = plan.flags.others.clone();
             let kept = Flags { source, before, condition, shift, looks, node_hook, limit, shapes, ..Flags::default() };
-            plan.flags = Flags { others, tiers, ..kept };
+            plan.flags = Flags { others, tiers, surge, ..kept };
         });
         with(&|plan| plan.flags.before = None);
         with(&|plan| plan.flags.tiers = &[]);
+        with(&|plan| plan.flags.surge = None);
         with(&|plan| plan.flags.limit = None);
         with(&|plan| plan.flags.shapes = false);
         with(&|plan| plan.clock_ahead = 0);
@@ -102,6 +109,11 @@ impl Plan {
                 *of -= 1;
             }
         }
+        for deployment in &mut self.deployments {
+            deployment.nodes.retain(|of| *of != n);
+            deployment.nodes.iter_mut().filter(|of| **of > n).for_each(|of| *of -= 1);
+        }
+        self.deployments.retain(|deployment| !deployment.nodes.is_empty());
     }
 
     /// Returns the size of the plan, which shrinking must reduce.

@@ -4,10 +4,10 @@ mod told;
 
 use super::{Oracle, Plan, Stage};
 use crate::harness::{instance, node, s};
-use crate::plan::{Budget, Kind, NodePlan, Notice, PodKind, PodPlan, SQS, Target, Teller, Trouble};
+use crate::plan::{Budget, DeploymentPlan, Kind, NodePlan, Notice, PodKind, PodPlan, SQS, Target, Teller, Trouble};
 use ebbtide_sim::aws::{ActionState, HookResult, HookSpec};
 use ebbtide_sim::fault::Rule;
-use ebbtide_sim::kube::{Interrupt, Limit, Pod};
+use ebbtide_sim::kube::{Deployment, Interrupt, Limit, Pod};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -105,6 +105,9 @@ impl<'a> Live<'a> {
                 }
             }
         }
+        for (number, plan) in self.plan.deployments.iter().enumerate() {
+            self.add_deployment(&Plan::deployment(number), plan);
+        }
         for (n, notice) in self.plan.notices.iter().enumerate() {
             self.due.insert((s(notice.at), Event::Send(n)));
             if let Some(hook) = notice.hook {
@@ -138,6 +141,7 @@ impl<'a> Live<'a> {
             if now >= looked + step {
                 looked = now;
                 self.terminate_the_completed();
+                self.oracle.judge_waits();
             }
             let left = || self.oracle.left_to_do();
             if now > calm && self.due.is_empty() && self.stage.world.aws.sqs.is_empty() && left().is_empty() {
@@ -193,8 +197,7 @@ impl<'a> Live<'a> {
 
     fn add_pod(&self, n: usize, number: usize, plan: &PodPlan) {
         let name = format!("pod-{n}-{number}");
-        let pod = Pod::on(&node(n)).named(&name).grace(s(plan.grace)).stops_in(plan.takes.map(s));
-        let pod = pod.labels([("app", name.as_str())]).annotations(plan.asks).priority(plan.priority);
+        let pod = Self::like(plan, Pod::on(&node(n))).named(&name).labels([("app", name.as_str())]);
         let pod = match plan.kind {
             PodKind::Web => pod,
             PodKind::Bare => pod.bare(),
@@ -226,6 +229,24 @@ impl<'a> Live<'a> {
         };
         if is_held {
             kube.add_budget("default", &name, [("app", name.as_str())], Limit::MaxUnavailable(0));
+        }
+    }
+
+    /// Returns the pod with what the plan says of any.
+    fn like(plan: &PodPlan, pod: Pod) -> Pod {
+        pod.grace(s(plan.grace)).stops_in(plan.takes.map(s)).annotations(plan.asks).priority(plan.priority)
+    }
+
+    fn add_deployment(&self, name: &str, plan: &DeploymentPlan) {
+        let DeploymentPlan { nodes, pod, starts, rolling } = plan;
+        let kube = &self.stage.world.kube;
+        let of = Deployment::of(name, Self::like(pod, Pod::on(""))).rolling(*rolling).starts_in(starts.map(s));
+        let named: Vec<String> = nodes.iter().map(|n| node(*n)).collect();
+        let pods = kube.add_deployment(of, &named.iter().map(String::as_str).collect::<Vec<_>>());
+        self.oracle.placed.lock().extend(pods.into_iter().zip(nodes.iter().copied()));
+        if pod.budget == Budget::Never {
+            let all = Limit::MinAvailable(i32::try_from(nodes.len()).unwrap_or(i32::MAX));
+            kube.add_budget("default", name, [("app", name)], all);
         }
     }
 
