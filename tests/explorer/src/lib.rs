@@ -62,6 +62,27 @@ mod tests {
         }
     }
 
+    /// The same in worlds of which there are few.
+    #[test]
+    fn the_judge_sees_what_disobeys_in_rare_worlds() {
+        type Case = (&'static str, &'static str, fn(&mut Flags));
+        let rules: [Case; 5] = [
+            ("no tier of pods leaves before its turn", "tiers", |flags| flags.tiers = &[]),
+            ("no single replica leaves while there is time for its new pod", "surge", |flags| flags.surge = None),
+            ("no pod waits for its new pod for longer than it may", "surge", |flags| flags.surge = Some(48 * 3600)),
+            ("no Deployment is restarted where that leaves no fewer gaps", "surge", |flags| flags.surge = Some(300)),
+            ("no Node is deleted but that of an instance that has ended", "collected", |flags| {
+                flags.others.retain(|flag| *flag != "--collect-nodes");
+                flags.others.push("--collect-nodes");
+            }),
+        ];
+        for (rule, with, disobeys) in rules {
+            let plans = (0..).map(|seed| Plan { disobeys, ..Plan::random(seed) });
+            let mut plans = plans.filter(|plan| plan.rare().contains(&with)).take(100);
+            assert!(plans.any(|plan| broken(&world::run(&plan)) == Some(rule)), "not seen: {rule}");
+        }
+    }
+
     /// A story that is not small enough is hard to read, and one of another rule misleads.
     #[test]
     fn a_world_that_breaks_a_rule_becomes_smaller() {

@@ -101,7 +101,7 @@ fn main() -> ExitCode {
             .arg(arg("seconds", "Stop after this time"))
             .arg(arg("story", "Print the story of this world, and end"))
             .arg(Arg::new("with").long("with").value_name("NAME").help(
-                "Only the worlds with this: returns, graces, budgets, sqs, away, expired, refusals, reboots, surge, tiers, pools or forged",
+                "Only the worlds with this: returns, graces, budgets, sqs, away, expired, refusals, reboots, surge, collected, tiers, pools or forged",
             ))
             .get_matches();
     if let Some(seed) = number(&args, "story") {

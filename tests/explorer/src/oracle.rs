@@ -4,6 +4,7 @@
 //! Every rule looks at the moment at which it can be broken: a call arrives, or has had its effect. Times are in milliseconds since the
 //! world began; a deadline is taken at the earliest time that the documents allow, so that no judgement is too hard.
 
+mod collected;
 mod ends;
 mod hints;
 mod hooks;
@@ -103,6 +104,12 @@ pub struct Seen {
     repaired: BTreeSet<usize>,
     /// When EC2 was first asked to reboot each instance.
     rebooted: BTreeMap<String, i64>,
+    /// Nodes whose deletion the API server was asked for last, and the rule by which each should stay.
+    deleting: BTreeMap<usize, Option<Broken>>,
+    /// Since when Nodes have the out-of-service taint.
+    tainted: BTreeMap<usize, i64>,
+    /// When the deletion of each deleted Node began.
+    collected: Vec<i64>,
     /// The notices that Nodes keep as plans.
     plans: BTreeMap<usize, BTreeSet<usize>>,
     /// What happened besides calls.
@@ -226,7 +233,10 @@ impl Oracle {
                 self.uncordons(seen, call);
                 self.hints(seen);
                 self.records(seen, call);
+                self.taints(seen, call);
             }
+            (Moment::Arrived, "delete nodes") => self.deletes_node(seen, call),
+            (Moment::Served, "delete nodes") => self.deleted_node(seen, call),
             (Moment::Served, "create pods/eviction" | "delete pods") => self.ended_pods(seen),
             (Moment::Arrived, operation) if self.is_needless(operation) => {
                 self.broke(seen, "no call to AWS without a queue but those about a hook that is named", operation);

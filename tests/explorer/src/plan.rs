@@ -2,12 +2,14 @@
 
 mod added;
 mod deployments;
+mod losses;
 mod outages;
 mod random;
 mod smaller;
 mod stubborn;
 
 pub use deployments::DeploymentPlan;
+pub use losses::Loss;
 
 use ebbtide_sim::fault::Fault;
 use ebbtide_sim::kube::Placement;
@@ -112,6 +114,8 @@ pub struct NodePlan {
     pub joins: Option<u64>,
     /// Second at which somebody uncordons it by hand, and whether with `ebbtide/ignore`.
     pub uncordoned: Option<(u64, bool)>,
+    /// How it is lost, if it is.
+    pub lost: Option<Loss>,
     /// Its pods.
     pub pods: Vec<PodPlan>,
 }
@@ -363,7 +367,8 @@ impl Plan {
         });
         // A hook is sought for a while longer, and EC2 is looked at after a while.
         let search = if self.flags.looks { 80 } else { 0 }.max(if self.flags.node_hook.is_some() { 40 } else { 0 });
-        sent.chain(self.faults.iter().map(|span| span.to)).max().unwrap_or_default() + search
+        let lost = self.nodes.iter().filter_map(|node| Some(self.collected_by(node.lost?)));
+        sent.chain(self.faults.iter().map(|span| span.to)).chain(lost).max().unwrap_or_default() + search
     }
 
     /// Returns the dimensions that few worlds have, and that this one has.
@@ -382,6 +387,7 @@ impl Plan {
             ("refusals", any(|trouble| matches!(trouble, Trouble::Calls(_, Fault::Refuse(..), _)))),
             ("reboots", self.flags.condition.is_some_and(|(_, action)| action == "reboot")),
             ("surge", !self.deployments.is_empty()),
+            ("collected", self.nodes.iter().any(|node| node.lost.is_some())),
             ("tiers", !self.flags.tiers.is_empty()),
             ("pools", self.flags.others.contains(&"--pool")),
             ("forged", self.flags.shapes && self.notices.iter().any(is_made_up)),
@@ -469,6 +475,8 @@ impl Flags {
             (Source::Nodes, _) => &["--source", "nodes", "--pod-namespace=ebbtide"],
         };
         args.extend(source.iter().map(|&flag| flag.to_owned()));
+        let is_elected = self.source == Source::Queue && self.collect_nodes();
+        args.extend(is_elected.then(|| "--pod-namespace=ebbtide".to_owned()));
         let rule = |(toleration, action)| format!("--on-condition=KernelReady=False:{toleration}s={action}");
         args.extend(self.condition.map(rule));
         args.extend(self.before.map(|before| format!("--when=scheduled-change={before}s-before")));

@@ -156,10 +156,9 @@ async fn keep(
 ) -> (Replica, [u32; 2]) {
     let mut flags = plan.flags.clone();
     (plan.disobeys)(&mut flags);
+    let is_elected = flags.source != Source::Queue || flags.collect_nodes();
     let mut flags = flags.args();
-    if plan.flags.source != Source::Queue {
-        flags.push(format!("--pod-name=replica-{slot}"));
-    }
+    flags.extend(is_elected.then(|| format!("--pod-name=replica-{slot}")));
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let (mut counts, mut ends) = ([0, 0], plan.replicas[slot].iter());
     loop {

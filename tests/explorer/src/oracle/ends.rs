@@ -137,6 +137,10 @@ impl Oracle {
     /// Returns the pods that a drain of this Node has still to wait for. Those that come back, and a Deployment's new ones, are not: how many of
     /// the former are evicted is [judged by itself](Self::ended_pods), and the next may come after the last list.
     pub(super) fn left(&self, node: usize) -> Vec<String> {
+        // A silent kubelet is not waited for long: docs/deadlines.md, "Special cases".
+        if self.is_lost(node) {
+            return Vec::new();
+        }
         let pods = self.world.kube.pods_on(&format!("node-{node}")).into_iter();
         let names = pods.filter_map(|pod| pod.metadata.name);
         let waited = |name: &String| {

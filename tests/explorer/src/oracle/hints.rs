@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 const EXCEEDED: i64 = 3_000;
 
 impl Oracle {
-    /// No node is cordoned for a hint while others hold a fifth. Judged without faults, because others see less.
+    /// No node is cordoned for a hint while others hold a fifth. Judged without faults, because others see less, and where no node counts again
+    /// because its kubelet is back.
     pub(super) fn hints(&self, seen: &mut Seen) {
         let nodes = self.world.kube.nodes();
         let may_be_ours = |node: &&Node| is_ready(node) && annotation(node, "ebbtide/ignore").is_none();
@@ -20,7 +21,8 @@ impl Oracle {
         let is_new = held.iter().any(|node| !seen.hinted.contains(node));
         let is_full = seen.hinted.intersection(&held).count() >= limit;
         let lasts = seen.full_of_hints.is_some_and(|since| since + EXCEEDED + self.slack() < self.now());
-        if is_new && is_full && lasts && self.plan.faults.is_empty() {
+        let is_calm = self.plan.faults.is_empty() && self.plan.nodes.iter().all(|node| node.lost.is_none());
+        if is_new && is_full && lasts && is_calm {
             self.broke(seen, "hints take a fifth of the nodes at most", format!("{held:?} of {of}"));
         }
         let since = seen.full_of_hints.unwrap_or_else(|| self.now());

@@ -153,8 +153,9 @@ impl Oracle {
                 let known = self.world.kube.node(&format!("node-{node}"));
                 let conditions = known.and_then(|node| node.status?.conditions).unwrap_or_default();
                 let ready = conditions.iter().any(|it| it.type_ == "Ready" && it.status == "True");
-                // Its instance may end while the call is on its way.
+                // Its instance may end, or its kubelet fall silent, while the call is on its way.
                 let just_gone = seen.gone.get(&node).is_some_and(|at| at + self.slack() >= self.now());
+                let just_gone = just_gone || self.is_lost(node);
                 result != "CONTINUE" || !ready && !just_gone
             }
             _ => true,

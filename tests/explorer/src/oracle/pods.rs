@@ -88,7 +88,9 @@ impl Oracle {
             // Any Node may carry the note of a zonal shift.
             Some(notice.target) == node.map(Target::Node) && acts || matches!(notice.kind, Kind::Shift(..))
         };
-        if !seen.sent.iter().any(is_marked) {
+        // That of a terminated instance may get a taint before its deletion, and loses it if its kubelet is back.
+        let is_lost = node.is_some_and(|node| self.is_lost(node));
+        if !is_lost && !seen.sent.iter().any(is_marked) {
             self.broke(seen, "no mark on a node that no notice names", &call.subject);
         }
     }

@@ -38,6 +38,7 @@ impl Oracle {
         for (n, plan) in self.plan.nodes.iter().enumerate() {
             self.judge_marks(seen, n, plan);
         }
+        self.judge_collected(seen);
         if self.plan.has_only_outages() {
             self.judge_calm(seen);
         }
@@ -46,7 +47,7 @@ impl Oracle {
     /// No mark stays on a Node that stays: docs/draining.md, "Undo".
     fn judge_marks(&self, seen: &mut Seen, n: usize, plan: &NodePlan) {
         let Some(node) = self.world.kube.node(&format!("node-{n}")) else { return };
-        if plan.ignored || seen.let_go.contains_key(&n) {
+        if plan.ignored || seen.let_go.contains_key(&n) || self.silent_for(n).is_some() {
             return;
         }
         let booted = seen.booted.get(&n).copied().unwrap_or_default();

@@ -126,7 +126,7 @@ impl Oracle {
         let [sent] = told[..] else { return false };
         let is_free =
             self.plan.nodes[node].ignored || seen.let_go.contains_key(&node) || seen.booted.contains_key(&node);
-        let is_over = self.is_taken_back(seen, sent) || self.is_late(seen, sent, node);
+        let is_over = self.is_taken_back(seen, sent) || self.is_late(seen, sent, node) || self.is_lost(node);
         !is_free && !is_over && !self.may_be_over(seen, sent, node) && !self.may_be_refused(sent)
     }
 

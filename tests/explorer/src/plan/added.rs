@@ -113,8 +113,7 @@ impl Plan {
         // When a condition began is told by the writer's clock.
         self.clock_ahead = 0;
         if chance(rng, 30) {
-            let node =
-                || NodePlan { ignored: false, cordoned: false, joins: None, uncordoned: None, pods: vec![web()] };
+            let node = || NodePlan { pods: vec![web()], ..plain_node() };
             self.nodes.resize_with(self.nodes.len().max(10), node);
         }
         for n in 0..self.nodes.len() {
@@ -312,6 +311,10 @@ pub(super) const fn is_said(notice: &Notice) -> bool {
     let has_annotation =
         matches!(notice.kind, Kind::Spot(_) | Kind::Rebalance | Kind::Change(..) | Kind::Terminate(_, _, Owner::Us));
     has_annotation && matches!(notice.target, Target::Node(_))
+}
+
+pub(super) const fn plain_node() -> NodePlan {
+    NodePlan { ignored: false, cordoned: false, joins: None, uncordoned: None, lost: None, pods: Vec::new() }
 }
 
 pub(super) fn web() -> PodPlan {

@@ -111,6 +111,7 @@ impl Plan {
         plan.add_pools();
         plan.add_tiers();
         plan.add_deployments();
+        plan.lose_nodes();
         plan.make_stubborn();
         plan.add_outages();
         plan
@@ -179,6 +180,7 @@ fn node(rng: &mut Rng) -> NodePlan {
         cordoned: chance(rng, 5),
         joins: some(rng, 10, |rng| rng.u64(..BUSY)),
         uncordoned: some(rng, 10, |rng| (rng.u64(..BUSY), rng.bool())),
+        lost: None,
         pods: many(rng, 0..4, pod),
     }
 }

@@ -1,5 +1,6 @@
 //! Plans with one thing less.
 
+use super::added::plain_node;
 use super::{AtHook, Budget, Flags, Kind, NodePlan, Plan, Source, Target, Teller};
 
 impl Plan {
@@ -70,7 +71,8 @@ impl Plan {
                 with(&|plan| plan.nodes[n].pods[pod].grace = 30);
                 with(&|plan| plan.nodes[n].pods[pod].budget = Budget::Free);
             }
-            with(&|plan| plan.nodes[n] = NodePlan { pods: plan.nodes[n].pods.clone(), ..plain() });
+            with(&|plan| plan.nodes[n] = NodePlan { pods: plan.nodes[n].pods.clone(), ..plain_node() });
+            with(&|plan| plan.nodes[n].lost = None);
         }
         for n in 0..self.deployments.len() {
             with(&|plan| drop(plan.deployments.remove(n)));
@@ -125,8 +127,4 @@ impl Plan {
 
 fn kept<T: Clone>(all: &[T], keep: impl Fn(usize) -> bool) -> Vec<T> {
     all.iter().enumerate().filter(|(n, _)| keep(*n)).map(|(_, one)| one.clone()).collect()
-}
-
-fn plain() -> NodePlan {
-    NodePlan { ignored: false, cordoned: false, joins: None, uncordoned: None, pods: Vec::new() }
 }

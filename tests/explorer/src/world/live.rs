@@ -17,6 +17,12 @@ use tokio::time::sleep_until;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Join(usize),
+    /// The kubelet of a node falls silent.
+    Lose(usize),
+    /// EC2 shows what has become of a lost instance.
+    End(usize),
+    /// The kubelet is back.
+    Return(usize),
     Open(usize, usize),
     Come(usize, usize),
     LetGo(usize, bool),
@@ -95,6 +101,10 @@ impl<'a> Live<'a> {
             }
             if let Some((at, ignored)) = plan.uncordoned {
                 self.due.insert((s(at), Event::LetGo(n, ignored)));
+            }
+            if let Some(loss) = plan.lost {
+                self.due.extend([(s(loss.at), Event::Lose(n)), (s(loss.at + loss.shown), Event::End(n))]);
+                self.due.extend(loss.returns.map(|after| (s(loss.at + after), Event::Return(n))));
             }
             for (number, pod) in plan.pods.iter().enumerate() {
                 if let Budget::Opens(at) = pod.budget {
@@ -263,6 +273,20 @@ impl<'a> Live<'a> {
                 self.oracle.seen().started.insert(n, at);
                 self.join(n, &self.plan.nodes[n]);
             }
+            Event::Lose(n) => world.kube.set_ready(&node(n), false),
+            // It may be back already, and what is terminated stays so.
+            Event::End(n) if self.oracle.silent_for(n).is_some() && self.oracle.stands(Target::Node(n)) => {
+                match self.plan.nodes[n].lost.and_then(|loss| loss.state) {
+                    Some(state) => world.aws.ec2.set_state(&instance(n), state),
+                    None => world.aws.ec2.remove(&instance(n)),
+                }
+            }
+            Event::Return(n) if self.oracle.stands(Target::Node(n)) => {
+                self.oracle.seen().started.insert(n, at);
+                world.aws.ec2.set_state(&instance(n), "running");
+                world.kube.set_ready(&node(n), true);
+            }
+            Event::End(_) | Event::Return(_) => {}
             Event::Open(n, number) => world.kube.remove_budget("default", &format!("pod-{n}-{number}")),
             Event::Come(n, number) => {
                 let fits = |node: k8s_openapi::api::core::v1::Node| {
