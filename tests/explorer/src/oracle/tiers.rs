@@ -29,7 +29,8 @@ impl Oracle {
         let of_deployments = self.plan.deployments.iter().map(|deployment| &deployment.pod);
         for pod in self.plan.nodes[node].pods.iter().chain(of_deployments) {
             let longest: &mut i64 = graces.entry(self.tier(pod)).or_default();
-            *longest = self.grace(pod).max(*longest);
+            // What a rollout ends has its own.
+            *longest = self.grace(pod).max(s(pod.grace)).max(*longest);
         }
         graces
     }
