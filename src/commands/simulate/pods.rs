@@ -196,7 +196,7 @@ impl<'a> PodList<'a> {
 
     /// The budgets of pods that are evicted.
     pub fn budgets(&self) -> Vec<BudgetView> {
-        let evicted: Vec<&Departure> = self.selection.evict.iter().chain(&self.selection.own_pod).collect();
+        let evicted: Vec<&Departure> = self.selection.evict.iter().chain(self.selection.own_pod.as_deref()).collect();
         let covered = |budget: &Budget| {
             let pods = evicted.iter().filter_map(|departure| self.pods.get(&*departure.pod.uid));
             pods.filter(|pod| budget.covers(pod)).count()

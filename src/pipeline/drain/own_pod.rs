@@ -15,7 +15,7 @@ const COMPLETION_GRACE: Duration = Duration::from_secs(2);
 #[derive(Debug, Default)]
 pub(super) struct OwnPod {
     /// Its departure, if it runs on the node.
-    pub departure: Option<Departure>,
+    pub departure: Option<Box<Departure>>,
     /// Whether no other pod is left, so that its turn has come.
     pub is_last: bool,
 }

@@ -94,7 +94,7 @@ impl PodTimes {
             (Arc::clone(uid), PodTime { turn, end })
         };
         let others = evict.iter().chain(terminating).map(|departure| time(departure, Turn::Tier(departure.tier)));
-        let own = own_pod.iter().map(|departure| time(departure, Turn::Own));
+        let own = own_pod.as_deref().map(|departure| time(departure, Turn::Own));
         self.0 = others.chain(own).collect();
     }
 

@@ -119,7 +119,7 @@ impl<'a> Rounds<'a> {
     }
 
     /// Runs rounds until one ends drained, or the node is dead.
-    pub(super) async fn run(mut self) -> RoundsEnd {
+    pub(super) async fn run(&mut self) -> RoundsEnd {
         loop {
             let (selection, version) = self.list().await;
             if self.is_dead(&selection) {

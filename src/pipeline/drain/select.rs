@@ -136,7 +136,7 @@ pub struct Selection {
     /// Pods that stay.
     pub left_alone: Vec<(PodId, StayReason)>,
     /// The pod of this process, which leaves last.
-    pub own_pod: Option<Departure>,
+    pub own_pod: Option<Box<Departure>>,
 }
 
 impl Selection {
@@ -150,7 +150,7 @@ impl Selection {
     /// user sets one.
     #[must_use]
     pub fn longest_grace(&self, wanted: Option<Duration>) -> Option<(&PodId, Duration)> {
-        let departures = self.evict.iter().chain(&self.terminating).chain(&self.own_pod);
+        let departures = self.evict.iter().chain(&self.terminating).chain(self.own_pod.as_deref());
         departures
             .map(|departure| (&departure.pod, departure.grace_with(wanted).full()))
             .max_by_key(|(_, grace)| *grace)
@@ -165,7 +165,7 @@ impl Selection {
             let longest = tiers.entry(departure.tier).or_default();
             *longest = grace(departure).max(*longest);
         }
-        tiers.into_values().sum::<Duration>() + self.own_pod.as_ref().map(grace).unwrap_or_default()
+        tiers.into_values().sum::<Duration>() + self.own_pod.as_deref().map(grace).unwrap_or_default()
     }
 
     /// Leaves alone the pods of a `DaemonSet` other than its `first`, and adds the first of those that no list has shown before: a
@@ -203,7 +203,7 @@ pub fn select(pods: impl IntoIterator<Item = TrimmedPod>, rules: &SelectionRules
             Some(reason) => selection.left_alone.push((departure.pod, reason)),
             // This process ends with its pod, so it leaves last even if it already terminates: among the terminating pods it could be
             // deleted sooner.
-            None if own && !finished => selection.own_pod = Some(departure),
+            None if own && !finished => selection.own_pod = Some(Box::new(departure)),
             // Only the finalizer's controller can remove it.
             None if terminating && finished => selection.left_alone.push((departure.pod, StayReason::Finished)),
             None if terminating => selection.terminating.push(departure),

@@ -73,9 +73,10 @@ impl Drain<'_> {
         let overdue = Notify::new();
         let evictions = Evictions { drain: self, watch_share: &watch_share, tiers: &tiers, overdue: &overdue };
         let own_pod = watch::Sender::new(OwnPod::default());
+        let mut rounds = Rounds::new(&evictions, gaps, &own_pod);
         tokio::select! {
             biased;
-            end = Rounds::new(&evictions, gaps, &own_pod).run() => end,
+            end = rounds.run() => end,
             never = evictions.leave_last(own_pod.subscribe()) => match never {},
         }
     }

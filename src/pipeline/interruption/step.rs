@@ -22,8 +22,8 @@ pub enum Step<'a> {
     },
     /// Taint the Node of an instance that no longer runs, once EC2 confirms that.
     MarkOutOfService {
-        /// The mark with the taint.
-        mark: Mark,
+        /// The mark with the taint. Boxed, as all that is large: a step is as large as its largest.
+        mark: Box<Mark>,
         /// The deadline of the attempt.
         by: Instant,
     },
@@ -50,7 +50,7 @@ pub enum Step<'a> {
         /// The Node.
         node: Arc<Node>,
         /// The notice.
-        plan: NoticeRecord,
+        plan: Box<NoticeRecord>,
         /// The deadline of the attempt.
         by: Instant,
     },
@@ -68,7 +68,7 @@ pub enum Step<'a> {
         /// The Node.
         target: Target,
         /// The mark.
-        mark: Mark,
+        mark: Box<Mark>,
     },
     /// Wait before evictions start.
     Delay {

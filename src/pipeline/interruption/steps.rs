@@ -163,7 +163,7 @@ impl<'a> Steps<'a> {
         }
         let by = self.policy.deadline(self.notice, None, None, &self.clock, now).at();
         let mark = out_of_service_mark(self.notice, self.message).in_pool(self.policy.pool.as_deref());
-        Step::MarkOutOfService { mark, by }
+        Step::MarkOutOfService { mark: Box::new(mark), by }
     }
 
     fn find_node(&self, awaits: AwaitedNode, known: &Known) -> Step<'a> {
@@ -216,7 +216,7 @@ impl<'a> Steps<'a> {
         });
         if let Some((from, plan)) = plan {
             // Until the plan is written, only the message holds the notice.
-            return Step::Plan { node: Arc::clone(node), plan, by: from.max(now + OWNER_TIMEOUT) };
+            return Step::Plan { node: Arc::clone(node), plan: Box::new(plan), by: from.max(now + OWNER_TIMEOUT) };
         }
         if !self.is_admitted(known) {
             return self.admit(Some(node), known, now);
@@ -228,7 +228,7 @@ impl<'a> Steps<'a> {
         let mark = if waits { mark.in_wave() } else { mark };
         // Failed work is tried again; a hook that is found after the drain is only completed.
         let mark = if waits && self.notice.hook().is_none() { mark.again() } else { mark };
-        Step::Cordon { target: Target { node: Arc::clone(node), deadline }, mark }
+        Step::Cordon { target: Target { node: Arc::clone(node), deadline }, mark: Box::new(mark) }
     }
 
     fn admit(&self, node: Option<&Arc<Node>>, known: &Known, now: Instant) -> Step<'a> {

@@ -362,9 +362,9 @@ impl Interruption {
                 // At the same time as the drain: no eviction waits for these.
                 let (progress, (), (), ()) = join4(
                     case.drain(&target, self.hook.as_ref(), early.take()),
-                    case.end_hold(&self.waited, HoldPoint::BeforeDrain, true),
-                    case.end_note(&self.waited),
-                    case.note_evictions(target.deadline),
+                    Box::pin(case.end_hold(&self.waited, HoldPoint::BeforeDrain, true)),
+                    Box::pin(case.end_note(&self.waited)),
+                    Box::pin(case.note_evictions(target.deadline)),
                 )
                 .await;
                 case.end_place(true).await;

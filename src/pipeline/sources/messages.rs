@@ -213,7 +213,8 @@ impl Deliverer {
         copies: &Copies,
         visibility: &watch::Sender<Duration>,
     ) -> Verdict {
-        let ends = stream::iter(notices.enumerate()).map(|(number, notice)| async move {
+        // Boxed, because the set of futures has room for one more than it holds.
+        let ends = stream::iter(notices.enumerate()).map(|(number, notice)| Box::pin(async move {
             // The first needs none: a message that names one instance must not wait for those that name thousands.
             let _permit = if number > 0 { self.permits.acquire().await.ok() } else { None };
             let polled =
@@ -244,7 +245,7 @@ impl Deliverer {
                 copies.called_off.lock().push(notice);
             }
             end
-        });
+        }));
         verdict(ends.buffer_unordered(MAX_AT_ONCE).collect::<Vec<_>>().await)
     }
 
