@@ -69,6 +69,8 @@ pub struct Nodes {
     known: HashMap<Arc<str>, EndedNode>,
     /// When the deletions of [`LIMIT_TIME`] began.
     begun: Vec<Instant>,
+    /// From when on those are all: what the holder before has deleted is not known.
+    counted_from: Instant,
     /// Number of Nodes that are left for now, by reason, as last reported.
     left: BTreeMap<CollectionStop, usize>,
     /// The attachments of volumes, while Nodes have some.
@@ -98,7 +100,7 @@ enum Progress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Wait,
-    /// Wait, because enough Nodes were deleted.
+    /// Wait, because enough Nodes were deleted, or may have been.
     Leave,
     /// Set the out-of-service taint.
     Detach,
@@ -129,6 +131,7 @@ impl Leftovers for Nodes {
     fn forget(&mut self) {
         self.known.clear();
         self.attachments = None;
+        self.counted_from = Instant::now() + LIMIT_TIME;
     }
 }
 
@@ -140,6 +143,7 @@ impl Nodes {
             interrupter,
             known: HashMap::new(),
             begun: Vec::new(),
+            counted_from: Instant::now(),
             left: BTreeMap::new(),
             attachments: None,
             reported: HashSet::new(),
@@ -230,20 +234,25 @@ impl Nodes {
         let progress = self.known.entry(Arc::clone(&node.uid)).or_insert(first).progress;
         let has_volumes = !dry_run && self.has_volumes(node).await;
         let step = progress.next(has_volumes, self.has_room(now), now);
-        let is_done = match step {
+        match step {
             Step::Wait => return Ok(()),
             Step::Leave => {
                 *left.entry(CollectionStop::Limit).or_default() += 1;
                 return Ok(());
             }
-            Step::Detach => self.taint(node, at).await?,
-            Step::Delete => self.delete(node, end, at).await?,
-        };
-        if !is_done {
-            return Ok(());
+            Step::Detach | Step::Delete => {}
         }
+        let before = self.begun.len();
         if matches!(progress, Progress::Confirming(_)) {
             self.begun.push(now);
+        }
+        let done = if step == Step::Detach { self.taint(node, at).await } else { self.delete(node, end, at).await };
+        // One whose answer was lost counts.
+        if !done.as_ref().map_or_else(|error| error.category.is_away(), |is_done| *is_done) {
+            self.begun.truncate(before);
+        }
+        if !done? {
+            return Ok(());
         }
         if step == Step::Detach {
             self.known.insert(Arc::clone(&node.uid), EndedNode { silent_since, progress: Progress::Detaching(now) });
@@ -257,7 +266,7 @@ impl Nodes {
     /// Whether the deletion of another Node may begin.
     fn has_room(&mut self, now: Instant) -> bool {
         self.begun.retain(|begun| now < *begun + LIMIT_TIME);
-        self.begun.len() < self.interrupter.index.len().div_ceil(ONE_OF)
+        now >= self.counted_from && self.begun.len() < self.interrupter.index.len().div_ceil(ONE_OF)
     }
 
     /// Whether volumes are attached to the Node. Without the permission to read attachments none are known.

@@ -687,7 +687,7 @@ impl Subscriber for Rows {
             Fact::CollectionHeld { why: CollectionStop::Limit, nodes, before: 0 } => {
                 info!(
                     nodes,
-                    "a fifth of the Nodes was deleted in ten minutes; the others whose instances have ended wait"
+                    "at most a fifth of the Nodes is deleted in ten minutes; others whose instances have ended wait"
                 );
             }
             Fact::CollectionHeld { why, nodes, before: 0 } => {

@@ -17,12 +17,21 @@ const ASKED: Duration = s(300);
 const EARLIEST: Duration = s(300 + 120);
 const LATEST: Duration = s(300 + 60 + 180);
 
+/// Time for which a replica that has just taken its turn deletes nothing.
+const TAKE_OVER: Duration = s(600);
+
 /// Time after which nothing else will happen: EC2 has forgotten the instance, and everything was confirmed.
 const EVER: Duration = s(3 * 3600);
 
 impl Stage {
-    /// Starts a replica that collects Nodes, in a pod of this name.
+    /// Starts a replica that collects Nodes, in a pod of this name, and waits until it may delete some.
     async fn collects_nodes(&self, pod: &str, more: &[&str]) -> Replica {
+        let replica = self.begins_to_collect(pod, more).await;
+        sleep(TAKE_OVER + s(1)).await;
+        replica
+    }
+
+    async fn begins_to_collect(&self, pod: &str, more: &[&str]) -> Replica {
         let flags = ["--collect-nodes", "--pod-namespace", HOME, "--pod-name", pod];
         self.start(&[&flags, more].concat()).await
     }
@@ -236,6 +245,34 @@ async fn a_fifth_of_the_nodes_is_deleted_in_ten_minutes() {
     }
     assert!(falls[0].1 == 4, "the first ones together: {falls:?}");
     assert_eq!(collected(&replica), "12");
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_that_starts_does_not_know_what_was_deleted_before() {
+    let stage = Stage::new(20, 0);
+    let first = stage.collects_nodes("a", &[]).await;
+    (0..12).for_each(|n| stage.terminates(n));
+    stage.until("a fifth is deleted", LATEST, || stage.deletions().len() == 4).await;
+    // Its name is that of the first: the turn is its own at once.
+    first.kill().await;
+    let second = stage.begins_to_collect("a", &[]).await;
+    sleep(TAKE_OVER - s(1)).await;
+    assert_eq!(stage.deletions().len(), 4);
+    stage.until("the next are deleted", s(120), || stage.deletions().len() > 4).await;
+    stage.rest(&[&second]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deletion_whose_answer_is_lost_counts() {
+    let stage = Stage::new(5, 0);
+    let replica = stage.collects_nodes("a", &[]).await;
+    stage.world.faults.add(Rule::on("delete nodes", Fault::LostResponse).times(1));
+    (0..2).for_each(|n| stage.terminates(n));
+    stage.until("the first is deleted", LATEST, || stage.world.kube.nodes().len() == 4).await;
+    let begun = Instant::now();
+    stage.until("the second is deleted", s(1800), || stage.world.kube.nodes().len() == 3).await;
+    assert!(begun.elapsed() >= s(590), "{:?}", begun.elapsed());
     stage.rest(&[&replica]).await;
 }
 

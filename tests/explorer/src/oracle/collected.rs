@@ -67,12 +67,11 @@ impl Oracle {
             same.count()
         };
         let most = seen.collected.iter().map(|from| within(*from)).max().unwrap_or_default();
-        // The node of the replicas' own pods is one more. A process that starts does not know what others have deleted.
+        // The node of the replicas' own pods is one more.
         let fifth = (self.plan.nodes.len() + 1).div_ceil(5);
-        let begins = usize::try_from(seen.starts).unwrap_or(usize::MAX) + 1 - self.plan.replicas.len();
         // With this flag the taint may have come earlier, for another reason.
         let is_known = !self.plan.flags.others.contains(&"--out-of-service-taint");
-        if is_known && most > fifth * begins {
+        if is_known && most > fifth {
             let text = format!("{most} within ten minutes, not {fifth}: {:?}", seen.collected);
             self.broke(seen, "no more than a fifth of the Nodes is deleted in ten minutes", text);
         }
