@@ -213,10 +213,11 @@ pub fn run(Migrate { values, output_file, strict }: &Migrate) -> Answer {
 /// # Errors
 /// The reason why the text is not a values file.
 pub fn convert(text: &str) -> Result<Migration, ValuesError> {
-    if text.trim().is_empty() {
+    let documents = read::values(text)?;
+    if documents.is_empty() {
         return Err(ValuesError::Empty);
     }
-    let Found { values: mut nth, parent, mut remarks, .. } = Found::of(read::values(text)?)?;
+    let Found { values: mut nth, parent, mut remarks, .. } = Found::of(documents)?;
     let mut values = Values::default();
     if let Some(parent) = &parent {
         remarks.push(remark(Topic::New, parent, PARENT));

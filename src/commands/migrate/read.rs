@@ -9,9 +9,10 @@ const MAX_YAML_NODES: usize = 20_000;
 /// The reason why a text is not a values file, with what to give instead.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ValuesError {
-    /// There is no text, as of a pipe whose first command has failed.
+    /// There is no document, as of a pipe whose first command has failed, or only null, which jq writes for a name that is not there.
     #[error(
-        "is empty: did the command before it fail? Give a values file of NTH's chart; {{}} stands for NTH's defaults"
+        "is empty or null: did the command before it fail, or name what is not there? Give a values file of NTH's chart; {{}} stands for NTH's \
+         defaults, for which helm get values prints null"
     )]
     Empty,
     /// The document is not a map.
@@ -56,7 +57,7 @@ pub enum ValuesError {
     Malformed(String),
 }
 
-/// Reads the documents of a file, each a map. A file without one has an empty map.
+/// Reads the documents of a file, each a map. Empty documents and null are left out.
 ///
 /// # Errors
 /// The reason why the text is not a values file.
@@ -65,14 +66,12 @@ pub(super) fn values(text: &str) -> Result<Vec<Map<String, Value>>, ValuesError>
         serde_saphyr::from_multiple_with_options(text, options()).map_err(|error| values_error(&error))?;
     // A file may begin or end with a separator, next to which an empty document is.
     let documents = read.into_iter().filter(|document| !document.is_null()).map(with_whole_numbers);
-    let maps: Result<Vec<_>, _> = documents
+    documents
         .map(|document| match document {
             Value::Object(values) => Ok(values),
             _ => Err(ValuesError::NotAMap),
         })
-        .collect();
-    let maps = maps?;
-    Ok(if maps.is_empty() { vec![Map::new()] } else { maps })
+        .collect()
 }
 
 /// Returns the options of Helm's reader, which reads numbers as in YAML 1.1.

@@ -96,8 +96,11 @@ fn each_error_is_one_sentence() {
     let wide = format!("a: [{}]", "1,".repeat(50_000));
     let table = [
         ("just words", "is not a map of values"),
-        ("", "is empty: did the command before it fail?"),
-        (" \n\n", "is empty: did the command before it fail?"),
+        ("", "is empty or null: did the command before it fail,"),
+        (" \n\n", "is empty or null: did the command before it fail,"),
+        ("# nothing\n---\n", "is empty or null: did the command before it fail,"),
+        ("null\n", "is empty or null: did the command before it fail,"),
+        ("--- null\n--- ~\n", "is empty or null: did the command before it fail,"),
         (
             "a: {b: 1}\nglobal: {}",
             "has a, which NTH's chart does not have, and no value that only NTH's chart has; give",
@@ -298,7 +301,7 @@ fn the_values_go_into_a_new_file_and_strict_decides_the_exit_code() {
     fs::remove_file(&ours).unwrap();
     let nothing = asked(Some(&ours), false);
     assert!(
-        nothing.code == 2 && nothing.problems.contains("nth.yaml: is empty: did the command"),
+        nothing.code == 2 && nothing.problems.contains("nth.yaml: is empty or null: did the command"),
         "{}",
         nothing.problems
     );

@@ -14,8 +14,8 @@ const CASES: &str = "tests/fixtures/migrate/cases.txt";
 const QUEUE: &str =
     "enableSqsTerminationDraining: true\nqueueURL: https://sqs.eu-west-1.amazonaws.com/123456789012/nth\n";
 
-/// The shortest for IMDS mode.
-const IMDS: &str = "# NTH's defaults\n";
+/// The shortest for IMDS mode: NTH's defaults.
+const IMDS: &str = "{}";
 
 /// Each case is its kind and its input; the rest is written.
 #[test]
@@ -33,7 +33,7 @@ fn with_output(case: &str) -> String {
     let (kind, given) = input.split_once('\n').expect("the kind must have a line");
     let output = match kind {
         "file" => whole(given),
-        "queue" => added(QUEUE, given),
+        "queue" => added(QUEUE, &format!("{QUEUE}{given}")),
         "imds" => added(IMDS, given),
         other => panic!("{other} is no kind of input"),
     };
@@ -51,10 +51,10 @@ fn whole(given: &str) -> String {
     }
 }
 
-/// Returns the lines and the remarks that values add to a file, or take away.
-fn added(file: &str, given: &str) -> String {
+/// Returns the lines and the remarks that a file adds to those of another, or takes away.
+fn added(file: &str, other: &str) -> String {
     let convert = |text: &str| convert(text).expect("the values must be valid");
-    let (before, after) = (convert(file), convert(&format!("{file}{given}")));
+    let (before, after) = (convert(file), convert(other));
     let remarks = |of: &Migration| -> Vec<String> {
         of.remarks.iter().map(|remark| format!("{:?} {}: {}", remark.topic, remark.key, remark.text)).collect()
     };
