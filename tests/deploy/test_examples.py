@@ -1,5 +1,5 @@
 """examples/: the umbrella chart renders, the objects of Argo CD and Flux are valid, and the chart takes the values in them. And the
-commands of the pages that install with the values of a stack."""
+commands of the pages that install with the values of a stack, and the values that pages show."""
 
 from __future__ import annotations
 
@@ -376,6 +376,36 @@ def test_flux_gets_the_chart_and_values_that_it_takes() -> None:
     made = HELM4.objects(values=yaml.safe_dump(release["spec"]["values"]))
     bound_to_the_stack(made, STACK)
     assert environment(made)["EBBTIDE_DRAIN_TIMEOUT"] == "asg-terminate=30m"
+
+
+# The values of the chart that pages show.
+
+OF_OTHERS = {"apiVersion", "metadata", "scrape_configs", "spec"}
+"""Names in YAML that is not of the chart: objects of Kubernetes and kOps, or parts of them, and Prometheus's configuration."""
+
+
+def shown_values() -> list[Any]:
+    """Returns the chart's values in each page, with their place."""
+    found = []
+    for page in sorted([*ROOT.glob("docs/**/*.md"), *ROOT.glob("deploy/**/*.md"), *ROOT.glob("examples/**/*.md"), ROOT / "README.md"]):
+        text = page.read_text()
+        for block in re.finditer(r"^ *```yaml\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE):
+            values = textwrap.dedent(block[1])
+            read = yaml.safe_load(values)
+            if isinstance(read, dict) and not read.keys() & OF_OTHERS:
+                line = text.count("\n", 0, block.start()) + 1
+                found.append(pytest.param(values, id=f"{page.relative_to(ROOT)}:{line}"))
+    assert len(found) > 10, "the blocks were found"
+    return found
+
+
+@pytest.mark.parametrize("helm", [HELM4, pytest.param(HELM3, marks=pytest.mark.slow)], ids=lambda helm: helm.name)
+@pytest.mark.parametrize("values", shown_values())
+def test_the_chart_takes_the_values_that_pages_show(values: str, helm: Helm) -> None:
+    read = yaml.safe_load(values)
+    is_complete = "queueUrl" in read or "queue" not in read.get("settings", {}).get("source", ["queue"])
+    queue = () if is_complete else ("--set", "queueUrl=https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide")
+    assert parse(helm.template(*queue, values=values))
 
 
 # The commands that install with the values of a stack.
