@@ -825,7 +825,8 @@ def test_the_notes_of_a_dry_run_tell_of_messages_if_there_is_a_queue(values: str
 )
 def test_the_notes_name_another_version_of_the_image(image: str, named: bool) -> None:
     said = notes(QUEUE + f"image: {{repository: registry.example/you/ebbtide, {image}}}")
-    assert ("It runs the image of image.tag, " in said) == named, said
+    # The whole map: a digest of one's own must not stay with the release's repository.
+    assert ("It runs the image of image.tag, " in said) == ("--set image=null" in said) == named, said
 
 
 def test_the_notes_name_the_policies_that_are_missing() -> None:
