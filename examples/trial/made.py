@@ -222,7 +222,9 @@ class Made(Report):
 
         for pod in self.replicas():
             selector = setting(pod, "node-selector")
-            if selector and nodes() and not nodes("--selector", selector):
+            if selector and not nodes():
+                raise Stop(f"{self.options.group} has no nodes in this cluster to compare with settings.nodeSelector, {selector}: name one that has")
+            if selector and not nodes("--selector", selector):
                 raise Stop(f"settings.nodeSelector, {selector}, excludes the nodes of {self.options.group}: name another group")
             key, _, value = (setting(pod, "managed-tag") or MANAGED_TAG).partition("=")
             if setting(pod, "require-tag") == "true" and (key not in tags or value not in ("", tags[key])):

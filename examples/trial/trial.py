@@ -47,6 +47,9 @@ CONFIRMING = (
 ROLE_SESSION = re.compile(r"AROA\w+:.+")
 """SenderId of a role's session: so Ebbtide recognizes a hook that notifies its queue directly: src/pipeline/queue.rs."""
 
+HEALTH = {"cn-": "cn-northwest-1", "us-gov-": "us-gov-west-1"}
+"""Region of AWS Health's API, by the prefix of a region; us-east-1 for the others."""
+
 STEPS = ("hook", "spot", "rebalance", "refresh", "health", "cloudtrail")
 
 
@@ -297,7 +300,7 @@ class Trial(Made):
 
     def health(self) -> None:
         """Reads how AWS Health has named instances."""
-        home = ("--region", "us-gov-west-1" if self.region.startswith("us-gov") else "us-east-1")
+        home = ("--region", next((region for prefix, region in HEALTH.items() if self.region.startswith(prefix)), "us-east-1"))
         wanted = {"services": ["EC2"], "eventTypeCategories": ["scheduledChange", "issue"]}
         events = aws("health", "describe-events", *home, "--filter", json.dumps(wanted), "--max-items", "10").get("events", [])
         forms = set()

@@ -185,6 +185,8 @@ def test_the_workload_of_the_trial_is_valid_and_pinned_to_its_nodes(schemas: Pat
     assert not refused, refused
     pods = the("Deployment", parse(text))["spec"]["template"]["spec"]
     assert pods["nodeSelector"] == {"ebbtide-trial": "NAME"}
+    (container,) = pods["containers"]
+    assert f"`{container['image']}`" in (EXAMPLES / "trial" / "README.md").read_text()
     budget = the("PodDisruptionBudget", parse(text))["spec"]
     assert budget["maxUnavailable"] == 1, "trial.py counts on it"
 

@@ -286,11 +286,35 @@ def test_settings_that_leave_the_trials_nodes_alone_are_refused(
     group = {"Instances": [{"InstanceId": "i-1"}]}
     if not refusal:
         report.refuse_settings(group, tags)
-        # A group without instances shows no labels.
-        report.refuse_settings({"Instances": []}, tags)
         return
     with pytest.raises(import_module("calls").Stop, match=refusal):
         report.refuse_settings(group, tags)
+
+
+def test_a_selector_that_no_node_can_be_compared_with_is_refused(report: Any) -> None:
+    selector = [replica("run", EBBTIDE_NODE_SELECTOR="pool=a")]
+    report.options.namespace, report.options.group = "ebbtide", "mine"
+    report.cluster = SimpleNamespace(items=lambda kind, *_: selector if kind == "pods" else [])
+    for instances in ([], [{"InstanceId": "i-1"}]):
+        with pytest.raises(import_module("calls").Stop, match="mine has no nodes in this cluster to compare with"):
+            report.refuse_settings({"Instances": instances}, {})
+    selector[:] = [replica("run")]
+    report.refuse_settings({"Instances": []}, {})
+
+
+@pytest.mark.parametrize(
+    ("region", "home"), [("eu-west-1", "us-east-1"), ("us-gov-east-1", "us-gov-west-1"), ("cn-north-1", "cn-northwest-1")]
+)
+def test_aws_health_is_asked_where_the_partition_has_it(
+    report: Any, monkeypatch: pytest.MonkeyPatch, region: str, home: str
+) -> None:
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(import_module("trial"), "aws", lambda *words: asked.append(words) or {})
+    report.region = region
+    with pytest.raises(import_module("calls").NotRun, match="no recent event"):
+        report.health()
+    (words,) = asked
+    assert words[words.index("--region") + 1] == home
 
 
 def test_the_trial_has_both_tags_of_the_group(report: Any) -> None:
