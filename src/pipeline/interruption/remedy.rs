@@ -52,9 +52,7 @@ pub fn remedy(
     match policy.action(notice) {
         // The time of the wait counts, whenever the reboot was noted in it and whatever the clock shows since. Without a note, EC2 has
         // refused it.
-        Action::Reboot if tried.is_some() => {
-            rebooted_at(node).filter(|_| !is_healthy(notice, node)).map(|_| terminate)
-        }
+        Action::Reboot if tried.is_some() => rebooted_at(node).filter(|_| !is_healthy(notice, node)).map(|_| terminate),
         Action::Reboot if is_reboot_due(node, now) => Some((Remedy::Reboot, reboot_time(policy, notice))),
         Action::Reboot => {
             // A reboot that another clock noted may be ahead.

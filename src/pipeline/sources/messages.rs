@@ -214,38 +214,40 @@ impl Deliverer {
         visibility: &watch::Sender<Duration>,
     ) -> Verdict {
         // Boxed, because the set of futures has room for one more than it holds.
-        let ends = stream::iter(notices.enumerate()).map(|(number, notice)| Box::pin(async move {
-            // The first needs none: a message that names one instance must not wait for those that name thousands.
-            let _permit = if number > 0 { self.permits.acquire().await.ok() } else { None };
-            let polled =
-                Some(&notice).filter(|notice| self.has_other_sources && self.is_announced_first(notice)).cloned();
-            let reported = self.has_other_sources.then(|| self.reported_before(&notice, message)).flatten();
-            let copy = Arc::new(self.join_listed(notice, message));
-            let lock = || copies.open.lock();
-            lock().insert(number, Arc::clone(&copy));
-            let end = async {
-                tokio::select! {
-                    biased;
-                    end = self.interruptions.ended(&copy) => end,
-                    // The message's next receiver tries again.
-                    () = pauses_after(&copy, &copies.lost) => Ok(NoticeOutcome::HandedOver),
-                    () = pass_on(&copy, visibility) => pending().await,
+        let ends = stream::iter(notices.enumerate()).map(|(number, notice)| {
+            Box::pin(async move {
+                // The first needs none: a message that names one instance must not wait for those that name thousands.
+                let _permit = if number > 0 { self.permits.acquire().await.ok() } else { None };
+                let polled =
+                    Some(&notice).filter(|notice| self.has_other_sources && self.is_announced_first(notice)).cloned();
+                let reported = self.has_other_sources.then(|| self.reported_before(&notice, message)).flatten();
+                let copy = Arc::new(self.join_listed(notice, message));
+                let lock = || copies.open.lock();
+                lock().insert(number, Arc::clone(&copy));
+                let end = async {
+                    tokio::select! {
+                        biased;
+                        end = self.interruptions.ended(&copy) => end,
+                        // The message's next receiver tries again.
+                        () = pauses_after(&copy, &copies.lost) => Ok(NoticeOutcome::HandedOver),
+                        () = pass_on(&copy, visibility) => pending().await,
+                    }
+                };
+                let end = match reported {
+                    Some(reported) => Box::pin(join(end, self.note_confirmation(reported, message))).await.0,
+                    None => end.await,
+                };
+                if let (Some(notice), Ok(outcome)) = (polled, end) {
+                    Box::pin(self.note_listed(&notice, message, outcome)).await;
                 }
-            };
-            let end = match reported {
-                Some(reported) => Box::pin(join(end, self.note_confirmation(reported, message))).await.0,
-                None => end.await,
-            };
-            if let (Some(notice), Ok(outcome)) = (polled, end) {
-                Box::pin(self.note_listed(&notice, message, outcome)).await;
-            }
-            lock().remove(&number);
-            if let (Some(link), Ok(NoticeOutcome::Uncordoned)) = (copy.link(), end) {
-                let notice = Arc::clone(&link.notice.borrow());
-                copies.called_off.lock().push(notice);
-            }
-            end
-        }));
+                lock().remove(&number);
+                if let (Some(link), Ok(NoticeOutcome::Uncordoned)) = (copy.link(), end) {
+                    let notice = Arc::clone(&link.notice.borrow());
+                    copies.called_off.lock().push(notice);
+                }
+                end
+            })
+        });
         verdict(ends.buffer_unordered(MAX_AT_ONCE).collect::<Vec<_>>().await)
     }
 

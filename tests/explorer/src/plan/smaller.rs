@@ -90,7 +90,7 @@ impl Plan {
             let Flags { tiers, surge, .. } = plan.flags;
             let others = plan.flags.others.clone();
             let kept = Flags { source, before, condition, shift, looks, node_hook, limit, shapes, ..Flags::default() };
-            plan.flags = Flags { others, tiers, surge, ..kept };
+            plan.flags = Flags { tiers, surge, others, ..kept };
         });
         with(&|plan| plan.flags.before = None);
         with(&|plan| plan.flags.tiers = &[]);
