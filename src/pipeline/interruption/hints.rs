@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 /// Time for which a count is kept: a storm asks a thousand times.
 const COUNT_KEPT: Duration = Duration::from_secs(1);
@@ -22,6 +22,17 @@ struct State {
     seats: HashMap<Arc<str>, Box<str>>,
 }
 
+impl State {
+    /// Counts the nodes, unless the last count is kept. Returns the time from which on another is made.
+    fn count(&mut self, index: &Index, now: Instant) -> Instant {
+        let (at, _) = match self.counted.take() {
+            Some(counted) if now < counted.0 + COUNT_KEPT => self.counted.insert(counted),
+            _ => self.counted.insert((now, index.count_ours(|nodes| HintedNodes::of(nodes)))),
+        };
+        *at + COUNT_KEPT
+    }
+}
+
 impl Hints {
     /// Returns a seat for the node.
     ///
@@ -30,10 +41,8 @@ impl Hints {
     pub(super) fn seat(&self, index: &Index, node: &Node) -> Result<HintSeat<'_>, FullOfHints> {
         let now = Instant::now();
         let mut state = self.0.lock();
+        state.count(index, now);
         let State { counted, seats } = &mut *state;
-        if counted.as_ref().is_none_or(|(at, _)| now >= *at + COUNT_KEPT) {
-            *counted = Some((now, count(index)));
-        }
         if let Some(full) = counted.as_ref().and_then(|(_, counted)| counted.full(node, seats)) {
             return Err(full);
         }
@@ -52,9 +61,21 @@ pub(super) struct HintSeat<'a> {
 
 impl HintSeat<'_> {
     /// Whether the node is beyond the limits, because another replica's nodes came first. Nodes that leave for other reasons take no seat
-    /// away.
-    pub(super) fn is_late(&self, index: &Index, node: &Node) -> bool {
-        count(index).is_late(node, self.limits)
+    /// away. Waits for the first count from now on, which is made for all nodes together: a count for each would take a storm of hints the
+    /// square of its nodes.
+    pub(super) async fn is_late(&self, index: &Index, node: &Node) -> bool {
+        let asked = Instant::now();
+        loop {
+            let next = {
+                let mut state = self.hints.0.lock();
+                let next = state.count(index, Instant::now());
+                if let Some((_, counted)) = state.counted.as_ref().filter(|(at, _)| *at >= asked) {
+                    return counted.is_late(node, self.limits);
+                }
+                next
+            };
+            sleep_until(next).await;
+        }
     }
 }
 
@@ -62,8 +83,4 @@ impl Drop for HintSeat<'_> {
     fn drop(&mut self) {
         self.hints.0.lock().seats.remove(&self.uid);
     }
-}
-
-fn count(index: &Index) -> HintedNodes {
-    index.count_ours(|nodes| HintedNodes::of(nodes))
 }

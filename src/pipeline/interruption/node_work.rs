@@ -104,7 +104,8 @@ impl Case {
             return found;
         }
         sleep(RECOUNTED_AFTER).await;
-        if !index.newest(&node).is_some_and(|node| seat.is_late(index, &node)) {
+        let Some(node) = index.newest(&node) else { return found };
+        if !seat.is_late(index, &node).await {
             return found;
         }
         let key = notice.key();
