@@ -46,6 +46,8 @@ async fn a_change_ahead_outlives_calls_that_fail_for_long() {
     let tries = ended(&replica, "failed");
     assert!(!stage.cordoned(0) && (8.0..25.0).contains(&tries), "the pauses grow to ten minutes: {tries} tries");
     assert_eq!(stage.world.aws.sqs.receive_log().len(), 1, "the message is held");
+    // Between two tries: a cordon at the end of one leaves no time to drain.
+    stage.until("another try has failed", s(2 * PAUSE), || ended(&replica, "failed") > tries).await;
     stage.world.faults.clear();
     stage.until("drained", s(PAUSE), || stage.world.kube.pods().is_empty()).await;
     stage.until_handled(s(5)).await;
