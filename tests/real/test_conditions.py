@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from harness.hooks import TERMINATING
 from harness.manifests import GROUP_LABEL, ZONE_LABEL
-from harness.recorder import REBOOT
+from harness.recorder import HEALTH, REBOOT
 from harness.service import Service
 from harness.wait import always, eventually
 from harness.world import Node, World, cordoned, drained
@@ -129,6 +130,24 @@ def test_a_node_is_drained_then_rebooted_and_uncordoned_when_it_is_healthy(world
     eventually("the node is cordoned", lambda: cordoned(world.see(node)))
     always("it is not rebooted again", lambda: len(world.recorder.calls(REBOOT)) == 1, 4)
     assert world.see(node)["metadata"]["annotations"]["ebbtide/reboot"] == noted
+    world.say(node, "KernelReady", "True")
+    eventually("the node is uncordoned", lambda: not cordoned(world.see(node)))
+    eventually("the service is at rest", running.at_rest)
+
+
+def test_a_node_is_drained_then_terminated_where_its_group_can_launch_no_other_first(world: World) -> None:
+    world.parameters |= {"Replace": "true", "ClusterName": "blue"}
+    node, *_ = world.several_nodes(5)
+    world.run("web", on=node)
+    group = f"{world.name}-group"
+    world.aws.hook(group, "drain", 120, TERMINATING)
+    world.aws.enlarge(group, node.instance)
+    running = world.service_on("queue,nodes", "--on-condition=KernelReady=False:2s=replace", "--terminate-first")
+    world.say(node, "KernelReady", "False")
+    asked = eventually("the group is asked", lambda: world.recorder.calls(HEALTH))
+    assert drained(world, node) and cordoned(world.see(node)), "it is drained before"
+    assert (asked[0].asked["InstanceId"], asked[0].asked["HealthStatus"]) == (node.instance, "Unhealthy")
+    always("the group is asked once", lambda: len(world.recorder.calls(HEALTH)) == 1, 4)
     world.say(node, "KernelReady", "True")
     eventually("the node is uncordoned", lambda: not cordoned(world.see(node)))
     eventually("the service is at rest", running.at_rest)
