@@ -46,7 +46,7 @@ impl Problems {
         let is_end_known = sources.complete_hooks() || drain_timeout.of(NoticeKind::AsgTerminate).is_some();
         let replaced = |kind: NoticeKind| kind.is_repair() && actions.of(kind) == Action::Replace;
         let is_idle = flags.terminate_first && !NoticeKind::ALL.into_iter().any(replaced);
-        self.idle("--terminate-first", is_idle, "--on status-check=replace");
+        self.idle("--terminate-first", is_idle, "--on-condition …=replace, or --on status-check=replace");
         self.too_short_for_replacements(actions, health_issues, drain_timeout, lead);
         WaitPolicy {
             max_replacements: self.replacements(actions, health_issues, flags.max_replacements),

@@ -243,7 +243,7 @@ impl<'a> Narration<'a> {
         let times = self.times;
         self.view.deadline = Some(DeadlineView {
             moment: self.moment(deadline.at()),
-            hard: deadline.is_hard(),
+            hard: deadline.is_hard() && !reasons::is_forced(self.notice, self.policy(), times, &self.clock),
             why: reasons::deadline(self.notice, self.policy(), times, longest_grace, &self.clock),
         });
         self.view.hook = self.notice.hook().zip(times).map(|(hook, times)| self.hook(hook, times, deadline));

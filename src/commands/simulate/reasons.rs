@@ -255,10 +255,18 @@ pub(super) fn deadline(
     clock: &Clock,
 ) -> String {
     let why = of_time(notice, policy, times, longest_grace, clock);
+    if is_forced(notice, policy, times, clock) {
+        format!("{why}; --at-timeout deletes what is left before it")
+    } else {
+        why
+    }
+}
+
+/// Whether pods are deleted before a deadline at which the capacity does not end.
+pub(super) fn is_forced(notice: &Notice, policy: &Policy, times: Option<HookTimes>, clock: &Clock) -> bool {
     let patient = Policy { at_timeout: PerKind::all(AtDeadline::Leave), ..policy.clone() };
     let is_hard = |policy: &Policy| policy.deadline(notice, None, times, clock, Instant::now()).is_hard();
-    let is_forced = is_hard(policy) && !is_hard(&patient);
-    if is_forced { format!("{why}; --at-timeout deletes what is left before it") } else { why }
+    is_hard(policy) && !is_hard(&patient)
 }
 
 fn of_time(

@@ -86,8 +86,10 @@ impl Policy {
         let begin = from.filter(|from| (now..now + wait).contains(from)).unwrap_or(now);
         let deadline = times::deadline(&notice.detail, at, begin, timeout, |time| clock.instant_of(time));
         match deadline {
-            // The user ends the time of the pods, too.
-            Deadline::Patience { ends, .. } if self.at_timeout.of(notice.kind()) == AtDeadline::Delete => {
+            // The user ends the time of the pods, too; but a pool may leave its pods in any case.
+            Deadline::Patience { ends, .. }
+                if [self.at_timeout.of(notice.kind()), self.drain.at_deadline] == [AtDeadline::Delete; 2] =>
+            {
                 Deadline::hard(ends)
             }
             others => others,

@@ -131,7 +131,9 @@ async fn a_rule_may_be_for_a_reason() {
 #[tokio::test(start_paused = true)]
 async fn a_repair_ends_in_spite_of_a_budget_if_the_user_wants_that() {
     let timeout = ["--drain-timeout", "node-condition=10m"];
-    for (own, outcome, ends) in [(&[][..], "blocked", 0), (&["--at-timeout", "node-condition=delete"], "drained", 1)] {
+    let delete = ["--at-timeout", "node-condition=delete"];
+    let left = [&delete[..], &["--pool", "left; node-selector=!gpu; at-deadline=leave"]].concat();
+    for (own, outcome, ends) in [(&[][..], "blocked", 0), (&delete, "drained", 1), (&left, "blocked", 0)] {
         let stage = Stage::new(1, 0);
         stage.world.kube.add_pod(Pod::on(&node(0)).named("held").grace(s(40)).stops_in(s(20)));
         stage.block(0);
