@@ -18,8 +18,8 @@ ATTACHMENTS = "/apis/storage.k8s.io/v1/volumeattachments"
 TAINT = "node.kubernetes.io/out-of-service"
 UNKNOWN_TO_EC2 = "i-0123456789abcdef0"
 
-CONFIRMED = 60 + 180
-"""Seconds until EC2 has confirmed an end, and the next scan."""
+BEGINS = 600 + 90
+"""Seconds until a replica that has its turn deletes a Node whose end EC2 has confirmed, and the next scan."""
 
 
 def silent(minutes: float) -> Object:
@@ -78,7 +78,7 @@ def test_the_node_of_a_terminated_instance_is_deleted_once_its_volumes_are_detac
     with roles.deleting_nodes(world.kube, SERVICE), bound(world, healthy, objects(world, values)):
         flags = ("--taint", "going=soon:NoSchedule", "--pod-namespace", world.name, "--pod-name", "ebbtide-0")
         service = world.service("--collect-nodes", *flags)
-        eventually("the Node has the taint", lambda: TAINT in world.taints(gone), within=CONFIRMED)
+        eventually("the Node has the taint", lambda: TAINT in world.taints(gone), within=BEGINS)
         assert cordoned(world.see(gone))
         world.kube.delete(attachment)
         eventually("the Node is deleted", lambda: not is_there(world, gone), within=90)

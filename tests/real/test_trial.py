@@ -198,6 +198,7 @@ def test_a_stack_and_a_namespace_of_others_are_left_alone(world: World, trial: T
     assert world.kube.find(f"{NAMESPACES}/{NAME}")["metadata"].get("deletionTimestamp") is None
     world.aws.remove(NAME)
     world.kube.delete(f"{NAMESPACES}/{NAME}")
+    eventually("the next test finds none", lambda: world.kube.find(f"{NAMESPACES}/{NAME}") is None, within=120)
 
 
 @pytest.fixture
