@@ -241,10 +241,12 @@ impl<'a> Narration<'a> {
 
     fn begin(&mut self, deadline: Deadline, longest_grace: Option<Duration>) {
         let times = self.times;
+        let is_forced = reasons::is_forced(self.notice, self.policy(), times, &self.clock);
+        let why = reasons::deadline(self.notice, self.policy(), times, longest_grace, &self.clock);
         self.view.deadline = Some(DeadlineView {
             moment: self.moment(deadline.at()),
-            hard: deadline.is_hard() && !reasons::is_forced(self.notice, self.policy(), times, &self.clock),
-            why: reasons::deadline(self.notice, self.policy(), times, longest_grace, &self.clock),
+            hard: deadline.is_hard() && !is_forced,
+            why: if is_forced { format!("{why}; --at-timeout deletes what is left before it") } else { why },
         });
         self.view.hook = self.notice.hook().zip(times).map(|(hook, times)| self.hook(hook, times, deadline));
     }

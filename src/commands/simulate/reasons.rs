@@ -246,22 +246,6 @@ pub(super) fn owner(
     }
 }
 
-/// The origin of a notice's deadline; `longest_grace` is that of the node's pods, if the deadline leaves room for it.
-pub(super) fn deadline(
-    notice: &Notice,
-    policy: &Policy,
-    times: Option<HookTimes>,
-    longest_grace: Option<Duration>,
-    clock: &Clock,
-) -> String {
-    let why = of_time(notice, policy, times, longest_grace, clock);
-    if is_forced(notice, policy, times, clock) {
-        format!("{why}; --at-timeout deletes what is left before it")
-    } else {
-        why
-    }
-}
-
 /// Whether pods are deleted before a deadline at which the capacity does not end.
 pub(super) fn is_forced(notice: &Notice, policy: &Policy, times: Option<HookTimes>, clock: &Clock) -> bool {
     let patient = Policy { at_timeout: PerKind::all(AtDeadline::Leave), ..policy.clone() };
@@ -269,7 +253,8 @@ pub(super) fn is_forced(notice: &Notice, policy: &Policy, times: Option<HookTime
     is_hard(policy) && !is_hard(&patient)
 }
 
-fn of_time(
+/// The origin of a notice's deadline; `longest_grace` is that of the node's pods, if the deadline leaves room for it.
+pub(super) fn deadline(
     notice: &Notice,
     policy: &Policy,
     times: Option<HookTimes>,

@@ -261,15 +261,15 @@ impl Drop for DrainPlace {
             if places.all == 0 {
                 state.admitted.remove(&self.instance);
                 let State { marked, ended, .. } = &mut *state;
-                if !self.draining.is_strict {
+                if self.draining.is_strict {
+                    // Its mark may be newer than the count.
+                    if let Some((_, marked)) = marked {
+                        marked.insert(self.instance.clone());
+                    }
+                } else {
                     // Also before the first count: what needed no room has left a mark, too.
                     ended.insert(self.instance.clone());
-                }
-                if let Some((_, marked)) = marked {
-                    if self.draining.is_strict {
-                        // Its mark may be newer than the count.
-                        marked.insert(self.instance.clone());
-                    } else {
+                    if let Some((_, marked)) = marked {
                         marked.remove(&self.instance);
                     }
                 }

@@ -62,7 +62,7 @@ mod tests {
         }
     }
 
-    /// The same in worlds of which there are few.
+    /// So do they in worlds that are rare, among the first hundred of each kind.
     #[test]
     fn the_judge_sees_what_disobeys_in_rare_worlds() {
         type Case = (&'static str, &'static str, fn(&mut Flags));

@@ -263,6 +263,17 @@ impl Plan {
         }
     }
 
+    /// Takes the faults from half of the worlds, and from most of those the ends of processes, too. What is new is met by too many faults at
+    /// first, and calm worlds are judged harder.
+    pub(super) fn calm(&mut self, rng: &mut Rng) {
+        if chance(rng, 50) {
+            self.faults.clear();
+            if chance(rng, 70) {
+                self.replicas.iter_mut().for_each(Vec::clear);
+            }
+        }
+    }
+
     /// Has pods leave in tiers of their own, and keeps some of them from that.
     pub(super) fn add_tiers(&mut self) {
         let rng = &mut Rng::with_seed(self.seed ^ TIERS);

@@ -84,13 +84,7 @@ impl Plan {
             };
             self.deployments.push(deployment);
         }
-        // What is new is met by too many faults at first, and calm worlds are judged harder.
-        if chance(rng, 50) {
-            self.faults.clear();
-            if chance(rng, 70) {
-                self.replicas.iter_mut().for_each(Vec::clear);
-            }
-        }
+        self.calm(rng);
         for span in &mut self.faults {
             if let Trouble::Calls(operation, ..) = &mut span.trouble
                 && chance(rng, 30)

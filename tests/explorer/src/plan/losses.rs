@@ -49,12 +49,7 @@ impl Plan {
         if chance(rng, 90) {
             self.flags.others.push("--collect-nodes");
         }
-        if chance(rng, 50) {
-            self.faults.clear();
-            if chance(rng, 70) {
-                self.replicas.iter_mut().for_each(Vec::clear);
-            }
-        }
+        self.calm(rng);
         for n in 0..self.nodes.len() {
             let (is_named, node) = (self.notices.iter().any(|it| it.target == Target::Node(n)), &mut self.nodes[n]);
             if node.joins.is_some() || chance(rng, 40) {
